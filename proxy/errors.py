@@ -1,0 +1,160 @@
+"""The tree of errors: one root, one branch for each party that can be at fault.
+
+``ConfigError`` is the operator's, ``RequestError`` the client's, ``UpstreamError`` the model
+provider's, ``WireError`` a message that no wire allows, ``ToolFailure`` a tool's, ``StoreError``
+the record's.  Nothing here does I/O, and no message carries a key or a tool argument.
+"""
+
+from typing import Literal
+
+__all__ = [
+    "ConfigError",
+    "FrameTooLarge",
+    "RequestError",
+    "StoreError",
+    "StoreTooNew",
+    "StoreUnavailable",
+    "ToolErrorCode",
+    "ToolFailure",
+    "ToolRelayError",
+    "UpstreamBroken",
+    "UpstreamError",
+    "UpstreamTimeout",
+    "UpstreamUnreachable",
+    "WireError",
+    "error_body",
+]
+
+ToolErrorCode = Literal[
+    "invalid_json",
+    "invalid_arguments",
+    "unknown_tool",
+    "policy_denied",
+    "approval_required",
+    "timeout",
+    "rate_limited",
+    "result_too_large",
+    "execution_failed",
+    "redaction_missing",
+    "budget_exhausted",
+    "cancelled",
+]
+"""What a tool result can say went wrong; the model reads these words (rule T3)."""
+
+
+class ToolRelayError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+
+class ConfigError(ToolRelayError):
+    """The operator's configuration cannot be used.
+
+    ``setting`` is the dotted name (``server.port``), ``problem`` what is wrong with it and
+    ``remedy`` what to do; together they make the one line that the command prints.
+    """
+
+    def __init__(self, setting: str, problem: str, remedy: str = "") -> None:
+        self.setting = setting
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{setting}: {problem}" + (f". {remedy}" if remedy else ""))
+
+
+class RequestError(ToolRelayError):
+    """The client's request cannot be served; answered in OpenAI's error shape.
+
+    ``status`` is an HTTP status from 400 to 499, or 503 where the proxy itself cannot serve now.
+    ``param`` names the offending field (``messages[2].tool_call_id``).
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        type: str = "invalid_request_error",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.type = type
+        self.headers = headers or {}
+        super().__init__(message)
+
+
+class UpstreamError(ToolRelayError):
+    """The model provider failed.  ``status`` is the HTTP status the client gets before its first byte."""
+
+    status = 502
+    code = "upstream_error"
+
+    def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
+        self.message = message
+        if status is not None:
+            self.status = status
+        if code is not None:
+            self.code = code
+        super().__init__(message)
+
+
+class UpstreamUnreachable(UpstreamError):
+    """No connection, or it closed before a single response byte arrived."""
+
+    code = "upstream_unreachable"
+
+
+class UpstreamTimeout(UpstreamError):
+    """The upstream did not connect, answer or go on within its configured time."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class UpstreamBroken(UpstreamError):
+    """The response began and then broke: a reset, a short body, malformed framing."""
+
+    code = "upstream_broken"
+
+
+class WireError(ToolRelayError):
+    """A message that its wire does not allow."""
+
+
+class FrameTooLarge(WireError):
+    """One event outgrew its bound before its end came."""
+
+
+class StoreError(ToolRelayError):
+    """The record could not be read or written."""
+
+
+class StoreUnavailable(StoreError):
+    """A write that had to be durable was not: locked, full, read-only or closed."""
+
+
+class StoreTooNew(StoreError):
+    """The database was written by a later schema than this code knows."""
+
+
+class ToolFailure(ToolRelayError):
+    """A tool's own refusal or failure, with words that are safe for the model to read.
+
+    A tool raises it to choose its message; any other exception becomes ``execution_failed``
+    with a message that says nothing about the cause.
+    """
+
+    def __init__(self, message: str, *, code: ToolErrorCode = "execution_failed") -> None:
+        self.message = message
+        self.code: ToolErrorCode = code
+        super().__init__(message)
+
+
+def error_body(
+    message: str, *, type: str, param: str | None = None, code: str | None = None
+) -> dict[str, dict[str, str | None]]:
+    """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable."""
+    return {"error": {"message": message, "type": type, "param": param, "code": code}}

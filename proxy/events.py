@@ -1,0 +1,194 @@
+"""What happens in one model turn, in words that belong to no wire.
+
+A :class:`Frame` pairs the events decoded from one wire message with that message's exact bytes,
+so that a writer of the same wire can forward instead of encode.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.errors import ToolErrorCode
+
+__all__ = [
+    "Frame",
+    "ReasoningDelta",
+    "RefusalDelta",
+    "TextDelta",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolCallFinished",
+    "ToolCallStarted",
+    "ToolDefinition",
+    "ToolResult",
+    "TurnEvent",
+    "TurnFailed",
+    "TurnFinished",
+    "TurnStarted",
+    "Usage",
+    "UsageReported",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """A server tool as a model sees it.  ``parameters`` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One assembled call of one turn.
+
+    ``call_id`` is the upstream's own id, repaired only where it was blank or repeated (rule W8).
+    ``arguments`` is the raw JSON text the model produced, not yet parsed.  ``index`` is the
+    position among the turn's calls, dense from 0.  ``item_id`` is the Responses item id, if any.
+    ``legacy`` marks a Chat ``function_call``, whose result has no id to go back to.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+    index: int
+    item_id: str = ""
+    legacy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call came to.
+
+    ``content`` is the text for the model: the tool's full output, or for a failure the JSON
+    object ``{"ok": false, "error_code": …, "message": …}``.  ``redacted`` is what everyone but
+    the model may see.  ``milliseconds`` is the time the call took, 0 where nothing ran.
+    """
+
+    call_id: str
+    ok: bool
+    content: str
+    error_code: ToolErrorCode | None = None
+    safe_message: str = ""
+    truncated: bool = False
+    redacted: Any = None
+    arguments_redacted: Any = None
+    milliseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one turn.  ``native`` is the upstream's own usage object, every field of it."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    native: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """The upstream named its response."""
+
+    id: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """Text of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalDelta:
+    """Text of a refusal."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """A call whose name is known for certain.  ``seq`` is its place in the turn, dense from 0."""
+
+    seq: int
+    call_id: str
+    name: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a call's arguments.  Sent only after its :class:`ToolCallStarted`."""
+
+    seq: int
+    arguments: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFinished:
+    """A call is whole.  ``call.arguments`` is the last word on its arguments."""
+
+    seq: int
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReported:
+    """Tokens so far in this turn; the last report of a turn is the one that counts."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFinished:
+    """The model said why it stopped, in the neutral words of the Chat wire."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFailed:
+    """The upstream reported an error inside its response.  ``error`` is its error object."""
+
+    error: Mapping[str, Any]
+
+
+TurnEvent = (
+    TurnStarted
+    | TextDelta
+    | ReasoningDelta
+    | RefusalDelta
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolCallFinished
+    | UsageReported
+    | TurnFinished
+    | TurnFailed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One wire message: its exact bytes, its decoded payload, what it means.
+
+    ``payload`` is ``None`` for a comment, an end mark, or data that is not a JSON object.
+    ``undecided`` counts the tool calls that have begun but whose owner is not certain yet.
+    """
+
+    raw: bytes
+    payload: dict[str, Any] | None = None
+    events: tuple[TurnEvent, ...] = ()
+    is_end_mark: bool = False
+    undecided: int = 0

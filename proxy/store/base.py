@@ -1,0 +1,84 @@
+"""What a store remembers.  Policy never knows which one it has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxy.records import (
+    InvocationLog,
+    MessageRecord,
+    RunRecord,
+    RunStatus,
+    SuspendedTurn,
+    ToolInvocationRecord,
+    TurnRecord,
+)
+
+__all__ = ["RunDetail", "RunFilter", "Store"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list: newest first, ``limit`` at most, older than ``before`` (a run id) if given."""
+
+    limit: int = 50
+    before: str | None = None
+    status: RunStatus | None = None
+    model: str | None = None
+    tool: str | None = None
+    caller: str | None = None
+    since: float | None = None
+    errors_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetail:
+    """One run with everything that hangs on it, each in order."""
+
+    run: RunRecord
+    turns: Sequence[TurnRecord]
+    messages: Sequence[MessageRecord]
+    invocations: Sequence[ToolInvocationRecord]
+
+
+class Store(InvocationLog, Protocol):
+    """Runs, turns, messages, invocations and suspended turns.
+
+    The plain (not ``async``) methods queue a write and return at once, whatever the disk does:
+    no stream waits for a store, and none of them raises.  A write that is lost is counted and
+    logged.  Reads see every write queued before them.
+    """
+
+    async def start(self) -> None:
+        """Open, migrate, and mark rows of dead owners ``interrupted`` where the store allows it."""
+        ...
+
+    async def aclose(self) -> None:
+        """Write what is queued and close."""
+        ...
+
+    def put_run(self, record: RunRecord) -> None:
+        """Insert the run, or replace the row with the same id."""
+        ...
+
+    def put_turn(self, record: TurnRecord) -> None: ...
+
+    def put_messages(self, records: Sequence[MessageRecord]) -> None:
+        """Keep messages, as far as ``store.content`` allows content of tool turns at all."""
+        ...
+
+    def put_suspended(self, record: SuspendedTurn) -> None: ...
+
+    async def find_suspended(self, key: str) -> SuspendedTurn | None:
+        """The newest held turn of that key; reading does not consume it."""
+        ...
+
+    async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]: ...
+
+    async def get_run(self, run_id: str) -> RunDetail | None:
+        """One run by its id, or by a prefix of it that fits exactly one."""
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether a durable write would succeed now, as far as can be told without one."""
+        ...

@@ -1,0 +1,58 @@
+"""What a tool is: a name, a schema, an effect, and what may be seen of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.events import ToolDefinition
+from proxy.records import ToolEffect
+
+__all__ = ["Redaction", "ToolEffect", "ToolSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """Which fields of a tool may leave the model's eyes (rule T4).
+
+    ``output`` lists the dotted paths of the output that traces, logs and rows may show; ``*``
+    stands for every element of a list or every key of an object, and ``("*",)`` alone shows all
+    of it.  ``private_arguments`` lists the dotted argument paths that they must not show.
+    """
+
+    output: tuple[str, ...] = ()
+    private_arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """The whole contract of one tool.
+
+    ``name`` is ``<provider>__<tool>`` (rule T5).  ``parameters`` is the JSON Schema that goes on
+    the wire.  ``validate`` turns a decoded JSON object into what ``call_tool`` takes, or raises
+    :class:`~proxy.tools.provider.ArgumentsInvalid`.  ``timeout_s`` and ``max_result_bytes`` of
+    ``None`` mean the configured default.  ``digest`` identifies name, description, schema and
+    effect: a tool whose digest changed is another tool.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    effect: ToolEffect
+    provider: str
+    validate: Callable[[dict[str, Any]], Any]
+    digest: str
+    redaction: Redaction | None = None
+    strict: bool = False
+    timeout_s: float | None = None
+    max_result_bytes: int | None = None
+    cache_ttl_s: float = 0.0
+    retries: int = 0
+    repeatable: bool = False
+    untrusted_output: bool = False
+    egress: bool = False
+    safety: Mapping[str, Any] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+
+    def definition(self, name: str | None = None) -> ToolDefinition:
+        """How a model sees this tool, under an alias where ``name`` is given."""
+        return ToolDefinition(name or self.name, self.description, self.parameters, self.strict)

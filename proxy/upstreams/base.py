@@ -1,0 +1,84 @@
+"""What an upstream is: something that takes one HTTP-shaped request and streams one response."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Headers", "Upstream", "UpstreamRequest", "UpstreamResponse"]
+
+Headers = Sequence[tuple[str, str]]
+"""Header pairs in order, names as they came; one name may stand several times."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """One request to a provider.
+
+    ``path`` is below the upstream's base URL and starts with a slash (``/chat/completions``);
+    ``query`` is the raw query string without its ``?``.  Both are already normalised and are sent
+    as they stand.  ``headers`` are the client's that may be forwarded; the upstream adds its own
+    key and configured headers.  ``body`` given as bytes can be sent again after a connection
+    failure, an iterator cannot.  ``expect_stream`` asks for identity encoding of an event stream.
+    """
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Headers = ()
+    body: bytes | AsyncIterator[bytes] | None = None
+    expect_stream: bool = False
+
+
+class UpstreamResponse(Protocol):
+    """One response whose body has not been read yet."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Headers:
+        """End-to-end headers only; hop-by-hop ones, cookies and framing are gone."""
+        ...
+
+    @property
+    def content_type(self) -> str:
+        """The media type in lower case without parameters; empty where there is none."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, every piece as soon as it is there, never an empty one.
+
+        Ends only where the message was complete by its HTTP framing.  Raises
+        :class:`~proxy.errors.UpstreamBroken` where it was not and
+        :class:`~proxy.errors.UpstreamTimeout` where the next piece took too long.
+        """
+        ...
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of the response; one not read to its end has its connection closed. Idempotent."""
+        ...
+
+
+class Upstream(Protocol):
+    """A model provider, or something that stands in for one."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Send the request and return when the response's head is there.
+
+        Connection failures, and a reused connection that died before any response byte, are
+        retried inside where the body allows it.  An HTTP error status is a response, not an
+        exception.  Raises :class:`~proxy.errors.UpstreamUnreachable`,
+        :class:`~proxy.errors.UpstreamTimeout` or :class:`~proxy.errors.UpstreamBroken`.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close pooled connections."""
+        ...
