@@ -1,0 +1,184 @@
+"""The log: one line per event, and nothing on it that must not be."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.server.telemetry import LineCleaner, configure_logging
+
+SECRET = "sk-known-secret-value"
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """A JSON log of everything, taken down again afterwards."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    out = io.StringIO()
+    configure_logging(format="json", level="debug", secrets=[SECRET], stream=out)
+    yield out
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    logging.getLogger("aiohttp.access").setLevel(logging.NOTSET)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def lines(out: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_our_events_and_stdlib_records_read_alike(log):
+    """structlog and logging end in the same JSON, with time, level, logger and correlation ids."""
+    structlog.contextvars.bind_contextvars(request_id="req-1")
+    structlog.get_logger("proxy.test").info("run_started", model="m", turns=2)
+    logging.getLogger("asyncio").warning("plain %s", "record")
+    first, second = lines(log)
+    assert first["event"] == "run_started"
+    assert (first["logger"], first["level"], first["model"], first["turns"]) == ("proxy.test", "info", "m", 2)
+    assert (second["event"], second["logger"], second["level"]) == ("plain record", "asyncio", "warning")
+    assert first["request_id"] == second["request_id"] == "req-1"
+    assert all("timestamp" in line for line in (first, second))
+
+
+def test_a_second_set_up_replaces_the_first(log):
+    """Setting up twice does not write lines twice."""
+    again = io.StringIO()
+    configure_logging(format="json", level="info", stream=again)
+    structlog.get_logger("proxy.test").info("once")
+    assert log.getvalue() == ""
+    assert len(lines(again)) == 1
+
+
+def test_the_level_holds_for_all_loggers(log):
+    """Below the level nothing is written, whoever logs."""
+    out = io.StringIO()
+    configure_logging(format="json", level="warning", stream=out)
+    structlog.get_logger("proxy.test").info("no")
+    logging.getLogger("anything").info("no")
+    structlog.get_logger("proxy.test").warning("yes")
+    assert [line["event"] for line in lines(out)] == ["yes"]
+
+
+def test_console_on_a_terminal_json_elsewhere(log):
+    """With no format chosen, a terminal gets columns and a pipe gets JSON."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, pipe = Terminal(), io.StringIO()
+    configure_logging(stream=terminal)
+    structlog.get_logger("proxy.test").info("hello\x1b]0;evil\x07", name="a\nb")
+    assert "hello" in terminal.getvalue()
+    assert "\x1b]0;" not in terminal.getvalue()
+    assert "\x07" not in terminal.getvalue()
+    assert terminal.getvalue().count("\n") == 1
+    configure_logging(stream=pipe)
+    structlog.get_logger("proxy.test").info("hello")
+    assert lines(pipe)[0]["event"] == "hello"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"event": f"upstream said {SECRET}"},
+        {"event": "x", "detail": {"deep": [{"deeper": f"a{SECRET}b"}]}},
+        {"event": "x", SECRET: 1},
+        {"event": "x", "raw": SECRET.encode()},
+        {"event": "x", "error": ValueError(SECRET)},
+        {"event": "x", "Authorization": "Token unknownclientkey"},
+        {"event": "x", "headers": {"Cookie": "unknownclientkey", "X-Api-Key": "unknownclientkey"}},
+        {"event": "x", "headers": [("Authorization", "unknownclientkey"), ("api-key", "unknownclientkey")]},
+        {"event": "x", "headers": [(b"authorization", b"unknownclientkey")]},
+        {"event": "authorization: Bearer unknownclientkey"},
+        {"event": "b'Authorization: unknownclientkey'"},
+        {"event": "{'x-api-key': 'unknownclientkey'}"},
+        {"event": "got Bearer unknownclientkey from somewhere"},
+    ],
+)
+def test_no_credential_gets_into_a_line(log, values):
+    """Known secrets anywhere, and values under credential names or in credential phrases, are masked."""
+    event = values.pop("event")
+    structlog.get_logger("proxy.test").warning(event, **values)
+    assert len(lines(log)) == 1
+    assert SECRET not in log.getvalue()
+    assert "unknownclientkey" not in log.getvalue()
+    assert "[redacted]" in log.getvalue()
+
+
+def test_an_exception_is_masked_too(log):
+    """A traceback keeps its line breaks and loses the secret."""
+    try:
+        raise RuntimeError(f"refused {SECRET}")
+    except RuntimeError:
+        structlog.get_logger("proxy.test").exception("failed")
+    (line,) = lines(log)
+    assert "RuntimeError: refused [redacted]" in str(line["exception"])
+    assert str(line["exception"]).count("\n") >= 3
+    assert SECRET not in log.getvalue()
+
+
+async def test_a_malformed_header_line_stays_out_of_the_log(log):
+    """aiohttp's parser quotes the offending line, a client's key perhaps; our log does not."""
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    for line in (b"Authoriz\x01ation: Bearer clientkey123", b"X-Key\x00 clientkey123", b"clientkey123"):
+        reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n\r\n")
+        assert b"400" in await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    await runner.cleanup()
+    errors = [line for line in lines(log) if line["logger"] == "aiohttp.server"]
+    assert len(errors) == 3
+    assert all(error["status"] == 400 and str(error["error"]).startswith("Bad") for error in errors)
+    assert "clientkey123" not in log.getvalue()
+
+
+def test_what_json_cannot_say_is_said_all_the_same(log):
+    """Odd values become text, and no log call fails for its values."""
+    cycle: list[object] = []
+    cycle.append(cycle)
+    structlog.get_logger("proxy.test").info(
+        "odd",
+        big=2**80,
+        small=-(2**80),
+        nan=float("nan"),
+        cycle=cycle,
+        thing=object,
+        lone="\ud800",
+        keys={1: {2}},
+    )
+    (line,) = lines(log)
+    assert line["event"] == "odd"
+    assert line["nan"] is None
+    assert "\\ud800" in str(line["lone"])
+
+
+def test_a_long_text_is_cut():
+    """A line has a bound, whatever is logged."""
+    event = LineCleaner()(None, "info", {"event": "x" * 100_000, "list": list(range(10_000))})
+    assert len(event["event"]) < 9000
+    assert len(event["list"]) == 200
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=st.text(max_size=60))
+def test_no_control_character_survives(text):
+    """Whatever the text, the cleaned one is a single printable line."""
+    cleaned = LineCleaner().text(text)
+    assert not any(ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in cleaned)
+    assert len(cleaned.splitlines()) <= 1
+    cleaned.encode("utf-8")
