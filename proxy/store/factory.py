@@ -1,0 +1,92 @@
+"""From ``store.url`` to a store."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from proxy.errors import ConfigError
+from proxy.store.memory import ContentPolicy, MemoryStore
+from proxy.store.sqlite import SqliteStore, Synchronous
+
+__all__ = ["open_store", "sqlite_path"]
+
+_SETTING: Final = "store.url"
+_SQLITE: Final = "sqlite:///"
+_EXAMPLE: Final = "Write sqlite:///toolrelay.db for a file, or memory: to keep nothing"
+
+
+def sqlite_path(url: str, base: Path | None = None) -> Path | None:
+    """The file that a ``sqlite:///`` URL names, or ``None`` for ``memory:``.
+
+    Three slashes and a relative path (from ``base``, else the current folder), or four for an
+    absolute one.  Raises :class:`~proxy.errors.ConfigError` for every other URL.  The URL itself
+    is not repeated in a message beyond its scheme: it may hold a password.
+    """
+    if url in ("memory:", "memory://"):
+        return None
+    scheme = url.partition(":")[0]
+    if scheme in ("postgres", "postgresql"):
+        raise ConfigError(_SETTING, "PostgreSQL is not built yet", _EXAMPLE)
+    if scheme != "sqlite":
+        raise ConfigError(_SETTING, f"unknown kind of store {scheme[:40]!r}", _EXAMPLE)
+    name = url.removeprefix(_SQLITE)
+    if name == url or not name or name == "/":
+        raise ConfigError(_SETTING, "it names no file", _EXAMPLE)
+    if name == ":memory:":
+        raise ConfigError(_SETTING, "SQLite in memory would be another record for each connection", _EXAMPLE)
+    if "?" in name or "#" in name or "\0" in name:
+        raise ConfigError(_SETTING, "a file name takes no '?', '#' or NUL here", _EXAMPLE)
+    return (base or Path.cwd()) / name
+
+
+def open_store(
+    url: str,
+    *,
+    base: Path | None = None,
+    content: ContentPolicy = "tools",
+    keep_days: float = 30,
+    synchronous: Synchronous = "normal",
+    clock: Callable[[], float] = time.time,
+    reap: bool = False,
+    must_exist: bool = False,
+) -> SqliteStore | MemoryStore:
+    """The store that ``url`` names, not started yet.
+
+    ``base`` is the folder that a relative path starts from.  ``reap`` is for the server alone;
+    ``must_exist`` for commands that read a record and shall not make an empty one.  Raises
+    :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
+    """
+    path = sqlite_path(url, base)
+    if path is None:
+        return MemoryStore(content=content, keep_days=keep_days, clock=clock)
+    _check_place(path, must_exist=must_exist)
+    return SqliteStore(
+        path, content=content, keep_days=keep_days, synchronous=synchronous, clock=clock, reap=reap
+    )
+
+
+def _check_place(path: Path, *, must_exist: bool) -> None:
+    folder = path.parent
+    if not folder.is_dir():
+        raise ConfigError(_SETTING, f"the folder {folder} does not exist", "Create it, or name another file")
+    if path.is_dir():
+        raise ConfigError(_SETTING, f"{path} is a folder", "Name a file in it")
+    if must_exist and not path.exists():
+        raise ConfigError(
+            _SETTING, f"there is no record at {path} yet", "Start the server once, or name its file"
+        )
+    # SQLite writes its log beside the file, so the folder must be writable too.
+    if not _may_write(folder, os.W_OK | os.X_OK):
+        raise ConfigError(
+            _SETTING, f"the folder {folder} is not writable", "Give this user the right, or name another"
+        )
+    if path.exists() and not _may_write(path, os.R_OK | os.W_OK):
+        raise ConfigError(
+            _SETTING, f"{path} is not writable", "Give this user the right, or name another file"
+        )
+
+
+def _may_write(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)

@@ -1,0 +1,246 @@
+"""A store that forgets: everything in this process's memory, bounded, gone when it ends."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from proxy.errors import StoreUnavailable
+from proxy.records import (
+    MessageRecord,
+    RunRecord,
+    SuspendedTurn,
+    ToolInvocationRecord,
+    TurnRecord,
+)
+from proxy.store.base import RunDetail, RunFilter
+
+__all__ = ["ContentPolicy", "MemoryStore", "SuspendedShelf", "is_error", "oldest_kept"]
+
+ContentPolicy = Literal["all", "tools", "none"]
+"""``store.content``.  Which runs had tool turns is the caller's to know: a store under ``all`` and
+``tools`` keeps the content it is given, under ``none`` it writes none of it anywhere."""
+
+_DAY_S: Final = 86400.0
+_MAX_LISTED: Final = 1000
+
+
+def oldest_kept(now: float, keep_days: float) -> float:
+    """Content from before this time is past its days; ``keep_days`` of 0 sets no limit."""
+    return now - keep_days * _DAY_S if keep_days > 0 else float("-inf")
+
+
+def is_error(run: RunRecord) -> bool:
+    """Whether ``errors_only`` lists this run."""
+    return run.error_code is not None or run.status in ("failed", "interrupted")
+
+
+class SuspendedShelf:
+    """Suspended turns in memory: the newest, so many and so many bytes of them."""
+
+    def __init__(self, *, max_turns: int = 1000, max_bytes: int = 64 * 2**20) -> None:
+        self._max_turns = max_turns
+        self._max_bytes = max_bytes
+        self._turns: OrderedDict[str, SuspendedTurn] = OrderedDict()
+        self._bytes = 0
+
+    def put(self, record: SuspendedTurn) -> None:
+        """Keep a turn in place of an earlier one of its key; the oldest make room."""
+        self.drop(record.key)
+        self._turns[record.key] = record
+        self._bytes += len(record.payload)
+        while self._turns and (len(self._turns) > self._max_turns or self._bytes > self._max_bytes):
+            self.drop(next(iter(self._turns)))
+
+    def find(self, key: str, not_before: float) -> SuspendedTurn | None:
+        """The turn of that key, unless it is older than ``not_before``."""
+        record = self._turns.get(key)
+        if record is not None and record.created_at < not_before:
+            self.drop(key)
+            return None
+        return record
+
+    def drop(self, key: str) -> None:
+        """Forget a key, known or not."""
+        gone = self._turns.pop(key, None)
+        if gone is not None:
+            self._bytes -= len(gone.payload)
+
+
+@dataclass(slots=True)
+class _Kept:
+    run: RunRecord | None = None
+    turns: dict[int, TurnRecord] = field(default_factory=dict)
+    messages: dict[tuple[int, int], MessageRecord] = field(default_factory=dict)
+    messages_at: float = 0.0
+    messages_bytes: int = 0
+    invocations: dict[str, ToolInvocationRecord] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """:class:`~proxy.store.base.Store` for trials and tests.
+
+    Holds the last ``max_runs`` runs and ``max_content_bytes`` of messages; what no longer fits
+    goes with its run, oldest first.  ``lost`` counts writes that came before ``start`` or after
+    ``aclose``.
+    """
+
+    def __init__(
+        self,
+        *,
+        content: ContentPolicy = "tools",
+        keep_days: float = 30,
+        clock: Callable[[], float] = time.time,
+        max_runs: int = 1000,
+        max_content_bytes: int = 64 * 2**20,
+    ) -> None:
+        self.lost = 0
+        self._content = content
+        self._keep_days = keep_days
+        self._clock = clock
+        self._max_runs = max_runs
+        self._max_content_bytes = max_content_bytes
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._content_bytes = 0
+        self._suspended = SuspendedShelf(max_bytes=max_content_bytes)
+        self._open = False
+
+    async def start(self) -> None:
+        """Begin to take writes."""
+        self._open = True
+
+    async def aclose(self) -> None:
+        """Take no more writes."""
+        self._open = False
+
+    async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
+        """Keep the row; as durable as memory is.  Raises :class:`StoreUnavailable` when closed."""
+        if not self._open and durable:
+            raise StoreUnavailable("the record is closed")
+        self.close_invocation(record)
+
+    def close_invocation(self, record: ToolInvocationRecord) -> None:
+        """Keep the row in place of an earlier one with its id."""
+        if (kept := self._of(record.run_id)) is not None:
+            kept.invocations[record.id] = record
+
+    def put_run(self, record: RunRecord) -> None:
+        """Keep the run in place of an earlier one with its id."""
+        if (kept := self._of(record.id)) is not None:
+            kept.run = record
+
+    def put_turn(self, record: TurnRecord) -> None:
+        """Keep a turn in place of an earlier one with its number."""
+        if (kept := self._of(record.run_id)) is not None:
+            kept.turns[record.number] = record
+
+    def put_messages(self, records: Sequence[MessageRecord]) -> None:
+        """Keep messages, unless the policy is ``none``."""
+        if self._content == "none":
+            return
+        for record in records:
+            if (kept := self._of(record.run_id)) is None:
+                continue
+            place = (record.turn, record.seq)
+            before = kept.messages.get(place)
+            grown = _message_bytes(record) - (_message_bytes(before) if before is not None else 0)
+            kept.messages[place] = record
+            kept.messages_at = self._clock()
+            kept.messages_bytes += grown
+            self._content_bytes += grown
+        self._make_room()
+
+    def put_suspended(self, record: SuspendedTurn) -> None:
+        """Hold a turn in place of an earlier one of its key."""
+        if self._open:
+            self._suspended.put(record)
+        else:
+            self.lost += 1
+
+    async def find_suspended(self, key: str) -> SuspendedTurn | None:
+        """The turn of that key, unless its days are over."""
+        return self._suspended.find(key, oldest_kept(self._clock(), self._keep_days))
+
+    async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
+        """Runs, newest first."""
+        if wanted.before is None:
+            below = None
+        else:
+            entry = self._kept.get(wanted.before)
+            if entry is None or entry.run is None:
+                return []
+            below = (entry.run.started_at, entry.run.id)
+        runs = [
+            kept.run
+            for kept in self._kept.values()
+            if kept.run is not None
+            and _fits(kept, kept.run, wanted)
+            and (below is None or (kept.run.started_at, kept.run.id) < below)
+        ]
+        runs.sort(key=lambda run: (run.started_at, run.id), reverse=True)
+        return runs[: max(0, min(wanted.limit, _MAX_LISTED))]
+
+    async def get_run(self, run_id: str) -> RunDetail | None:
+        """One run by its id, or by a prefix that fits exactly one."""
+        kept = self._kept.get(run_id)
+        if kept is None or kept.run is None:
+            fitting = [
+                other
+                for key, other in self._kept.items()
+                if other.run is not None and run_id and key.startswith(run_id)
+            ]
+            if len(fitting) != 1:
+                return None
+            kept = fitting[0]
+        if kept.run is None:
+            return None
+        fresh = kept.messages_at >= oldest_kept(self._clock(), self._keep_days)
+        return RunDetail(
+            kept.run,
+            [kept.turns[number] for number in sorted(kept.turns)],
+            [kept.messages[place] for place in sorted(kept.messages)] if fresh else [],
+            sorted(kept.invocations.values(), key=lambda row: (row.turn, row.seq, row.started_at, row.id)),
+        )
+
+    async def healthy(self) -> bool:
+        """Whether writes are taken."""
+        return self._open
+
+    def _of(self, run_id: str) -> _Kept | None:
+        if not self._open:
+            self.lost += 1
+            return None
+        kept = self._kept.get(run_id)
+        if kept is None:
+            kept = self._kept[run_id] = _Kept()
+            self._make_room()
+        return kept
+
+    def _make_room(self) -> None:
+        while len(self._kept) > self._max_runs:
+            self._content_bytes -= self._kept.popitem(last=False)[1].messages_bytes
+        expired = oldest_kept(self._clock(), self._keep_days)
+        for kept in self._kept.values():
+            too_old = kept.messages_at < expired
+            if not too_old and self._content_bytes <= self._max_content_bytes:
+                break
+            self._content_bytes -= kept.messages_bytes
+            kept.messages_bytes = 0
+            kept.messages.clear()
+
+
+def _message_bytes(record: MessageRecord) -> int:
+    texts = (record.content, record.content_json, record.tool_calls, record.function_call)
+    return 100 + sum(len(text) for text in texts if text is not None)
+
+
+def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:
+    return (
+        (wanted.status is None or run.status == wanted.status)
+        and (wanted.model is None or run.model == wanted.model)
+        and (wanted.caller is None or run.caller == wanted.caller)
+        and (wanted.since is None or run.started_at >= wanted.since)
+        and (not wanted.errors_only or is_error(run))
+        and (wanted.tool is None or any(row.tool == wanted.tool for row in kept.invocations.values()))
+    )

@@ -1,0 +1,269 @@
+"""Bringing a SQLite record up to the schema this code knows.
+
+Migrations are numbered SQL files.  Each is applied in a transaction of its own; the number of the
+last one stands in ``PRAGMA user_version``.  A file that already holds tables is copied first.
+Several processes may start at once: the version is read again inside the write lock, so that one
+of them migrates and the others find it done.
+"""
+
+import contextlib
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import proxy
+from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
+
+__all__ = [
+    "APPLICATION_ID",
+    "Migration",
+    "MigrationReport",
+    "create_private",
+    "find_migrations",
+    "load_migrations",
+    "migrate_sqlite",
+    "store_error",
+]
+
+APPLICATION_ID = 0x74726C79
+"""``PRAGMA application_id`` of a record: the letters ``trly``."""
+
+_FILE_NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
+_OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
+_SIDE_FILES = ("", "-wal", "-shm", "-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema: its number (from 1), its file's name and its statements."""
+
+    number: int
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationReport:
+    """What :func:`migrate_sqlite` did.  ``copy`` is the file as it was before, if one was kept."""
+
+    before: int
+    after: int
+    applied: tuple[str, ...] = ()
+    copy: Path | None = None
+
+
+def find_migrations(dialect: str = "sqlite") -> Path:
+    """The folder of a dialect's migrations: inside the installed package, else beside it.
+
+    Raises :class:`~proxy.errors.StoreError` where there is none.
+    """
+    package = Path(proxy.__file__).resolve().parent
+    candidates = (package / "_data" / "migrations" / dialect, package.parent / "migrations" / dialect)
+    for folder in candidates:
+        if folder.is_dir():
+            return folder
+    raise StoreError(f"the installation lacks its {dialect} migrations; install toolrelay again")
+
+
+def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
+    """Read the numbered files of a folder, in order.
+
+    Raises :class:`~proxy.errors.StoreError` where a number is missing, doubled or not a number.
+    """
+    where = folder if folder is not None else find_migrations()
+    found: list[Migration] = []
+    for path in sorted(where.glob("*.sql")):
+        match = _FILE_NAME.fullmatch(path.name)
+        if match is None:
+            raise StoreError(f"{path.name} is no migration: its name must be like 0001_record.sql")
+        found.append(Migration(int(match[1]), path.stem, path.read_text(encoding="utf-8")))
+    if not found or [step.number for step in found] != list(range(1, len(found) + 1)):
+        raise StoreError(f"the migrations in {where} are not numbered 1, 2, 3, … without a gap")
+    return tuple(found)
+
+
+def create_private(path: Path) -> bool:
+    """Create an empty file that only its owner can read; ``False`` if there is one already.
+
+    The mode is right from the first moment, whatever the umask.  An existing file is never
+    opened here: closing a descriptor of a database would drop this process's locks on it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return False
+    os.close(descriptor)
+    return True
+
+
+def migrate_sqlite(
+    path: Path,
+    *,
+    migrations: Sequence[Migration] | None = None,
+    lock_timeout_s: float = 30.0,
+    clock: Callable[[], float] = time.time,
+) -> MigrationReport:
+    """Create the database if there is none, and apply every migration it lacks.  Blocks.
+
+    The file and what SQLite keeps beside it are readable by their owner alone.  Raises
+    :class:`~proxy.errors.StoreTooNew` for a schema later than ``migrations`` know,
+    :class:`~proxy.errors.StoreUnavailable` where another process holds the write lock for longer
+    than ``lock_timeout_s``, and :class:`~proxy.errors.StoreError` for a file that is no record.
+    """
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or later is needed")
+    steps = tuple(migrations) if migrations is not None else load_migrations()
+    real = Path(os.path.realpath(path))
+    try:
+        create_private(real)
+        for suffix in _SIDE_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(f"{real}{suffix}", 0o600)
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be created or made private: {error.strerror}") from error
+    try:
+        connection = sqlite3.connect(real, timeout=lock_timeout_s, isolation_level=None)
+        with contextlib.closing(connection):
+            return _migrate(connection, real, steps, lock_timeout_s, clock)
+    except sqlite3.Error as error:
+        raise store_error(error, path) from error
+
+
+def store_error(error: sqlite3.Error, path: Path) -> StoreError:
+    """What went wrong, in words for the operator: which file, what, and what to do."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreUnavailable(f"{path} is locked by another process; find out which one holds it")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreUnavailable(f"{path}: the disk or the database's quota is full; make room")
+    if code == sqlite3.SQLITE_READONLY:
+        return StoreUnavailable(f"{path} is read-only; give this user the right to write it and its folder")
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return StoreUnavailable(f"{path} cannot be read or written: {error}; check its folder and disk")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreError(f"{path} is damaged or no SQLite database; move it away or restore a copy")
+    return StoreError(f"{path}: {error}")
+
+
+def _migrate(
+    connection: sqlite3.Connection,
+    path: Path,
+    steps: Sequence[Migration],
+    lock_timeout_s: float,
+    clock: Callable[[], float],
+) -> MigrationReport:
+    before = _version(connection, path, steps)
+    if before == 0 and not _has_tables(connection):
+        # Only possible before the first table: lets purging give pages back to the disk.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    _use_wal(connection, lock_timeout_s)
+    applied: list[str] = []
+    copy: Path | None = None
+    for step in steps[before:]:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Another process may have been here while this one waited for the lock.
+            if _version(connection, path, steps) < step.number:
+                if copy is None and _has_tables(connection):
+                    copy = _keep_copy(path, step.number, clock())
+                _apply(connection, step)
+                applied.append(step.name)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return MigrationReport(before, _version(connection, path, steps), tuple(applied), copy)
+
+
+def _version(connection: sqlite3.Connection, path: Path, steps: Sequence[Migration]) -> int:
+    """The number of the last migration this database has seen; raises where it is not ours to touch."""
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application not in (0, APPLICATION_ID):
+        raise StoreError(f"{path} belongs to another program; name another file in store.url")
+    if version > len(steps):
+        raise StoreTooNew(
+            f"{path} has schema {version}, this version of toolrelay knows {len(steps)}; "
+            "use the newer version that wrote it, or name another file in store.url"
+        )
+    return version
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
+
+
+def _use_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
+    """Switch to the write-ahead log; SQLite does not wait by itself for this lock."""
+    deadline = time.monotonic() + lock_timeout_s
+    while True:
+        try:
+            mode: str = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise StoreError(
+                f"this file system takes no write-ahead log (SQLite says {mode!r}); use a local disk"
+            )
+        return
+
+
+def _keep_copy(path: Path, number: int, now: float) -> Path:
+    """Copy the database as it stands before migration ``number``; the caller holds the write lock."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    for attempt in range(100):
+        target = path.with_name(
+            f"{path.name}.before-{number:04d}-{stamp}" + (f"-{attempt}" if attempt else "")
+        )
+        if create_private(target):
+            break
+    else:
+        raise StoreError(f"no free name for a copy of {path}; clear away old copies")
+    try:
+        # A reader of its own: the lock is held by the connection that is about to migrate.
+        with (
+            contextlib.closing(sqlite3.connect(path)) as source,
+            contextlib.closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _apply(connection: sqlite3.Connection, step: Migration) -> None:
+    for statement in _statements(step.sql):
+        connection.execute(statement)
+        if not connection.in_transaction:
+            raise StoreError(f"migration {step.name} ends its own transaction")
+    broken = connection.execute("PRAGMA foreign_key_check").fetchone()
+    if broken is not None:
+        raise StoreError(f"migration {step.name} leaves rows of {broken[0]} without the rows they refer to")
+    connection.execute(f"PRAGMA user_version = {step.number:d}")
+
+
+def _statements(sql: str) -> Iterator[str]:
+    """Cut a script into statements; ``executescript`` would commit the transaction it runs in."""
+    pending = ""
+    for line in sql.splitlines(keepends=True):
+        pending += line
+        if ";" in line and sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    if _without_comments(pending).strip():
+        raise StoreError("a migration ends within a statement")
+
+
+def _without_comments(sql: str) -> str:
+    return re.sub(r"--[^\n]*", "", sql)

@@ -1,0 +1,108 @@
+"""Who is writing, and how others can tell that it has died.
+
+Each process that writes holds an exclusive ``flock`` on a file of its own beside the database.
+The kernel drops that lock when the process ends, however it ends, and never before: a lock that
+can be taken is proof of death, which a process id, reused within minutes, is not.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["OwnerLock", "lock_folder", "proven_dead"]
+
+_log = logging.getLogger(__name__)
+_LOCK_NAME = re.compile(r"[0-9a-f]{32}\.lock")
+
+
+def lock_folder(database: Path) -> Path:
+    """Where the owners of a database keep their lock files."""
+    return database.with_name(f"{database.name}.owners")
+
+
+class OwnerLock:
+    """This process's own claim to be alive.
+
+    ``name`` is the lock file's name, or ``None`` while no lock is held, also where the platform
+    or the file system has none; such an owner is never taken for dead.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self.id = uuid.uuid4().hex
+        self.pid = os.getpid()
+        self.host = socket.gethostname()
+        self.name: str | None = None
+        self._folder = lock_folder(database)
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock, before the owner's row is written.  Blocks on the disk; idempotent."""
+        if self._descriptor is not None or sys.platform == "win32":
+            return
+        path = self._folder / f"{self.id}.lock"
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                raise
+        except OSError as error:
+            _log.warning(
+                "no lock beside the record (%s): what this process leaves open can not be "
+                "recognised as interrupted later",
+                error.strerror,
+            )
+            return
+        self._descriptor = descriptor
+        self.name = path.name
+
+    def release(self, *, remove: bool) -> None:
+        """Give the lock up; ``remove`` its file only once the record says that the owner has ended."""
+        if self._descriptor is None:
+            return
+        if remove:
+            with contextlib.suppress(OSError):
+                (self._folder / f"{self.id}.lock").unlink()
+        os.close(self._descriptor)
+        self._descriptor = None
+        self.name = None
+
+
+@contextlib.contextmanager
+def proven_dead(database: Path, lock_file: str | None) -> Iterator[bool]:
+    """Whether the owner of ``lock_file`` is provably dead; its lock is held meanwhile.
+
+    Of several that ask at once one is told so.  A lock file that is gone proves nothing: its
+    owner may still hold it.  On leaving the block without an error the file is removed.
+    """
+    if lock_file is None or sys.platform == "win32" or not _LOCK_NAME.fullmatch(lock_file):
+        yield False
+        return
+    path = lock_folder(database) / lock_file
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+        with contextlib.suppress(OSError):
+            path.unlink()
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,249 @@
+"""How records become rows of the SQL schema, and rows records again.
+
+Nothing here does I/O.  What comes from a client, a model or a tool is made to fit first: text
+that is no Unicode and numbers past 64 bits would otherwise make a database refuse the row.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.errors import StoreError
+from proxy.records import (
+    MessageRecord,
+    RunRecord,
+    SuspendedTurn,
+    ToolEffect,
+    ToolInvocationRecord,
+    TurnRecord,
+)
+from proxy.store.base import RunFilter
+
+__all__ = [
+    "HAS_ERROR",
+    "INVOCATION_COLUMNS",
+    "MESSAGE_COLUMNS",
+    "RUN_COLUMNS",
+    "SUSPENDED_COLUMNS",
+    "TURN_COLUMNS",
+    "Row",
+    "clean_text",
+    "invocation_row",
+    "message_row",
+    "read_invocation",
+    "read_message",
+    "read_run",
+    "read_suspended",
+    "read_turn",
+    "run_row",
+    "runs_query",
+    "suspended_row",
+    "turn_row",
+    "upsert",
+]
+
+Row = tuple[Any, ...]
+
+MAX_LISTED: Final = 1000
+HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted'))"
+
+RUN_COLUMNS: Final = (
+    "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
+    "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
+    "output_tokens", "total_tokens", "offered", "withheld",
+)  # fmt: skip
+TURN_COLUMNS: Final = (
+    "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
+    "output_tokens", "total_tokens", "tool_calls", "error_code",
+)  # fmt: skip
+MESSAGE_COLUMNS: Final = (
+    "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
+    "tool_call_id", "name",
+)  # fmt: skip
+INVOCATION_COLUMNS: Final = (
+    "id", "run_id", "turn", "seq", "call_id", "tool", "provider", "spec_digest", "effect",
+    "decision", "status", "error_code", "arguments_redacted", "result_redacted", "result_bytes",
+    "started_at", "ended_at",
+)  # fmt: skip
+SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
+
+_INT64 = 2**63 - 1
+
+
+def upsert(table: str, columns: Sequence[str], key: Sequence[str]) -> str:
+    """The statement that inserts a row, or replaces the other columns of the one with its key."""
+    rest = [column for column in columns if column not in key]
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
+        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET "
+        + ", ".join(f"{column} = excluded.{column}" for column in rest)
+    )
+
+
+def clean_text(value: str) -> str:
+    """The text with lone surrogates, which no database takes, replaced by U+FFFD."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def run_row(record: RunRecord) -> Row:
+    """The values of :data:`RUN_COLUMNS`."""
+    return (
+        *_texts(record.id, record.request_id, record.caller, record.wire, record.model, record.upstream),
+        int(record.stream),
+        record.status,
+        record.started_at,
+        record.ended_at,
+        *_texts(record.error_code, record.finish_reason),
+        *_numbers(record.turns, record.tool_calls),
+        *_numbers(record.input_tokens, record.output_tokens, record.total_tokens),
+        _json(list(record.offered)),
+        _json(dict(record.withheld)),
+    )
+
+
+def turn_row(record: TurnRecord) -> Row:
+    """The values of :data:`TURN_COLUMNS`."""
+    return (
+        clean_text(record.run_id),
+        record.number,
+        *_texts(record.upstream_id, record.finish_reason),
+        record.started_at,
+        record.ended_at,
+        *_numbers(record.input_tokens, record.output_tokens, record.total_tokens, record.tool_calls),
+        *_texts(record.error_code),
+    )
+
+
+def message_row(record: MessageRecord) -> Row:
+    """The values of :data:`MESSAGE_COLUMNS`."""
+    return (
+        clean_text(record.run_id),
+        record.turn,
+        record.seq,
+        *_texts(record.role, record.content, record.content_json, record.tool_calls),
+        *_texts(record.function_call, record.tool_call_id, record.name),
+    )
+
+
+def invocation_row(record: ToolInvocationRecord) -> Row:
+    """The values of :data:`INVOCATION_COLUMNS`."""
+    return (
+        *_texts(record.id, record.run_id),
+        record.turn,
+        record.seq,
+        *_texts(record.call_id, record.tool, record.provider, record.spec_digest),
+        record.effect.value,
+        clean_text(record.decision),
+        record.status,
+        record.error_code,
+        None if record.arguments_redacted is None else _json(record.arguments_redacted),
+        None if record.result_redacted is None else _json(record.result_redacted),
+        *_numbers(record.result_bytes),
+        record.started_at,
+        record.ended_at,
+    )
+
+
+def suspended_row(record: SuspendedTurn) -> Row:
+    """The values of :data:`SUSPENDED_COLUMNS`."""
+    return (
+        *_texts(record.key, record.run_id, record.caller, record.wire),
+        record.payload,
+        record.created_at,
+    )
+
+
+def read_run(row: Row) -> RunRecord:
+    """A run from the values of :data:`RUN_COLUMNS`."""
+    values = dict(zip(RUN_COLUMNS, row, strict=True))
+    values["stream"] = bool(values["stream"])
+    values["offered"] = tuple(_decode(values["offered"]))
+    values["withheld"] = _decode(values["withheld"])
+    return RunRecord(**values)
+
+
+def read_turn(row: Row) -> TurnRecord:
+    """A turn from the values of :data:`TURN_COLUMNS`."""
+    return TurnRecord(**dict(zip(TURN_COLUMNS, row, strict=True)))
+
+
+def read_message(row: Row) -> MessageRecord:
+    """A message from the values of :data:`MESSAGE_COLUMNS`."""
+    return MessageRecord(**dict(zip(MESSAGE_COLUMNS, row, strict=True)))
+
+
+def read_invocation(row: Row) -> ToolInvocationRecord:
+    """An invocation from the values of :data:`INVOCATION_COLUMNS`."""
+    values = dict(zip(INVOCATION_COLUMNS, row, strict=True))
+    values["effect"] = ToolEffect(values["effect"])
+    for column in ("arguments_redacted", "result_redacted"):
+        if values[column] is not None:
+            values[column] = _decode(values[column])
+    return ToolInvocationRecord(**values)
+
+
+def read_suspended(row: Row) -> SuspendedTurn:
+    """A suspended turn from the values of :data:`SUSPENDED_COLUMNS`."""
+    return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
+
+
+def runs_query(wanted: RunFilter) -> tuple[str, Row]:
+    """The statement for :meth:`~proxy.store.base.Store.list_runs` and its parameters."""
+    clauses: list[str] = []
+    values: list[Any] = []
+    for column, value in (("status", wanted.status), ("model", wanted.model), ("caller", wanted.caller)):
+        if value is not None:
+            clauses.append(f"{column} = ?")
+            values.append(clean_text(value))
+    if wanted.since is not None:
+        clauses.append("started_at >= ?")
+        values.append(wanted.since)
+    if wanted.errors_only:
+        clauses.append(HAS_ERROR)
+    if wanted.tool is not None:
+        clauses.append("EXISTS (SELECT 1 FROM tool_invocations i WHERE i.tool = ? AND i.run_id = runs.id)")
+        values.append(clean_text(wanted.tool))
+    if wanted.before is not None:
+        # No run of that id gives no row to compare with, and so an empty list.
+        clauses.append("(started_at, id) < (SELECT started_at, id FROM runs WHERE id = ?)")
+        values.append(clean_text(wanted.before))
+    where = f"WHERE {' AND '.join(clauses)} " if clauses else ""
+    values.append(max(0, min(wanted.limit, MAX_LISTED)))
+    return (
+        f"SELECT {', '.join(RUN_COLUMNS)} FROM runs {where}ORDER BY started_at DESC, id DESC LIMIT ?",
+        tuple(values),
+    )
+
+
+def _texts(*values: str | None) -> list[str | None]:
+    return [None if value is None else clean_text(value) for value in values]
+
+
+def _numbers(*values: int) -> list[int]:
+    # Token counts are the upstream's word, and JSON knows no largest number.
+    return [max(-_INT64, min(value, _INT64)) for value in values]
+
+
+def _json(value: Any) -> str:
+    """JSON text of a redacted value; whatever JSON cannot say is named by its type, never shown."""
+    try:
+        return orjson.dumps(value).decode("utf-8")
+    except TypeError:
+        pass  # lone surrogates, huge numbers, keys that are no text: the slower encoder takes them
+    try:
+        return json.dumps(value, default=lambda other: f"<{type(other).__name__}>", skipkeys=True)
+    except (ValueError, RecursionError):
+        return '"<not serialisable>"'
+
+
+def _decode(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise StoreError("a JSON column of the record does not hold JSON") from error

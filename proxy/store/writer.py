@@ -1,0 +1,373 @@
+"""The one writer of a SQLite record: a queue, and a task that commits it in groups.
+
+Callers put writes down and go on; nothing they do waits for a disk.  A group is one transaction:
+everything that is waiting when it begins, in order.  A database that cannot be written keeps its
+writes waiting, up to a bound; only past the bound are they lost, which is counted and said once.
+"""
+
+import asyncio
+import logging
+import math
+import sqlite3
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import aiosqlite
+
+from proxy.errors import StoreUnavailable
+from proxy.store.rows import Row
+
+__all__ = ["GroupWriter", "Write", "failure_of"]
+
+_log = logging.getLogger(__name__)
+
+_GROUP_WRITES = 1000
+_GROUP_BYTES = 8 * 2**20
+_FIRST_RETRY_S = 0.05
+_LONGEST_RETRY_S = 1.0
+_WRITE_OVERHEAD_BYTES = 200
+
+_TEMPORARY = {
+    sqlite3.SQLITE_BUSY: "locked",
+    sqlite3.SQLITE_LOCKED: "locked",
+    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_READONLY: "read-only",
+    sqlite3.SQLITE_IOERR: "unreadable",
+    sqlite3.SQLITE_CANTOPEN: "unreadable",
+    sqlite3.SQLITE_CORRUPT: "damaged",
+    sqlite3.SQLITE_NOTADB: "damaged",
+    sqlite3.SQLITE_NOMEM: "out of memory",
+}
+
+
+def failure_of(error: sqlite3.Error) -> str | None:
+    """One word for a fault of the database as a whole; ``None`` where a single row is at fault."""
+    return _TEMPORARY.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+
+
+class Write:
+    """One or more rows for one statement, committed together or not at all.
+
+    ``settled`` is called once, with whether the rows were committed.  Where ``done`` is set
+    somebody waits for the commit; a cancelled one has given up: the write is skipped, or where it
+    was under way already, followed by ``undo``.  Without a statement it only marks a place in the
+    queue.
+    """
+
+    __slots__ = ("done", "rows", "settled", "size", "statement", "undo")
+
+    def __init__(
+        self,
+        statement: str,
+        rows: Sequence[Row],
+        *,
+        settled: Callable[[bool], None] | None = None,
+        done: "asyncio.Future[None] | None" = None,
+        undo: "Write | None" = None,
+    ) -> None:
+        self.statement = statement
+        self.rows = rows
+        self.settled = settled
+        self.done = done
+        self.undo = undo
+        self.size = _WRITE_OVERHEAD_BYTES + sum(
+            len(value) for row in rows for value in row if isinstance(value, (str, bytes))
+        )
+
+    @property
+    def abandoned(self) -> bool:
+        return self.done is not None and self.done.cancelled()
+
+
+@dataclass(frozen=True, slots=True)
+class WriterHooks:
+    """What the store adds to the writer.
+
+    ``prepare`` runs before the first group and gives the statements that open it; they open each
+    group until one is committed, and again after a failure, as a sign of life.  ``tidy`` has the
+    connection to itself while it runs, and returns the seconds after which it wants to run again.
+    """
+
+    prepare: Callable[[], Awaitable[Sequence[tuple[str, Row]]]]
+    tidy: Callable[[], Awaitable[float]]
+
+
+class GroupWriter:
+    """Takes writes from the event loop's thread and commits them in groups.
+
+    ``lost`` counts the writes that never reached the database.  ``failure`` is one word while
+    the database cannot be written, else ``None``.
+    """
+
+    def __init__(self, hooks: WriterHooks, *, max_writes: int, max_bytes: int, lock_timeout_s: float) -> None:
+        self.lost = 0
+        self.failure: str | None = None
+        self._hooks = hooks
+        self._max_writes = max_writes
+        self._max_bytes = max_bytes
+        self._lock_timeout_s = lock_timeout_s
+        self._queue: deque[Write] = deque()
+        self._bytes = 0
+        self._inflight = 0
+        self._db: aiosqlite.Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._work = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._closing = False
+        self._prepared = False
+        self._burst_lost = 0
+
+    @property
+    def prepared(self) -> bool:
+        """Whether anything was ever committed."""
+        return self._prepared
+
+    @property
+    def running(self) -> bool:
+        """Whether writes are taken."""
+        return self._task is not None and not self._task.done() and not self._closing
+
+    def start(self, db: aiosqlite.Connection, *, tidy_in_s: float | None) -> None:
+        """Begin to write to ``db``, a connection in autocommit mode that nobody else uses."""
+        self._db = db
+        self._task = asyncio.create_task(self._run(tidy_in_s), name="record-writer")
+        self._task.add_done_callback(_report_crash)
+
+    def put(self, write: Write) -> None:
+        """Queue a write, or lose it where there is no room.  Never waits, never raises."""
+        if not self.running:
+            self.lose([write], "the record is closed")
+        elif len(self._queue) >= self._max_writes or self._bytes + write.size > self._max_bytes:
+            self.lose([write], f"too many writes wait ({self.failure or 'the disk is too slow'})")
+        else:
+            self._append(write)
+
+    async def commit(self, statement: str, rows: Sequence[Row], *, undo: Write) -> None:
+        """Queue a write and return when it is committed.
+
+        Raises :class:`~proxy.errors.StoreUnavailable` where it is not, at the latest after
+        ``lock_timeout_s``.  Where the caller was told so, or was cancelled, while the commit was
+        already under way and then succeeds, ``undo`` follows it.
+        """
+        if len(self._queue) >= self._max_writes:
+            raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
+        done = asyncio.get_running_loop().create_future()
+        await self._wait_for(Write(statement, rows, done=done, undo=undo), self._lock_timeout_s)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Return when every write queued before this call is committed.
+
+        Raises :class:`~proxy.errors.StoreUnavailable` where the database cannot be written.
+        """
+        if self._queue or self._inflight:
+            await self.probe(timeout_s)
+
+    async def probe(self, timeout_s: float | None = None) -> None:
+        """Like :meth:`flush`, but takes the write lock even where nothing waits."""
+        mark = Write("", (), done=asyncio.get_running_loop().create_future())
+        await self._wait_for(mark, self._lock_timeout_s if timeout_s is None else timeout_s)
+
+    async def aclose(self, timeout_s: float) -> bool:
+        """Write what is queued, within ``timeout_s``; whether all of it was written."""
+        task, self._closing = self._task, True
+        if task is None:
+            return True
+        self._work.set()
+        self._urgent.set()
+        await asyncio.wait({task}, timeout=timeout_s)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        rest = [write for write in self._queue if not write.abandoned]
+        self._queue.clear()
+        self._bytes = 0
+        self.lose(rest, f"the record closes ({self.failure or 'the disk is too slow'})")
+        self._task = None
+        return not rest and self.failure is None
+
+    async def _wait_for(self, write: Write, timeout_s: float) -> None:
+        if write.done is None or not self.running:
+            raise StoreUnavailable("the record is closed")
+        self._append(write)
+        self._urgent.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await write.done
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"the record could not be written within {timeout_s:g} s ({self.failure or 'slow disk'})"
+            ) from None
+
+    def _append(self, write: Write) -> None:
+        self._queue.append(write)
+        self._bytes += write.size
+        self._work.set()
+
+    async def _run(self, tidy_in_s: float | None) -> None:
+        """The writer's life: wait, write a group, tidy up now and then."""
+        loop = asyncio.get_running_loop()
+        tidy_at = loop.time() + tidy_in_s if tidy_in_s is not None else math.inf
+        retry_s = _FIRST_RETRY_S
+        while self._queue or not self._closing:
+            if self.failure is not None:
+                await _sleep_until(self._urgent, retry_s)
+                retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
+            elif not self._queue:
+                retry_s = _FIRST_RETRY_S
+                await _sleep_until(self._work, tidy_at - loop.time())
+            self._work.clear()
+            self._urgent.clear()
+            if self._queue or self.failure is not None:
+                await self._group()
+            if self._closing and self.failure not in (None, "locked"):
+                return  # a lock may end in time, a full disk will not
+            if self.failure is None and not self._closing and loop.time() >= tidy_at:
+                tidy_at = loop.time() + await self._hooks.tidy()
+
+    async def _group(self) -> None:
+        group = self._take()
+        self._inflight = len(group)
+        try:
+            await self._transaction(group)
+        except sqlite3.Error as error:
+            failure = failure_of(error)
+            if failure is not None:
+                self._put_back(group, failure)
+            else:
+                await self._one_by_one(group)
+        except (OverflowError, ValueError):  # a value that cannot be bound
+            await self._one_by_one(group)
+        except asyncio.CancelledError:
+            self._queue.extendleft(reversed(group))  # aclose counts them as lost
+            raise
+        else:
+            self._recovered()
+            self._settle(group)
+        finally:
+            self._inflight = 0
+
+    def _take(self) -> list[Write]:
+        group: list[Write] = []
+        size = 0
+        while self._queue and len(group) < _GROUP_WRITES and size < _GROUP_BYTES:
+            write = self._queue.popleft()
+            self._bytes -= write.size
+            if write.abandoned:
+                continue
+            group.append(write)
+            size += write.size
+        return group
+
+    async def _transaction(self, group: Iterable[Write]) -> None:
+        db = self._db
+        if db is None:
+            raise ValueError("the writer was not started")
+        by_statement: dict[str, list[Row]] = {}
+        for write in group:
+            if write.statement:
+                by_statement.setdefault(write.statement, []).extend(write.rows)
+        opening: Sequence[tuple[str, Row]] = ()
+        if self.failure is not None or (by_statement and not self._prepared):
+            opening = await self._hooks.prepare()
+        await db.execute("BEGIN IMMEDIATE")
+        try:
+            for statement, row in opening:
+                await db.execute(statement, row)
+            for statement, rows in by_statement.items():
+                await db.executemany(statement, rows)
+            await db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:  # a full disk may have rolled back by itself
+                await db.execute("ROLLBACK")
+            raise
+        self._prepared = self._prepared or bool(opening)
+
+    async def _one_by_one(self, group: list[Write]) -> None:
+        """Write a group that holds a row the database refuses, so that only that row is lost."""
+        for place, write in enumerate(group):
+            try:
+                await self._transaction([write])
+            except sqlite3.Error as error:
+                failure = failure_of(error)
+                if failure is not None:
+                    self._put_back(group[place:], failure)
+                    return
+                self._refuse(write, error)
+            except (OverflowError, ValueError) as error:
+                self._refuse(write, error)
+            else:
+                self._settle([write])
+        self._recovered()
+
+    def _refuse(self, write: Write, error: Exception) -> None:
+        if write.done is not None and not write.done.done():
+            write.done.set_exception(StoreUnavailable(f"the record refuses the row ({type(error).__name__})"))
+            if write.settled is not None:
+                write.settled(False)
+        else:
+            self.lose([write], f"the database refuses the row ({error})")
+
+    def _put_back(self, group: Sequence[Write], failure: str) -> None:
+        """Keep a group for later; whoever waits for a commit is told now, unless it is only locked."""
+        keep: list[Write] = []
+        for write in group:
+            if write.done is not None and failure != "locked":
+                if not write.done.done():
+                    write.done.set_exception(StoreUnavailable(f"the record cannot be written: {failure}"))
+                if write.settled is not None:
+                    write.settled(False)
+            else:
+                keep.append(write)
+        self._queue.extendleft(reversed(keep))
+        self._bytes += sum(write.size for write in keep)
+        if self.failure is None:
+            _log.error(
+                "the record cannot be written (%s): runs go on, tools with side effects are refused, "
+                "%d writes wait",
+                failure,
+                len(self._queue),
+            )
+        self.failure = failure
+
+    def _settle(self, group: Iterable[Write]) -> None:
+        for write in group:
+            if write.abandoned and write.undo is not None:
+                self._append(write.undo)
+            elif write.done is not None and not write.done.done():
+                write.done.set_result(None)
+            if write.settled is not None:
+                write.settled(True)
+
+    def _recovered(self) -> None:
+        if self.failure is not None or self._burst_lost:
+            _log.warning("the record is written again; %d writes were lost", self._burst_lost)
+        self.failure = None
+        self._burst_lost = 0
+
+    def lose(self, writes: Sequence[Write], why: str) -> None:
+        """Count writes as lost; the first of a burst is said loudly."""
+        if not writes:
+            return
+        if self._burst_lost == 0:
+            _log.error("writes to the record are being lost: %s", why)
+        self._burst_lost += len(writes)
+        self.lost += len(writes)
+        for write in writes:
+            if write.done is not None and not write.done.done():
+                write.done.set_exception(StoreUnavailable(f"the record could not be written: {why}"))
+            if write.settled is not None:
+                write.settled(False)
+
+
+def _report_crash(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.critical("the writer of the record has died: %s", type(error).__name__, exc_info=error)
+
+
+async def _sleep_until(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(None if math.isinf(seconds) else seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

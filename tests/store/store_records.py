@@ -1,0 +1,111 @@
+"""Records for the tests of the store, complete in every field."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from proxy.records import (
+    MessageRecord,
+    RunRecord,
+    SuspendedTurn,
+    ToolEffect,
+    ToolInvocationRecord,
+    TurnRecord,
+)
+
+__all__ = ["invocation", "message", "query", "run", "spawn", "suspended", "turn"]
+
+T0 = 1_760_000_000.0
+
+
+def run(id: str = "run_1", **changes: Any) -> RunRecord:
+    """A running run."""
+    values: dict[str, Any] = {
+        "id": id,
+        "request_id": "req-1",
+        "caller": "open",
+        "wire": "chat",
+        "model": "gpt-4o-mini",
+        "upstream": "default",
+        "stream": True,
+        "status": "running",
+        "started_at": T0,
+        "offered": ("core__get_current_time", "core__get_weather"),
+        "withheld": {"core__erase": "policy.allow"},
+    }
+    return RunRecord(**(values | changes))
+
+
+def turn(run_id: str = "run_1", number: int = 1, **changes: Any) -> TurnRecord:
+    """A finished turn with a tool call."""
+    values: dict[str, Any] = {
+        "upstream_id": "chatcmpl-7",
+        "finish_reason": "tool_calls",
+        "started_at": T0 + number,
+        "ended_at": T0 + number + 0.5,
+        "input_tokens": 120,
+        "output_tokens": 17,
+        "total_tokens": 137,
+        "tool_calls": 1,
+    }
+    return TurnRecord(run_id, number, **(values | changes))
+
+
+def message(run_id: str = "run_1", turn: int = 1, seq: int = 0, **changes: Any) -> MessageRecord:
+    """An assistant message that calls a tool."""
+    values: dict[str, Any] = {
+        "role": "assistant",
+        "content": "Let me look.",
+        "tool_calls": '[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]',
+    }
+    return MessageRecord(run_id, turn, seq, **(values | changes))
+
+
+def invocation(id: str = "inv_1", run_id: str = "run_1", **changes: Any) -> ToolInvocationRecord:
+    """A started execution with a side effect."""
+    values: dict[str, Any] = {
+        "turn": 1,
+        "seq": 0,
+        "call_id": "call_1",
+        "tool": "core__send",
+        "provider": "core",
+        "spec_digest": "sha256:00",
+        "effect": ToolEffect.EXTERNAL_SIDE_EFFECT,
+        "decision": "allow:core__send",
+        "status": "started",
+        "started_at": T0 + 1.5,
+        "arguments_redacted": {"to": "…", "n": [1, 2.5, None, True]},
+    }
+    return ToolInvocationRecord(id, run_id, **(values | changes))
+
+
+def suspended(key: str = "key-1", run_id: str = "run_1", **changes: Any) -> SuspendedTurn:
+    """A held turn whose payload is not even text."""
+    values: dict[str, Any] = {
+        "caller": "open",
+        "wire": "chat",
+        "payload": b'{"messages":[\xff\x00]}',
+        "created_at": T0,
+    }
+    return SuspendedTurn(key, run_id, **(values | changes))
+
+
+def query(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Rows of a database read by a connection of the test's own."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def spawn(script: str, *arguments: str | Path) -> "subprocess.Popen[str]":
+    """A real process that runs a script with these records at hand; it talks over pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )

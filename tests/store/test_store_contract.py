@@ -1,0 +1,343 @@
+"""What every store does, whatever it is made of."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_records import T0, invocation, message, run, suspended, turn
+
+from proxy.errors import StoreUnavailable
+from proxy.records import RunRecord
+from proxy.store.base import RunFilter, Store
+from proxy.store.memory import MemoryStore
+from proxy.store.rows import (
+    clean_text,
+    invocation_row,
+    message_row,
+    read_invocation,
+    read_message,
+    read_run,
+    run_row,
+)
+from proxy.store.sqlite import SqliteStore
+
+DAY = 86400.0
+
+Make = Callable[..., "MemoryStore | SqliteStore"]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes a store of each kind; those that a test leaves open are closed."""
+    made: list[MemoryStore | SqliteStore] = []
+
+    def build(**options: Any) -> MemoryStore | SqliteStore:
+        options.setdefault("clock", lambda: T0)
+        store = (
+            MemoryStore(**options) if request.param == "memory" else SqliteStore(tmp_path / "r.db", **options)
+        )
+        made.append(store)
+        return store
+
+    yield build
+    for store in made:
+        await store.aclose()
+
+
+@pytest.fixture
+async def store(make: Make) -> "MemoryStore | SqliteStore":
+    """One started store with the default policy."""
+    made = make()
+    await made.start()
+    return made
+
+
+async def test_a_run_comes_back_with_all_that_hangs_on_it(store: Store) -> None:
+    """Rule R2: assistant turns with tool_calls, tool messages, function_call and the final text are kept."""
+    messages = [
+        message(seq=0),
+        message(seq=1, role="tool", content="22 °C", tool_calls=None, tool_call_id="c1", name="f"),
+        message(seq=2, role="tool", content=None, content_json='[{"type":"text"}]', tool_calls=None),
+        message(turn=2, seq=0, tool_calls=None, function_call='{"name":"f","arguments":""}'),
+        message(turn=3, seq=0, content="It is 22 °C.", tool_calls=None),
+    ]
+    done = replace(run(), status="completed", ended_at=T0 + 4, finish_reason="stop", turns=2, tool_calls=1)
+    store.put_run(run())
+    store.put_turn(turn(number=2, error_code="upstream_broken", finish_reason=None))
+    store.put_turn(turn(number=1))
+    store.put_messages(list(reversed(messages)))
+    await store.open_invocation(invocation(), durable=True)
+    closed = invocation(
+        status="error", error_code="timeout", result_redacted={"ok": False}, result_bytes=9, ended_at=T0 + 2
+    )
+    store.close_invocation(closed)
+    store.put_run(done)
+
+    detail = await store.get_run("run_1")
+
+    assert detail is not None
+    assert detail.run == done
+    assert [row.number for row in detail.turns] == [1, 2]
+    assert detail.turns[0] == turn(number=1)
+    assert detail.turns[1].error_code == "upstream_broken"
+    assert list(detail.messages) == messages
+    assert list(detail.invocations) == [closed]
+
+
+async def test_a_row_put_twice_is_replaced(store: Store) -> None:
+    """A second put of a turn, a message or a run leaves one row with the later values."""
+    store.put_run(run())
+    store.put_turn(turn())
+    store.put_turn(turn(total_tokens=1))
+    store.put_messages([message()])
+    store.put_messages([message(content="again")])
+    store.put_run(run(status="cancelled"))
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert detail.run.status == "cancelled"
+    assert [row.total_tokens for row in detail.turns] == [1]
+    assert [row.content for row in detail.messages] == ["again"]
+
+
+async def test_an_invocation_needs_no_run(store: Store) -> None:
+    """Rule R1: the row of a side effect can be committed where its run was never written."""
+    await store.open_invocation(invocation(run_id="run_x"), durable=True)
+    assert await store.get_run("run_x") is None
+    store.put_run(run("run_x"))
+    detail = await store.get_run("run_x")
+    assert detail is not None
+    assert [row.id for row in detail.invocations] == ["inv_1"]
+
+
+async def test_an_invocation_that_was_only_queued_is_read_too(store: Store) -> None:
+    """Reads see every write queued before them."""
+    store.put_run(run())
+    await store.open_invocation(invocation(effect=invocation().effect), durable=False)
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert detail.invocations[0].status == "started"
+
+
+async def test_runs_are_listed_newest_first_by_every_filter(store: Store) -> None:
+    """Each field of RunFilter narrows the list, alone and together."""
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("a", {}),
+        ("b", {"status": "completed", "model": "other", "caller": "key:1"}),
+        ("c", {"status": "failed", "error_code": "upstream_error"}),
+        ("d", {"status": "interrupted"}),
+        ("e", {"status": "completed", "error_code": "upstream_broken"}),
+    ]
+    for place, (name, changes) in enumerate(kinds):
+        store.put_run(run(name, started_at=T0 + place, **changes))
+    store.close_invocation(invocation(run_id="b", tool="core__x"))
+    store.close_invocation(invocation("inv_2", run_id="d", tool="core__y"))
+
+    async def listed(**wanted: Any) -> str:
+        return "".join([found.id for found in await store.list_runs(RunFilter(**wanted))])
+
+    assert await listed() == "edcba"
+    assert await listed(limit=2) == "ed"
+    assert await listed(limit=0) == ""
+    assert await listed(before="d") == "cba"
+    assert await listed(before="d", limit=1) == "c"
+    assert await listed(before="nobody") == ""
+    assert await listed(status="completed") == "eb"
+    assert await listed(model="other") == "b"
+    assert await listed(caller="key:1") == "b"
+    assert await listed(since=T0 + 3) == "ed"
+    assert await listed(errors_only=True) == "edc"
+    assert await listed(tool="core__x") == "b"
+    assert await listed(tool="core__z") == ""
+    assert await listed(errors_only=True, tool="core__y", since=T0 + 1, before="e") == "d"
+
+
+async def test_runs_of_one_instant_are_paged_without_gap_or_repeat(store: Store) -> None:
+    """Pages of runs that began together cover each exactly once."""
+    for number in range(7):
+        store.put_run(run(f"r{number}"))
+    seen: list[str] = []
+    before: str | None = None
+    while page := await store.list_runs(RunFilter(limit=3, before=before)):
+        seen += [found.id for found in page]
+        before = seen[-1]
+    assert seen == [f"r{number}" for number in reversed(range(7))]
+
+
+async def test_a_prefix_finds_a_run_only_where_it_fits_one(store: Store) -> None:
+    """get_run takes a prefix that fits exactly one, an exact id before any prefix, and no pattern."""
+    for name in ("abc", "abd", "ab", "x%y"):
+        store.put_run(run(name))
+
+    async def found(name: str) -> str | None:
+        detail = await store.get_run(name)
+        return detail.run.id if detail else None
+
+    assert await found("abc") == "abc"
+    assert await found("ab") == "ab"
+    assert await found("a") is None
+    assert await found("x") == "x%y"
+    assert await found("%") is None
+    assert await found("") is None
+
+
+async def test_a_suspended_turn_is_read_not_consumed_and_the_last_one_counts(store: Store) -> None:
+    """A held turn is found again and again, by its exact key, in its newest form."""
+    store.put_run(run())
+    store.put_run(run("run_2"))
+    store.put_suspended(suspended())
+    assert await store.find_suspended("key-1") == suspended()
+    store.put_suspended(suspended(run_id="run_2", payload=b"2", created_at=T0 - 5))
+    for _ in range(2):
+        held = await store.find_suspended("key-1")
+        assert held is not None
+        assert (held.run_id, held.payload) == ("run_2", b"2")
+    await store.list_runs(RunFilter())  # everything queued is written now
+    held = await store.find_suspended("key-1")
+    assert held is not None
+    assert held.payload == b"2"
+    assert await store.find_suspended("key-") is None
+
+
+async def test_content_none_keeps_suspended_turns_and_no_messages(make: Make) -> None:
+    """Rule R3: under ``none`` no message is kept, and what memory needs still works."""
+    store = make(content="none")
+    await store.start()
+    store.put_run(run())
+    store.put_messages([message()])
+    store.put_suspended(suspended())
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert list(detail.messages) == []
+    assert await store.find_suspended("key-1") == suspended()
+    assert await store.find_suspended("key-2") is None
+
+
+async def test_content_is_out_of_reach_after_its_days_and_the_run_is_not(make: Make) -> None:
+    """Rule R3: content is kept for keep_days at most, runs and invocations live on."""
+    now = [T0]
+    store = make(keep_days=2, clock=lambda: now[0])
+    await store.start()
+    store.put_run(run())
+    store.put_messages([message()])
+    store.put_suspended(suspended())
+    await store.open_invocation(invocation(), durable=True)
+    now[0] = T0 + 2 * DAY - 1
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert len(detail.messages) == 1
+    assert await store.find_suspended("key-1") is not None
+    now[0] = T0 + 2 * DAY + 1
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert list(detail.messages) == []
+    assert len(detail.invocations) == 1
+    assert await store.find_suspended("key-1") is None
+
+
+async def test_keep_days_of_zero_sets_no_limit(make: Make) -> None:
+    """``keep_days=0`` keeps content until it is purged."""
+    now = [T0]
+    store = make(keep_days=0, clock=lambda: now[0])
+    await store.start()
+    store.put_run(run())
+    store.put_messages([message()])
+    now[0] = T0 + 10_000 * DAY
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert len(detail.messages) == 1
+
+
+async def test_what_no_database_takes_is_made_to_fit(store: Store) -> None:
+    """Lone surrogates, NULs, absurd numbers and unserialisable values from outside lose no row."""
+    store.put_run(run(model="\ud800\x00m", total_tokens=10**30, withheld={"\udfff": "why"}))
+    store.put_messages([message(content="\udc00 text \x00 more")])
+    store.close_invocation(
+        invocation(arguments_redacted={"a": "\ud83d", "b": 10**40}, result_redacted={"o": object()})
+    )
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert len(detail.messages) == 1
+    assert detail.messages[0].content is not None
+    assert " text \x00 more" in detail.messages[0].content
+    assert len(detail.invocations) == 1
+    assert store.lost == 0  # type: ignore[attr-defined]
+
+
+async def test_before_start_and_after_close_writes_are_lost_and_said(make: Make) -> None:
+    """Outside its life a store loses writes with a count, and refuses durable ones."""
+    store = make()
+    store.put_run(run())
+    with pytest.raises(StoreUnavailable):
+        await store.open_invocation(invocation(), durable=True)
+    assert store.lost == 1
+    assert await store.healthy() is False
+    await store.start()
+    assert await store.healthy() is True
+    store.put_run(run())
+    await store.aclose()
+    await store.aclose()
+    store.put_turn(turn())
+    store.put_messages([message()])
+    await store.open_invocation(invocation(), durable=False)
+    with pytest.raises(StoreUnavailable):
+        await store.open_invocation(invocation(), durable=True)
+    assert store.lost == 4
+    assert await store.healthy() is False
+
+
+_text = st.text(alphabet=st.characters(exclude_categories=[]), max_size=20)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(text=_text, tokens=st.integers(), value=_json)
+@settings(max_examples=150, deadline=None)
+def test_any_text_number_or_json_becomes_a_row_a_database_takes(text: str, tokens: int, value: Any) -> None:
+    """Every value of a row binds, and well-formed records survive the way there and back."""
+    record = run(model=text, total_tokens=tokens, withheld={text: text})
+    row = run_row(record)
+    for cell in row:
+        assert not isinstance(cell, int) or -(2**63) <= cell < 2**63
+        assert not isinstance(cell, str) or cell.encode("utf-8") is not None
+    back: RunRecord = read_run(row)
+    assert back.model == clean_text(text)
+    if text == clean_text(text) and abs(tokens) < 2**63:
+        assert back == record
+        said = message(content=text)
+        assert read_message(message_row(said)) == said
+    called = read_invocation(invocation_row(invocation(result_redacted=value)))
+    if value == _cleaned(value):
+        assert called.result_redacted == value
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_text(key): _cleaned(item) for key, item in value.items()}
+    return value
+
+
+async def test_memory_is_bounded_in_runs_and_in_content() -> None:
+    """A memory store drops the oldest run past ``max_runs`` and the oldest messages past its bytes."""
+    store = MemoryStore(max_runs=3, max_content_bytes=2500, clock=lambda: T0)
+    await store.start()
+    for number in range(5):
+        store.put_run(run(f"r{number}"))
+        store.put_messages([message(f"r{number}", content="x" * 900)])
+    assert [found.id for found in await store.list_runs(RunFilter())] == ["r4", "r3", "r2"]
+    kept = [await store.get_run(f"r{number}") for number in (2, 3, 4)]
+    assert [len(detail.messages) for detail in kept if detail] == [0, 1, 1]
+    for number in range(5):
+        store.put_suspended(suspended(f"k{number}", payload=b"x" * 1000))
+    held = [await store.find_suspended(f"k{number}") for number in range(5)]
+    assert [turn is not None for turn in held] == [False, False, False, True, True]
