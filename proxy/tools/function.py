@@ -1,0 +1,401 @@
+"""Tools written as Python functions: the ``@tool`` decorator and the provider that runs them.
+
+A tool is declared where it is written and bound where it is loaded: only then are its schema
+derived, its capabilities handed over and its faults reported.
+"""
+
+import asyncio
+import copy
+import inspect
+import re
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, overload
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
+from pydantic.errors import PydanticUserError
+
+from proxy.errors import ConfigError
+from proxy.tools.capabilities import Capabilities, Clock, HttpClient
+from proxy.tools.identifiers import tool_id
+from proxy.tools.provider import CallContext
+from proxy.tools.schema import check_private_paths, check_schema, derive_schema, spec_digest, to_strict
+from proxy.tools.spec import Redaction, ToolEffect, ToolSpec
+from proxy.tools.threads import ThreadBound
+from proxy.tools.validation import ModelValidator, SchemaValidator
+
+__all__ = ["FunctionProvider", "ToolDeclaration", "declared", "tool"]
+
+EffectName = ToolEffect | Literal["read_only", "state_change", "external_side_effect"]
+_Target = TypeVar("_Target", bound=Callable[..., Any])
+
+_MARK = "__toolrelay_tool__"
+_FIELD_PREFIX = "arg_"
+_MAX_DESCRIPTION = 1024  # OpenAI refuses a longer one with 400.
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDeclaration:
+    """What an author said about a tool.  See :func:`tool` for the meaning of each field."""
+
+    name: str | None = None
+    description: str | None = None
+    effect: ToolEffect = ToolEffect.EXTERNAL_SIDE_EFFECT
+    redaction: Redaction | None = None
+    timeout_s: float | None = None
+    max_result_bytes: int | None = None
+    strict: bool = False
+    repeatable: bool = False
+    untrusted_output: bool = False
+    egress: bool | None = None
+    hosts: tuple[str, ...] = ()
+    safety: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] | None = None
+
+
+@overload
+def tool(target: _Target, /) -> _Target: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: EffectName = ToolEffect.EXTERNAL_SIDE_EFFECT,
+    redaction: Redaction | None = None,
+    timeout_s: float | None = None,
+    max_result_bytes: int | None = None,
+    strict: bool = False,
+    repeatable: bool = False,
+    untrusted_output: bool = False,
+    egress: bool | None = None,
+    hosts: Sequence[str] = (),
+    safety: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Callable[[_Target], _Target]: ...
+
+
+def tool(
+    target: _Target | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: EffectName = ToolEffect.EXTERNAL_SIDE_EFFECT,
+    redaction: Redaction | None = None,
+    timeout_s: float | None = None,
+    max_result_bytes: int | None = None,
+    strict: bool = False,
+    repeatable: bool = False,
+    untrusted_output: bool = False,
+    egress: bool | None = None,
+    hosts: Sequence[str] = (),
+    safety: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> _Target | Callable[[_Target], _Target]:
+    """Declare a function, or a class with a ``run`` method, to be a tool.
+
+    The function itself stays as it was and can be called and tested directly.  An ``async def``
+    runs on the event loop and must not block it; a ``def`` runs in a thread of its own.
+
+    Args:
+        name: the tool's name; the function's own (a class name in snake case) unless given.
+        description: what the model reads; the first paragraph of the docstring unless given.
+        effect: what running it can change.  Unless said otherwise the worst is assumed.
+        redaction: what may be seen of it.  A tool without one does not load (rule T4).
+        timeout_s: seconds for one call, where that is less than the configured time.
+        max_result_bytes: bytes of result, where that is less than the configured number.
+        strict: offer the schema in the providers' strict mode.
+        repeatable: an identical call within one run really runs again (rule R5).
+        untrusted_output: the result is a stranger's text (a page, a mail).
+        egress: arguments can reach a place of the model's choosing; assumed where ``hosts`` has ``*``.
+        hosts: what an ``HttpClient`` parameter may reach: ``api.example.com``, ``*.example.com``.
+        safety: free metadata for policies to read.
+        parameters: a JSON Schema to be used verbatim; the function then takes one ``dict``.
+    """
+    declaration = ToolDeclaration(
+        name=name,
+        description=description,
+        effect=ToolEffect(effect),
+        redaction=redaction,
+        timeout_s=timeout_s,
+        max_result_bytes=max_result_bytes,
+        strict=strict,
+        repeatable=repeatable,
+        untrusted_output=untrusted_output,
+        egress=egress,
+        hosts=tuple(hosts),
+        safety=dict(safety or {}),
+        parameters=parameters,
+    )
+
+    def mark(function: _Target) -> _Target:
+        setattr(function, _MARK, declaration)
+        return function
+
+    return mark if target is None else mark(target)
+
+
+def declared(value: Any) -> ToolDeclaration | None:
+    """What was declared about a function or class; ``None`` if it is no tool.
+
+    A subclass of a tool class is no tool until it is declared one itself.
+    """
+    own = vars(value) if inspect.isclass(value) else getattr(value, "__dict__", {})
+    declaration = own.get(_MARK) if isinstance(own, Mapping) else None
+    return declaration if isinstance(declaration, ToolDeclaration) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """One tool, ready to run: its contract, its function, and where each parameter comes from."""
+
+    spec: ToolSpec
+    function: Callable[..., Any]
+    is_async: bool
+    unpack: Callable[[Any], dict[str, Any]]
+    constants: Mapping[str, Any]
+    context_parameters: tuple[str, ...]
+
+
+class FunctionProvider:
+    """Tools that are Python functions.  Raises ConfigError for the first one that cannot load."""
+
+    def __init__(
+        self,
+        name: str,
+        functions: Sequence[Any],
+        capabilities: Capabilities | None = None,
+        *,
+        max_threads: int = 8,
+    ) -> None:
+        self._name = name
+        self._threads = ThreadBound(max_threads)
+        self._tools: dict[str, _Bound] = {}
+        for function in functions:
+            bound = _bind(name, function, capabilities or Capabilities())
+            if bound.spec.name in self._tools:
+                raise ConfigError(f"tool {bound.spec.name}", "stands twice in one module")
+            self._tools[bound.spec.name] = bound
+
+    @property
+    def name(self) -> str:
+        """The part of the tools' ids before the double underscore."""
+        return self._name
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """Every tool's contract."""
+        return [bound.spec for bound in self._tools.values()]
+
+    async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
+        """Run one tool; a ``def`` in a thread, which outlives a cancellation as threads do."""
+        bound = self._tools[spec.name]
+        values = {**bound.unpack(arguments), **bound.constants}
+        values.update((name, context) for name in bound.context_parameters)
+        if not bound.is_async:
+            return await self._threads.run(lambda: bound.function(**values))
+        # In a task of this coroutine's own context: the runner has made one already.
+        result: Awaitable[Any] = bound.function(**values)
+        return await result
+
+    async def aclose(self) -> None:
+        """Nothing to close: capabilities belong to whoever made them."""
+        await asyncio.sleep(0)
+
+
+def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
+    """Turn a declaration into a tool, or say in a ConfigError why it cannot be one."""
+    declaration = declared(target)
+    if declaration is None:
+        raise ConfigError(
+            f"tools of {provider}", f"{getattr(target, '__name__', target)!r} is not a tool", "@tool"
+        )
+    identifier = tool_id(provider, declaration.name or _own_name(target))
+    where = f"tool {identifier}"
+    if declaration.redaction is None:
+        raise ConfigError(
+            where,
+            "redaction_missing: it does not say which fields of its output may be logged",
+            "add redaction=Redaction(output=(...)) to @tool; Redaction() shows none",
+        )
+    function = _function_of(target, where)
+    inputs = _inputs(function, declaration, capabilities, where)
+    schema, validate, unpack = _contract(identifier, inputs.arguments, declaration, where)
+    check_schema(schema, where)
+    if declaration.strict:
+        strict = to_strict(schema, where)
+        if declaration.parameters is not None and strict != schema:
+            raise ConfigError(where, "parameters: strict=True changes a schema that is to go verbatim")
+        schema = strict
+        check_schema(schema, where)
+    check_private_paths(schema, declaration.redaction.private_arguments, where)
+    description = _description(target, declaration, where)
+    spec = ToolSpec(
+        name=identifier,
+        description=description,
+        parameters=schema,
+        effect=declaration.effect,
+        provider=provider,
+        validate=validate,
+        digest=spec_digest(identifier, description, schema, declaration.effect),
+        redaction=declaration.redaction,
+        strict=declaration.strict,
+        timeout_s=_positive(declaration.timeout_s, "timeout_s", where),
+        max_result_bytes=_positive(declaration.max_result_bytes, "max_result_bytes", where),
+        repeatable=declaration.repeatable,
+        untrusted_output=declaration.untrusted_output,
+        egress="*" in declaration.hosts if declaration.egress is None else declaration.egress,
+        safety=declaration.safety,
+        capabilities=inputs.capability_names,
+    )
+    is_async = inspect.iscoroutinefunction(function)
+    return _Bound(spec, function, is_async, unpack, inputs.constants, inputs.context_parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """A function's parameters, sorted by who fills them."""
+
+    arguments: Mapping[str, tuple[Any, Any]]
+    constants: Mapping[str, Any]
+    context_parameters: tuple[str, ...]
+    capability_names: tuple[str, ...]
+
+
+def _inputs(
+    function: Callable[..., Any], declaration: ToolDeclaration, capabilities: Capabilities, where: str
+) -> _Inputs:
+    """Read the signature: capabilities by type, everything else is the model's to fill."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise ConfigError(where, f"a type in its signature cannot be read ({error})") from None
+    arguments: dict[str, tuple[Any, Any]] = {}
+    constants: dict[str, Any] = {}
+    contexts: list[str] = []
+    names: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(
+                where, f'parameter "{name}": only parameters with a name of their own are taken'
+            )
+        if name not in hints:
+            raise ConfigError(where, f'parameter "{name}" has no type')
+        hint = hints[name]
+        kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if kind is CallContext:
+            contexts.append(name)
+        elif kind in (Clock, HttpClient) or (inspect.isclass(kind) and kind in capabilities.extra):
+            constants[name] = _capability(kind, declaration, capabilities, where)
+            names.append(kind.__name__)
+        else:
+            arguments[name] = (hint, parameter.default)
+    return _Inputs(arguments, constants, tuple(contexts), tuple(names))
+
+
+def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabilities, where: str) -> Any:
+    """The value to hand over for one capability type."""
+    if kind in capabilities.extra:
+        return capabilities.extra[kind]
+    if kind is HttpClient:
+        if not declaration.hosts:
+            raise ConfigError(
+                where, "takes an HttpClient but names no hosts", 'add hosts=("api.example.com",) to @tool'
+            )
+        if capabilities.http is not None:
+            return capabilities.http(declaration.hosts)
+    elif capabilities.clock is not None:
+        return capabilities.clock
+    raise ConfigError(where, f"needs a {kind.__name__}, and there is none here")
+
+
+_Contract = tuple[dict[str, Any], Callable[[dict[str, Any]], Any], Callable[[Any], dict[str, Any]]]
+
+
+def _contract(
+    identifier: str, arguments: Mapping[str, tuple[Any, Any]], declaration: ToolDeclaration, where: str
+) -> _Contract:
+    """The schema, the validation, and how a validated value becomes keyword arguments."""
+    if declaration.parameters is not None:
+        check_schema(declaration.parameters, where)
+        if len(arguments) != 1:
+            raise ConfigError(where, "with parameters= it must take exactly one dict for its arguments")
+        (name,) = arguments
+        schema = copy.deepcopy(dict(declaration.parameters))
+        return schema, SchemaValidator(schema), lambda value: {name: value}
+    single = next(iter(arguments.items())) if len(arguments) == 1 else None
+    try:
+        if single and inspect.isclass(single[1][0]) and issubclass(single[1][0], BaseModel):
+            name, (model, _) = single
+            adapter: TypeAdapter[Any] = TypeAdapter(model)
+            derived = derive_schema(adapter, where)
+            return derived, ModelValidator(adapter, derived), lambda value: {name: value}
+        adapter = TypeAdapter(_signature_model(identifier, arguments))
+        derived = derive_schema(adapter, where)
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise ConfigError(where, f"its signature makes no schema ({str(error).splitlines()[0]})") from None
+    parameters = tuple(arguments)
+    return (
+        derived,
+        ModelValidator(adapter, derived),
+        lambda value: {name: getattr(value, _FIELD_PREFIX + name) for name in parameters},
+    )
+
+
+def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
+    """A model with one field for each parameter.
+
+    Fields carry a prefix and the parameter's name as alias, so that a parameter may be called
+    ``json`` or ``_x``, which pydantic would not take as a field.
+    """
+    fields: dict[str, Any] = {
+        _FIELD_PREFIX + name: (hint, ... if default is inspect.Parameter.empty else default)
+        for name, (hint, default) in arguments.items()
+    }
+    config = ConfigDict(alias_generator=lambda name: name.removeprefix(_FIELD_PREFIX))
+    return create_model(identifier, __config__=config, **fields)
+
+
+def _function_of(target: Any, where: str) -> Callable[..., Any]:
+    """The callable of a declared function, or ``run`` of an instance of a declared class."""
+    function: Any = target
+    if not inspect.isclass(target):
+        return cast(Callable[..., Any], function)
+    try:
+        run = function().run
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(where, f"the class needs a run method and no arguments ({error})") from None
+    if not callable(run):
+        raise ConfigError(where, "run is not a method")
+    return cast(Callable[..., Any], run)
+
+
+def _own_name(target: Any) -> str:
+    """A function's name, or a class's in snake case."""
+    name = str(getattr(target, "__name__", "tool"))
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() if inspect.isclass(target) else name
+
+
+def _description(target: Any, declaration: ToolDeclaration, where: str) -> str:
+    """What the model reads about the tool; a model that reads nothing guesses."""
+    text = declaration.description
+    if text is None:
+        documentation = inspect.cleandoc(getattr(target, "__doc__", None) or "")
+        text = " ".join(documentation.split("\n\n")[0].split())
+    if not text.strip():
+        raise ConfigError(where, "it has no description", "give it a docstring")
+    if len(text) > _MAX_DESCRIPTION:
+        raise ConfigError(where, f"its description is longer than {_MAX_DESCRIPTION} characters")
+    return text
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _positive(value: _Number | None, name: str, where: str) -> _Number | None:
+    """``value`` unless it is a bound that would refuse everything."""
+    if value is not None and not value > 0:
+        raise ConfigError(where, f"{name} must be greater than 0")
+    return value

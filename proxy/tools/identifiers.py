@@ -1,0 +1,36 @@
+"""How a tool is called: ``<provider>__<name>`` (rule T5)."""
+
+import re
+
+from proxy.errors import ConfigError
+
+__all__ = ["check_tool_id", "tool_id"]
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
+
+
+def tool_id(provider: str, name: str) -> str:
+    """The id of one tool; raises :class:`~proxy.errors.ConfigError` where there can be none.
+
+    Neither part may begin or end with an underscore, so that the id can be read one way only.
+    """
+    for part in (provider, name):
+        if not _PART.fullmatch(part):
+            raise ConfigError(
+                f"tool {provider}__{name}"[:100],
+                "only letters, digits, - and _ may stand in its name, and none of the marks at an end",
+            )
+    identifier = f"{provider}__{name}"
+    check_tool_id(identifier, provider)
+    return identifier
+
+
+def check_tool_id(identifier: str, provider: str) -> None:
+    """Check an id that a provider reports; raises :class:`~proxy.errors.ConfigError`."""
+    if not _ID.fullmatch(identifier):
+        raise ConfigError(
+            f"tool {identifier[:100]!r}", "a tool id is 1 to 64 of the characters A-Z, a-z, 0-9, _ and -"
+        )
+    if not identifier.startswith(f"{provider}__") or len(identifier) <= len(provider) + 2:
+        raise ConfigError(f"tool {identifier}", f'its id does not begin with "{provider}__"')

@@ -1,0 +1,80 @@
+"""What one run has done so far, so that nothing in it happens twice (rule R5)."""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field, replace
+
+from proxy.events import ToolCall, ToolResult
+
+__all__ = ["Claim", "RunContext", "RunLedger"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A place or an effect that somebody has taken; ``result`` is what came of it.
+
+    ``fingerprint`` tells equal calls from different ones without keeping their arguments.
+    """
+
+    invocation_id: str
+    fingerprint: str
+    result: asyncio.Future[ToolResult]
+
+
+class RunLedger:
+    """The calls of one run, by place (turn, seq) and by effect.  Belongs to one event loop."""
+
+    def __init__(self, max_calls: int = 1024) -> None:
+        self._max_calls = max_calls
+        self._places: dict[tuple[int, int], Claim] = {}
+        self._effects: dict[str, Claim] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether the run has made as many calls as the ledger holds."""
+        return len(self._places) >= self._max_calls
+
+    def place(self, turn: int, seq: int) -> Claim | None:
+        """Who has taken this place of the run."""
+        return self._places.get((turn, seq))
+
+    def take_place(self, turn: int, seq: int, claim: Claim) -> None:
+        """Take a place for good."""
+        self._places[turn, seq] = claim
+
+    def effect(self, key: str) -> Claim | None:
+        """Who has caused this effect, or is about to."""
+        return self._effects.get(key)
+
+    def take_effect(self, key: str, claim: Claim) -> None:
+        """Take an effect before it starts."""
+        self._effects[key] = claim
+
+    def release_effect(self, key: str) -> None:
+        """Give an effect back that never started."""
+        self._effects.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """For whom and within what a call runs.
+
+    ``request_id`` is the client's own id, for logs.  ``ledger`` is shared by all turns of a run;
+    make the next turn's context with :meth:`at_turn`.
+    """
+
+    run_id: str
+    turn: int
+    caller: str
+    request_id: str = ""
+    ledger: RunLedger = field(default_factory=RunLedger)
+
+    def at_turn(self, turn: int) -> "RunContext":
+        """The same run in another of its turns (from 1)."""
+        return replace(self, turn=turn)
+
+
+def fingerprint(call: ToolCall) -> str:
+    """SHA-256 over a call's name and arguments as they came."""
+    text = f"{call.name}\0{call.arguments}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

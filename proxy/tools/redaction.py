@@ -1,0 +1,181 @@
+"""What traces, logs and rows may see of a call (rule T4).
+
+Outputs are shown by allowlist, arguments by mask.  Whatever is shown is bounded, because a row
+is no place for a page of text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.tools.arguments import MAX_DEPTH
+from proxy.tools.spec import Redaction
+
+__all__ = ["MASK", "bounded", "mask_private_values", "redact_arguments", "redact_output"]
+
+MASK = "[private]"
+_CUT = "[cut]"
+_MAX_TEXT = 512
+_MAX_ITEMS = 64
+_MAX_NODES = 512
+_MAX_CHARACTERS = 8192
+_MAX_DEPTH = 16
+
+_Tree = dict[str, "_Tree"]
+_NOTHING: Any = object()
+
+
+def redact_output(value: Any, redaction: Redaction) -> Any:
+    """The allowlisted part of a tool's JSON output, bounded; ``None`` where nothing is allowed.
+
+    An element of a list is reached only through ``*``.  A path that names a whole object or list
+    shows all of it.  Text or a number as the whole output is shown only by ``("*",)``.
+    """
+    if "*" in redaction.output:
+        return bounded(value)
+    shown = _pick(value, _tree(redaction.output), 0)
+    return None if shown is _NOTHING else bounded(shown)
+
+
+def redact_arguments(arguments: dict[str, Any], redaction: Redaction) -> Any:
+    """The arguments with every private field masked, bounded."""
+    tree = _tree(redaction.private_arguments)
+    return bounded(_mask(arguments, tree, 0) if tree else arguments)
+
+
+def mask_private_values(message: str, arguments: dict[str, Any], redaction: Redaction) -> str:
+    """``message`` with every private argument value in it masked.
+
+    A tool's author chooses the words of a failure; this keeps a slip there from becoming a leak.
+    """
+    values: list[str] = []
+    _private(arguments, _tree(redaction.private_arguments), values, 0)
+    for value in sorted(set(values), key=len, reverse=True)[:_MAX_ITEMS]:
+        message = message.replace(value, MASK)
+    return message
+
+
+def bounded(value: Any) -> Any:
+    """``value`` with long texts, long lists and deep or many nodes cut, and marked where they were."""
+    return _bounded(value, 0, _Room())
+
+
+@dataclass(slots=True)
+class _Room:
+    """How much may still be shown of one value."""
+
+    nodes: int = _MAX_NODES
+    characters: int = _MAX_CHARACTERS
+
+    def text(self, text: str) -> str:
+        """As much of ``text`` as there is room for."""
+        shown = min(_MAX_TEXT, max(self.characters, 0))
+        self.characters -= min(len(text), shown)
+        return text if len(text) <= shown else text[:shown] + _CUT
+
+
+def _tree(paths: Sequence[str]) -> _Tree:
+    """Dotted paths as one tree; an empty node ends a path and takes all below it."""
+    root: _Tree = {}
+    for path in sorted(paths, key=lambda item: item.count(".")):
+        node = root
+        parts = path.split(".")
+        for at, part in enumerate(parts):
+            if part in node and not node[part]:
+                break  # A shorter path already takes everything here.
+            node = node.setdefault(part, {})
+            if at == len(parts) - 1:
+                node.clear()
+    return root
+
+
+def _pick(value: Any, node: _Tree, depth: int) -> Any:
+    """Only what ``node`` allows of ``value``, or ``_NOTHING``."""
+    if depth > _MAX_DEPTH:
+        return _NOTHING
+    if isinstance(value, dict):
+        kept = {}
+        for key, child in value.items():
+            shown = _pick_child(child, node, str(key), depth)
+            if shown is not _NOTHING:
+                kept[key] = shown
+        return kept
+    if isinstance(value, list) and "*" in node:
+        picked = (_pick_child(child, node, "*", depth) for child in value[: _MAX_ITEMS + 1])
+        return [item for item in picked if item is not _NOTHING]
+    return _NOTHING
+
+
+def _pick_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
+    """What the branches ``key`` and ``*`` of ``node`` allow of one child, together."""
+    branches = [node[name] for name in dict.fromkeys((key, "*")) if name in node]
+    if any(not branch for branch in branches):
+        return child
+    shown: Any = _NOTHING
+    for branch in branches:
+        part = _pick(child, branch, depth + 1)
+        if part is _NOTHING:
+            continue
+        shown = {**shown, **part} if isinstance(shown, dict) and isinstance(part, dict) else part
+    return shown
+
+
+def _mask(value: Any, node: _Tree, depth: int) -> Any:
+    """``value`` with everything that ``node`` names replaced by the mask."""
+    if depth > _MAX_DEPTH:
+        return MASK
+    if isinstance(value, dict):
+        return {key: _mask_child(child, node, str(key), depth) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_mask_child(child, node, "*", depth) for child in value]
+    return value
+
+
+def _mask_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
+    """One child after every branch that names it."""
+    for name in dict.fromkeys((key, "*")):
+        if name in node:
+            child = _mask(child, node[name], depth + 1) if node[name] else MASK
+    return child
+
+
+def _private(value: Any, node: _Tree, found: list[str], depth: int) -> None:
+    """Collect, as text, what stands at and below the private paths; an empty node takes all."""
+    if depth > _MAX_DEPTH + MAX_DEPTH or (not node and depth == 0):
+        return
+    if isinstance(value, dict | list):
+        children = value.items() if isinstance(value, dict) else (("*", child) for child in value)
+        for key, child in children:
+            for name in dict.fromkeys((key, "*")):
+                if not node or name in node:
+                    _private(child, node.get(name, {}), found, depth + 1)
+    elif not node and value not in (None, True, False, ""):
+        found.append(str(value))
+
+
+def _bounded(value: Any, depth: int, room: _Room) -> Any:
+    """Recursive part of :func:`bounded`."""
+    room.nodes -= 1
+    if room.nodes < 0 or depth > _MAX_DEPTH:
+        return _CUT
+    if isinstance(value, str):
+        return room.text(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 63:
+        return _CUT  # More than a database column or a fast JSON writer takes.
+    if isinstance(value, dict):
+        shown: dict[str, Any] = {}
+        for at, (key, child) in enumerate(value.items()):
+            if at >= _MAX_ITEMS or room.nodes <= 0:
+                shown[_CUT] = _CUT
+                break
+            shown[room.text(str(key))] = _bounded(child, depth + 1, room)
+        return shown
+    if isinstance(value, list):
+        items = []
+        for at, child in enumerate(value):
+            if at >= _MAX_ITEMS or room.nodes <= 0:
+                items.append(_CUT)
+                break
+            items.append(_bounded(child, depth + 1, room))
+        return items
+    return value

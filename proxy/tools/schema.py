@@ -1,0 +1,303 @@
+"""From a pydantic model to the JSON Schema that goes on the wire, and whether a wire takes it.
+
+The schema says what the model (the language model) may send; validation.py holds it to that.
+Providers refuse a request whose tool schema they cannot read, and then no tool works at all.
+So a schema is checked when tools load, and the fault is named by its path (rule T8).
+
+What providers want is in OpenAI's guide to function calling and structured outputs: the top level
+is a plain object, and in strict mode every object closes itself and requires all of its fields.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jsonschema_rs
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from proxy.errors import ConfigError
+from proxy.records import ToolEffect
+
+__all__ = [
+    "check_private_paths",
+    "check_schema",
+    "derive_schema",
+    "property_names",
+    "spec_digest",
+    "to_strict",
+]
+
+MAX_SCHEMA_BYTES = 65536
+MAX_SCHEMA_DEPTH = 32
+
+_TOP_LEVEL_REFUSED = ("allOf", "anyOf", "enum", "not", "oneOf")
+_SCHEMA_MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
+_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SCHEMAS = (
+    "additionalProperties",
+    "contains",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+_STRICT_REFUSED = (
+    "allOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "patternProperties",
+    "propertyNames",
+    "prefixItems",
+    "contains",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+_FIRST_KEYS = ("$ref", "type", "description", "enum", "const", "format", "properties", "required")
+_LAST_KEYS = ("additionalProperties", "$defs")
+
+
+def derive_schema(adapter: TypeAdapter[Any], where: str) -> dict[str, Any]:
+    """The wire schema of a model: no ``title`` noise, objects closed, keys in one fixed order.
+
+    ``where`` names the tool in errors.  Raises :class:`~proxy.errors.ConfigError` for a model that
+    JSON Schema cannot express or that takes extra fields.
+    """
+    try:
+        derived = adapter.json_schema(by_alias=True, mode="validation")
+    except PydanticInvalidForJsonSchema as error:
+        raise ConfigError(where, f"parameters: {str(error).splitlines()[0]}") from None
+    derived.pop("description", None)  # The tool's own description says it; twice costs tokens.
+    tidy: dict[str, Any] = _tidy(derived, "parameters", where)
+    tidy.setdefault("properties", {})
+    return tidy
+
+
+def check_schema(schema: Any, where: str) -> None:
+    """Check that a wire can take ``schema``; raises ConfigError with the path of the first fault."""
+    if not isinstance(schema, dict):
+        raise ConfigError(where, "parameters: must be a dict that is a JSON Schema")
+    if schema.get("type") != "object":
+        raise ConfigError(where, 'parameters.type: must be "object" at the top level')
+    for keyword in _TOP_LEVEL_REFUSED:
+        if keyword in schema:
+            raise ConfigError(where, f"parameters.{keyword}: no provider takes it at the top level")
+    try:
+        _check_json(schema, "parameters", where, 1)
+        text = json.dumps(schema, allow_nan=False)
+    except ValueError:
+        raise ConfigError(where, "parameters: cannot be written as JSON") from None
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise ConfigError(where, f"parameters: larger than {MAX_SCHEMA_BYTES} bytes as JSON")
+    for path, node in _walk(schema, "parameters"):
+        if "$ref" in node:
+            _resolve(schema, node["$ref"], f"{path}.$ref", where)
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except jsonschema_rs.ValidationError as error:
+        path = ".".join(["parameters", *map(str, error.instance_path)])
+        raise ConfigError(where, f"{path}: is not valid JSON Schema") from None
+
+
+def to_strict(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The same schema as providers' strict mode wants it.
+
+    Every object is closed and requires all of its fields; ``default`` goes, ``oneOf`` becomes
+    ``anyOf``, a ``$ref`` with neighbours is written out.  Raises ConfigError with the path of
+    whatever strict mode cannot say, an optional field that cannot be ``null`` among it: the model
+    then has no way to leave it out.
+    """
+    strict: dict[str, Any] = _strict(schema, "parameters", where, schema)
+    return strict
+
+
+def property_names(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Every field name that the schema itself declares, at any depth."""
+    names: set[str] = set()
+    for _, node in _walk(schema, ""):
+        if isinstance(node.get("properties"), Mapping):
+            names.update(node["properties"])
+    return frozenset(names)
+
+
+def check_private_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where: str) -> None:
+    """Refuse a private argument path that names no field: a typing error there would be a leak."""
+    for path in paths:
+        if not _leads_somewhere(schema, path.split("."), schema, 0):
+            raise ConfigError(
+                where, f'redaction: the private argument "{path}" is not in the schema', 'lists take "*"'
+            )
+
+
+def spec_digest(name: str, description: str, parameters: Mapping[str, Any], effect: ToolEffect) -> str:
+    """SHA-256 in hex over what a tool is to a model: another digest is another tool (rule T9)."""
+    text = json.dumps([name, description, parameters, effect.value], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _walk(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every subschema with its path; only places where a schema stands, never data like ``enum``."""
+    if not isinstance(node, Mapping):
+        return
+    yield path, node
+    for key in _SCHEMA_MAPS:
+        if isinstance(node.get(key), Mapping):
+            for name, child in node[key].items():
+                yield from _walk(child, f"{path}.{key}.{name}")
+    for key in _SCHEMA_LISTS:
+        if isinstance(node.get(key), list):
+            for at, child in enumerate(node[key]):
+                yield from _walk(child, f"{path}.{key}[{at}]")
+    for key in _SCHEMAS:
+        yield from _walk(node.get(key), f"{path}.{key}")
+
+
+def _tidy(node: Any, path: str, where: str) -> Any:
+    """One subschema without titles, closed if it is an object with fields, keys ordered."""
+    if not isinstance(node, dict):
+        return node
+    tidy: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "title":
+            continue
+        if key in _SCHEMA_MAPS and isinstance(value, dict):
+            tidy[key] = {name: _tidy(child, f"{path}.{key}.{name}", where) for name, child in value.items()}
+        elif key in _SCHEMA_LISTS and isinstance(value, list):
+            tidy[key] = [_tidy(child, f"{path}.{key}[{at}]", where) for at, child in enumerate(value)]
+        elif key in _SCHEMAS:
+            tidy[key] = _tidy(value, f"{path}.{key}", where)
+        else:
+            tidy[key] = value
+    if tidy.get("type") == "object" and ("properties" in tidy or path == "parameters"):
+        if tidy.get("additionalProperties", False) is not False:
+            raise ConfigError(
+                where, f"{path}: a model that takes extra fields", "use a field of type dict for open data"
+            )
+        tidy["additionalProperties"] = False
+    first = [key for key in _FIRST_KEYS if key in tidy]
+    last = [key for key in _LAST_KEYS if key in tidy]
+    return {key: tidy[key] for key in [*first, *(k for k in tidy if k not in (*first, *last)), *last]}
+
+
+def _check_json(value: Any, path: str, where: str, depth: int) -> None:
+    """Refuse what is no JSON (a tuple, a date, a key that is no text) and what nests too deeply."""
+    if depth > MAX_SCHEMA_DEPTH:
+        raise ConfigError(where, f"{path}: nested deeper than {MAX_SCHEMA_DEPTH} levels")
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if not isinstance(key, str):
+                raise ConfigError(where, f"{path}: a key is not text")
+            _check_json(child, f"{path}.{key}", where, depth + 1)
+    elif isinstance(value, list):
+        for at, child in enumerate(value):
+            _check_json(child, f"{path}[{at}]", where, depth + 1)
+    elif value is not None and not isinstance(value, str | int | float | bool):
+        raise ConfigError(where, f"{path}: {type(value).__name__} is not a JSON type")
+
+
+def _resolve(root: Mapping[str, Any], ref: Any, path: str, where: str) -> Mapping[str, Any]:
+    """The subschema that a ``$ref`` names; only within the document, nothing is ever fetched."""
+    if not isinstance(ref, str) or not ref.startswith("#"):
+        raise ConfigError(where, f"{path}: only references within the schema are taken")
+    node: Any = root
+    for part in ref.removeprefix("#").removeprefix("/").split("/") if ref != "#" else []:
+        name = part.replace("~1", "/").replace("~0", "~")
+        node = node.get(name) if isinstance(node, Mapping) else None
+    if not isinstance(node, Mapping):
+        raise ConfigError(where, f"{path}: refers to nothing in the schema")
+    return node
+
+
+def _strict(node: Any, path: str, where: str, root: Mapping[str, Any]) -> Any:
+    """One subschema in strict form; the recursive part of :func:`to_strict`."""
+    if not isinstance(node, Mapping):
+        raise ConfigError(where, f"{path}: strict mode needs a schema here")
+    if "$ref" in node and len(node) > 1:
+        neighbours = {key: value for key, value in node.items() if key not in ("$ref", "default", "$defs")}
+        if neighbours:
+            node = {**_resolve(root, node["$ref"], f"{path}.$ref", where), **neighbours}
+    for keyword in _STRICT_REFUSED:
+        if keyword in node:
+            raise ConfigError(where, f"{path}.{keyword}: strict mode has no such keyword")
+    strict: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in ("default", "discriminator", "additionalProperties", "required"):
+            continue
+        if key in ("$defs", "definitions", "properties"):
+            strict[key] = {
+                name: _strict(child, f"{path}.{key}.{name}", where, root) for name, child in value.items()
+            }
+        elif key in ("anyOf", "oneOf"):
+            strict["anyOf"] = [
+                _strict(child, f"{path}.{key}[{at}]", where, root) for at, child in enumerate(value)
+            ]
+        elif key == "items":
+            strict[key] = _strict(value, f"{path}.items", where, root)
+        else:
+            strict[key] = value
+    if node.get("type") == "object":
+        _close_object(node, strict, path, where, root)
+    return strict
+
+
+def _close_object(
+    node: Mapping[str, Any], strict: dict[str, Any], path: str, where: str, root: Mapping[str, Any]
+) -> None:
+    """Require every field of an object and allow no other."""
+    if node.get("additionalProperties", False) is not False:
+        raise ConfigError(where, f"{path}.additionalProperties: strict mode takes no open object")
+    fields = node.get("properties", {})
+    for name, field in fields.items():
+        if name not in node.get("required", []) and not _takes_null(field, root, 0):
+            raise ConfigError(
+                where,
+                f"{path}.properties.{name}: strict mode requires every field, and this one is optional",
+                "let it be null (`int | None = None`) or give it no default",
+            )
+    strict["properties"] = strict.get("properties", {})
+    strict["required"] = list(fields)
+    strict["additionalProperties"] = False
+
+
+def _takes_null(node: Any, root: Mapping[str, Any], depth: int) -> bool:
+    """Whether ``null`` fits a subschema."""
+    if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
+        return False
+    if isinstance(node.get("$ref"), str):
+        return _takes_null(_resolve(root, node["$ref"], "$ref", ""), root, depth + 1)
+    kinds = node.get("type")
+    if kinds == "null" or (isinstance(kinds, list) and "null" in kinds):
+        return True
+    return any(_takes_null(part, root, depth + 1) for key in ("anyOf", "oneOf") for part in node.get(key, []))
+
+
+def _leads_somewhere(node: Any, parts: list[str], root: Mapping[str, Any], depth: int) -> bool:
+    """Whether a dotted path names a field of the schema."""
+    if not parts:
+        return True
+    if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
+        return False
+    if isinstance(node.get("$ref"), str):
+        return _leads_somewhere(_resolve(root, node["$ref"], "$ref", ""), parts, root, depth + 1)
+    for key in _SCHEMA_LISTS:
+        if any(_leads_somewhere(part, parts, root, depth + 1) for part in node.get(key, [])):
+            return True
+    head, rest = parts[0], parts[1:]
+    below: list[Any] = []
+    if isinstance(node.get("properties"), Mapping):
+        fields = node["properties"]
+        below += list(fields.values()) if head == "*" else [fields[head]] if head in fields else []
+    if isinstance(node.get("additionalProperties"), Mapping):
+        below.append(node["additionalProperties"])
+    if head == "*":
+        below.append(node.get("items"))
+    return any(child is not None and _leads_somewhere(child, rest, root, depth + 1) for child in below)

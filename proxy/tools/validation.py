@@ -1,0 +1,201 @@
+"""Strict validation of arguments, and words for what is wrong that repeat nothing of them.
+
+Pydantic validates what came from a model or signature, ``jsonschema-rs`` what an author brought
+as a schema of their own.  Both produce messages that can quote the input; so the words here are
+made from the schema alone (rule T3).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import jsonschema_rs
+from pydantic import TypeAdapter, ValidationError
+
+from proxy.tools.provider import ArgumentsInvalid
+from proxy.tools.schema import property_names
+
+__all__ = ["ModelValidator", "SchemaValidator"]
+
+_MAX_PROBLEMS = 8
+
+_SPEAKING = frozenset(
+    {
+        "bool_type",
+        "bytes_type",
+        "date_type",
+        "datetime_type",
+        "decimal_type",
+        "dict_type",
+        "enum",
+        "finite_number",
+        "float_type",
+        "frozen_set_type",
+        "greater_than",
+        "greater_than_equal",
+        "int_from_float",
+        "int_type",
+        "less_than",
+        "less_than_equal",
+        "list_type",
+        "literal_error",
+        "missing",
+        "model_type",
+        "multiple_of",
+        "none_required",
+        "set_type",
+        "string_pattern_mismatch",
+        "string_too_long",
+        "string_too_short",
+        "string_type",
+        "time_type",
+        "too_long",
+        "too_short",
+        "tuple_type",
+        "url_type",
+        "uuid_type",
+    }
+)
+"""Kinds of pydantic errors whose text is made from the schema alone."""
+
+_AUTHORS_WORDS = frozenset({"value_error", "assertion_error"})
+"""Kinds whose text a tool's author wrote; shown only where it holds nothing of the arguments."""
+
+
+class ModelValidator:
+    """Validates a decoded object against a pydantic type: strict, no extra fields, aliases only.
+
+    Returns the validated value (a model).  JSON mode is used because strictness there means what
+    JSON can say: a date comes as text, a tuple as a list.
+    """
+
+    def __init__(self, adapter: TypeAdapter[Any], schema: Mapping[str, Any]) -> None:
+        self._adapter = adapter
+        self._fields = tuple(schema.get("properties", {}))
+        self._names = property_names(schema)
+
+    def __call__(self, arguments: dict[str, Any]) -> Any:
+        """The validated value; raises :class:`~proxy.tools.provider.ArgumentsInvalid`."""
+        # Aliases that the schema does not show would get past the mask of private arguments.
+        if any(name not in self._fields for name in arguments):
+            raise ArgumentsInvalid([_unknown_fields("", self._fields)])
+        try:
+            return self._adapter.validate_json(
+                json.dumps(arguments), strict=True, extra="forbid", by_alias=True, by_name=False
+            )
+        except ValidationError as error:
+            errors = error.errors(include_input=False, include_url=False, include_context=False)
+        except RecursionError:
+            raise ArgumentsInvalid(["the arguments are nested too deeply"]) from None
+        problems = [self._problem(one["type"], one["loc"], one["msg"], arguments) for one in errors]
+        raise ArgumentsInvalid(_short_list(problems))
+
+    def _problem(self, kind: str, loc: Sequence[int | str], message: str, arguments: Any) -> str:
+        """One field and its fault."""
+        where = _field(loc, self._names)
+        if kind == "extra_forbidden":
+            parent = _field(loc[:-1], self._names) or "the arguments"
+            return f"{parent}: an unknown field"
+        if kind == "missing":
+            return f"{where}: is required"
+        if kind in _AUTHORS_WORDS:
+            message = message.partition(", ")[2] or message
+            said = not _quotes(message, arguments)
+        else:
+            said = kind in _SPEAKING
+        words = message[:200] if said else "is not valid"
+        return f"{where or 'the arguments'}: {words}"
+
+
+class SchemaValidator:
+    """Validates a decoded object against a schema that its author brought; returns the object."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._names = property_names(schema)
+        self._validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch)
+
+    def __call__(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as they are; raises :class:`~proxy.tools.provider.ArgumentsInvalid`."""
+        problems = []
+        try:
+            for error in self._validator.iter_errors(arguments):
+                problems.append(self._problem(error.instance_path, error.schema_path))
+                if len(problems) > _MAX_PROBLEMS:
+                    break
+        except (ValueError, jsonschema_rs.ReferencingError):
+            problems.append("the arguments: cannot be checked")
+        if problems:
+            raise ArgumentsInvalid(_short_list(problems))
+        return arguments
+
+    def _problem(self, instance_path: Sequence[int | str], schema_path: Sequence[int | str]) -> str:
+        """One field and the keyword of the schema that it breaks."""
+        where = _field(instance_path, self._names) or "the arguments"
+        keyword = str(schema_path[-1]) if schema_path else ""
+        rule: Any = self._schema
+        for part in schema_path:
+            if isinstance(rule, Mapping):
+                rule = rule.get(str(part))
+            elif isinstance(rule, list) and isinstance(part, int) and part < len(rule):
+                rule = rule[part]
+            else:
+                rule = None
+        if keyword == "additionalProperties" and rule is False:
+            return f"{where}: an unknown field"
+        shown = json.dumps(rule) if isinstance(rule, str | int | float | bool | list) else ""
+        return f'{where}: does not meet "{keyword}"' + (f" {shown}" if 0 < len(shown) <= 200 else "")
+
+
+def _refuse_to_fetch(uri: str) -> NoReturn:
+    """No schema is ever loaded from elsewhere."""
+    raise ValueError("a schema may refer to nothing outside itself")
+
+
+def _field(loc: Sequence[int | str], names: frozenset[str]) -> str:
+    """A location as ``slices[0].date``.
+
+    Parts that the schema does not declare are left out: keys of open objects come from the model,
+    and the names of union branches mean nothing to it.
+    """
+    text = ""
+    for part in loc:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part in names:
+            text += f".{part}" if text else part
+    return text
+
+
+def _unknown_fields(parent: str, fields: Sequence[str]) -> str:
+    """What to say about a field that does not exist, without its name."""
+    known = f"; it takes {', '.join(fields)}" if fields else "; it takes none"
+    return f"{parent or 'the arguments'}: an unknown field{known[:400]}"
+
+
+def _quotes(message: str, arguments: Any) -> bool:
+    """Whether ``message`` holds any text or number of the arguments."""
+    return any(scalar in message for scalar in _scalars(arguments))
+
+
+def _scalars(value: Any) -> Iterator[str]:
+    """Every key, text and number of a value as text; depth was bounded by the parser."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield key
+            yield from _scalars(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _scalars(child)
+    elif isinstance(value, str):
+        if value:
+            yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def _short_list(problems: Sequence[str]) -> list[str]:
+    """The first few problems, each once, and how many more there are."""
+    distinct = list(dict.fromkeys(problems))
+    more = len(distinct) - _MAX_PROBLEMS
+    return distinct[:_MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
