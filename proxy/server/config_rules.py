@@ -132,7 +132,7 @@ def resolve_paths(config: Config, folder: Path) -> Config:
     store = config.store
     if store.url.startswith(_SQLITE):
         store = store.model_copy(update={"url": _SQLITE + absolute(store.url.removeprefix(_SQLITE))})
-    modules = tuple(absolute(module) for module in config.tools.modules)
+    modules = tuple(absolute(name) if _is_path(name) else name for name in config.tools.modules)
     upstreams = {}
     for name, upstream in config.upstreams.items():
         replay = upstream.base_url.removeprefix("replay:")
@@ -141,6 +141,11 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         upstreams[name] = upstream
     tools = config.tools.model_copy(update={"modules": modules})
     return config.model_copy(update={"store": store, "tools": tools, "upstreams": upstreams})
+
+
+def _is_path(module: str) -> bool:
+    """Whether an entry of ``tools.modules`` names a file rather than an importable module."""
+    return module.endswith(".py") or "/" in module or "\\" in module
 
 
 def resolve_secrets(

@@ -171,7 +171,7 @@ def _header_value(value: Any) -> "str | Secret":
 def _store_url(value: str) -> str:
     if value == "memory:" or value.startswith(("postgresql://", "postgres://")):
         return value
-    if value.startswith("sqlite:///") and len(value) > len("sqlite:///"):
+    if value.startswith("sqlite:///") and value[len("sqlite:///") :] not in ("", "/", ":memory:"):
         return value
     raise _fault("must be memory:, sqlite:///FILE or postgresql://…")
 
@@ -290,7 +290,10 @@ class ToolsConfig(_Section):
     enabled: bool = Field(
         default=True, description="false makes everything passthrough; so does ENABLE_TOOLS=false."
     )
-    modules: Strings = Field(default=(), description="Your own Python files with @tool functions.")
+    modules: Strings = Field(
+        default=(),
+        description="Your own tools: Python files (my_tools.py) or importable modules with @tool functions.",
+    )
     inject: bool = Field(
         default=True, description="Offer allowed tools without being asked to by the request."
     )

@@ -477,11 +477,11 @@ def test_relative_paths_start_at_the_file(tmp_path):
     """Store, modules and fixtures are found beside the configuration file."""
     path = write(
         tmp_path,
-        "[tools]\nmodules=['my_tools.py', '/abs/t.py']\n[store]\nurl='sqlite:///d/x.db'\n"
+        "[tools]\nmodules=['my_tools.py', '/abs/t.py', 'pkg.tools']\n[store]\nurl='sqlite:///d/x.db'\n"
         "[upstreams.x]\nbase_url='replay:fixtures'\n[upstreams.y]\nbase_url='replay:'",
     )
     config = load_config(path, {})
-    assert config.tools.modules == (str(tmp_path / "my_tools.py"), "/abs/t.py")
+    assert config.tools.modules == (str(tmp_path / "my_tools.py"), "/abs/t.py", "pkg.tools")
     assert config.store.url == f"sqlite:///{tmp_path}/d/x.db"
     assert config.upstreams["x"].base_url == f"replay:{tmp_path}/fixtures"
     assert config.upstreams["y"].base_url == "replay:"

@@ -1,0 +1,20 @@
+"""The command line: one module per family of commands, and the only readers of the configuration
+beside ``server/app.py``."""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run ``toolrelay``; every fault that has a name ends as one line on standard error, exit 1."""
+    # Imported here, so that a clash of packages is named before it can break an import.
+    from proxy.commands.clash import find_clash
+
+    clash = find_clash()
+    if clash is not None:
+        print(f"toolrelay: {clash}", file=sys.stderr)
+        raise SystemExit(1)
+    from proxy.commands.cli import run
+
+    raise SystemExit(run(sys.argv[1:]))

@@ -1,0 +1,229 @@
+"""The commands and their options; each does its work in a module beside this one."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proxy import __version__
+from proxy.commands import common
+from proxy.errors import ConfigError, ToolRelayError
+from proxy.server.config import Options, find_faults
+from proxy.server.config_text import initial_config
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="toolrelay",
+    help="An OpenAI-compatible reverse proxy that runs curated tools on the server.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+runs_app = typer.Typer(help="The record of runs.", no_args_is_help=False)
+tools_app = typer.Typer(help="The tools, and one call of one of them.", no_args_is_help=False)
+app.add_typer(runs_app, name="runs")
+app.add_typer(tools_app, name="tools")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="Configuration; ./toolrelay.toml if it is there."),
+]
+HostOption = Annotated[str | None, typer.Option(help="Address to listen on.")]
+PortOption = Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on.")]
+UpstreamOption = Annotated[str | None, typer.Option(metavar="URL", help="The default upstream's base URL.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line, for machines.")]
+
+_LATER = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; every fault of ours ends as one line on standard error and status 1."""
+    try:
+        app(list(arguments), standalone_mode=True)
+    except ToolRelayError as error:
+        common.say_error(str(error))
+        return 1
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        common.say(f"toolrelay {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def toolrelay(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """An OpenAI-compatible reverse proxy that runs curated tools on the server."""
+
+
+@app.command()
+def demo(port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8080) -> None:
+    """Serve recorded conversations: no key, no network, the real code path."""
+    from proxy.commands.demo import demo as start
+
+    common.run_async(start(port))
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    upstream: UpstreamOption = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that serve.")] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Start again when a file changes.")] = False,
+) -> None:
+    """Run the proxy."""
+    if reload:
+        raise _not_built("--reload", "Start it again by hand")
+    loaded = common.load(config, Options(host=host, port=port, workers=workers, upstream=upstream))
+    from proxy.commands.serve import serve as start
+    from proxy.commands.serve import start_logging
+
+    start_logging(loaded)
+    common.run_async(start(loaded))
+
+
+@app.command()
+def check(
+    config: ConfigOption = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Ask each upstream what it can do.")] = False,
+) -> None:
+    """Validate the configuration; list upstreams, tools, and what policy says of each."""
+    from proxy.commands import check as checking
+
+    loaded, faults = find_faults(common.config_path(config), os.environ)
+    if loaded is None or faults:
+        checking.report_faults(faults)
+        raise typer.Exit(1)
+    if common.run_async(checking.check_composed(loaded, probing=probe)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def init(path: Annotated[Path, typer.Argument(help="File to write.")] = Path(common.CONFIG_NAME)) -> None:
+    """Write a commented configuration with every key and its default."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(initial_config())
+    except FileExistsError:
+        raise ConfigError(str(path), "is there already", "Name another file, or move that one away") from None
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be written: {error.strerror}", "Name another file") from None
+    common.say(f"wrote {path}; start with: toolrelay serve --config {path}")
+
+
+@app.command()
+def migrate(config: ConfigOption = None) -> None:
+    """Bring the record's database up to date; a copy of a non-empty file is kept."""
+    from proxy.commands import runs
+
+    runs.migrate(common.load(config, need_secrets=False))
+
+
+@app.command()
+def record(
+    upstream: Annotated[str, typer.Option(metavar="URL", help="The provider's base URL.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the exchanges.")],
+    config: ConfigOption = None,
+    port: PortOption = None,
+) -> None:
+    """Serve, and save every exchange with the upstream as a fixture."""
+    loaded = common.load(config, Options(port=port, upstream=upstream))
+    from proxy.commands.record import record as start
+    from proxy.commands.serve import start_logging
+
+    start_logging(loaded)
+    common.run_async(start(loaded, out))
+
+
+@runs_app.callback(invoke_without_command=True)
+def runs_default(context: typer.Context) -> None:
+    """The record of runs: list them, or show one."""
+    if context.invoked_subcommand is None:
+        runs_list()
+
+
+@runs_app.command("list")
+def runs_list(
+    config: ConfigOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=10000, help="At most so many.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """The newest runs."""
+    from proxy.commands import runs
+    from proxy.store.base import RunFilter
+
+    loaded = common.load(config, need_secrets=False)
+    common.run_async(runs.list_runs(loaded, RunFilter(limit=limit), as_json=as_json))
+
+
+@runs_app.command("show")
+def runs_show(
+    run_id: Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One run: its turns and tool calls on a time line."""
+    from proxy.commands import runs
+
+    common.run_async(runs.show_run(common.load(config, need_secrets=False), run_id, as_json=as_json))
+
+
+@tools_app.callback(invoke_without_command=True)
+def tools_default(context: typer.Context) -> None:
+    """The tools: list them, or call one."""
+    if context.invoked_subcommand is None:
+        tools_list()
+
+
+@tools_app.command("list")
+def tools_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Every loaded tool with its effect and what policy says of it."""
+    from proxy.commands import tools
+
+    common.run_async(tools.list_tools(common.load(config, need_secrets=False), as_json=as_json))
+
+
+@tools_app.command("call")
+def tools_call(
+    name: Annotated[str, typer.Argument(help="The tool, like core__get_weather.")],
+    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object.")] = "{}",
+    config: ConfigOption = None,
+) -> None:
+    """Run one tool under the same runner and policy as a model's call."""
+    from proxy.commands import tools
+    from proxy.commands.serve import start_logging
+
+    loaded = common.load(config, need_secrets=False)
+    start_logging(loaded)
+    if not common.run_async(tools.call_tool(loaded, name, arguments)):
+        raise typer.Exit(1)
+
+
+def _not_built(what: str, remedy: str) -> ConfigError:
+    return ConfigError(what, "is not built in this version", remedy)
+
+
+def _register_later(target: typer.Typer, prefix: str, names: Sequence[str]) -> None:
+    """Commands of later versions: known, hidden, and answered in one line instead of a usage text."""
+    for name in names:
+
+        def later(context: typer.Context) -> Any:
+            raise _not_built(f"{prefix}{context.info_name}", "See: toolrelay --help")
+
+        target.command(name, hidden=True, context_settings=_LATER)(later)
+
+
+_register_later(app, "toolrelay ", ("usage", "keys"))
+_register_later(runs_app, "toolrelay runs ", ("export", "replay", "purge"))

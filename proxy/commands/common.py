@@ -1,0 +1,68 @@
+"""What every command needs: the configuration found, a loop to run in, and safe printing."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+from proxy.server.config import Config, Options, load_config
+from proxy.server.terminal import safe_text
+
+__all__ = ["CONFIG_NAME", "config_path", "console", "load", "run_async", "say", "say_error", "text"]
+
+CONFIG_NAME = "toolrelay.toml"
+
+T = TypeVar("T")
+
+
+def config_path(given: Path | None) -> Path | None:
+    """The file that was named, else ``toolrelay.toml`` of the current folder if there is one."""
+    if given is not None:
+        return given
+    default = Path(CONFIG_NAME)
+    return default if default.exists() else None
+
+
+def load(given: Path | None, options: Options | None = None, *, need_secrets: bool = True) -> Config:
+    """The configuration of this call; raises :class:`~proxy.errors.ConfigError`."""
+    return load_config(config_path(given), os.environ, options, need_secrets=need_secrets)
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, on uvloop where there is one."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(main)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # Not built for this platform; the standard loop does the same, slower.
+        return None
+    return uvloop.new_event_loop
+
+
+def say(line: str) -> None:
+    """Print one line to standard output at once: somebody may be waiting for it in a pipe."""
+    print(line, flush=True)
+
+
+def say_error(message: str) -> None:
+    """Print one line to standard error; what it quotes cannot move the cursor or add a line."""
+    print(f"toolrelay: {safe_text(message)}", file=sys.stderr, flush=True)
+
+
+def console() -> Console:
+    """Standard output for tables; as wide as needed where it is no terminal, so that nothing is cut."""
+    terminal = sys.stdout.isatty()
+    return Console(width=None if terminal else 240, highlight=False, soft_wrap=not terminal)
+
+
+def text(value: object, style: str = "") -> Text:
+    """Untrusted text for a table: no markup, no control characters."""
+    return Text(safe_text(str(value)), style=style)

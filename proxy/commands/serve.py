@@ -1,0 +1,69 @@
+"""``toolrelay serve``: the proxy, and what it says when it starts."""
+
+import os
+
+from proxy.commands.check import CheckedServices, withheld_lines
+from proxy.commands.common import say, say_error
+from proxy.commands.server import address_of, bind, find_unreachable, run_server
+from proxy.server.app import SERVICES, Overrides, create_app
+from proxy.server.config import Config
+from proxy.server.telemetry import configure_logging
+from proxy.server.terminal import safe_text
+
+__all__ = ["banner", "serve", "start_logging"]
+
+
+def start_logging(config: Config) -> None:
+    """Set the log up as configured: console on a terminal unless the format was chosen."""
+    chosen = config.log.format if "format" in config.log.model_fields_set else None
+    configure_logging(format=chosen, level=config.log.level, secrets=config.secrets())
+
+
+async def serve(config: Config, overrides: Overrides | None = None) -> None:
+    """Serve until told to stop.  Raises ConfigError or StoreError before the first request."""
+    sockets = bind(config.server.host, config.server.port)
+    try:
+        app = await create_app(config, overrides=overrides)
+        for line in banner(config, app[SERVICES], address_of(sockets)):
+            say(line)
+        await run_server(
+            app,
+            sockets,
+            drain_s=config.server.drain_s,
+            ready=lambda: _warn_of_upstreams(config),
+            draining=lambda: say(f"stopping: open streams get {config.server.drain_s:g} s to end"),
+        )
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def banner(config: Config, services: CheckedServices, address: str) -> list[str]:
+    """What was started: the address, the upstreams, the tools and what keeps the others back."""
+    lines = [f"toolrelay listens on {address}/v1"]
+    for name, upstream in config.upstreams.items():
+        key = "with a key" if upstream.api_key else "without a key"
+        lines.append(f"upstream {name}: {upstream.base_url} ({key})")
+        if upstream.base_url.startswith("replay:"):
+            lines.append(f"warning: upstream {name} answers from recordings, no model is asked")
+    first = config.upstreams[config.default_upstream]
+    if first.api_key is None and os.environ.get("OPENAI_API_KEY"):
+        lines.append(
+            f"OPENAI_API_KEY is not sent to {first.base_url}; to send it, set "
+            f'upstreams.{config.default_upstream}.api_key = "env:OPENAI_API_KEY"'
+        )
+    tools = services.registry.tools()
+    allowed = [spec.name for spec in tools if services.policy.decide(spec).allowed]
+    lines.append(f"tools loaded: {', '.join(spec.name for spec in tools) or 'none'}")
+    if config.tools.enabled:
+        lines.append(f"tools allowed: {', '.join(allowed) or 'none'}")
+    lines.extend(withheld_lines(config, services))
+    lines.append(f"record: {config.store.url}")
+    return [safe_text(line) for line in lines]
+
+
+async def _warn_of_upstreams(config: Config) -> None:
+    """An upstream that is not there yet may come: a warning, no fault."""
+    addresses = {name: upstream.base_url for name, upstream in config.upstreams.items()}
+    for line in await find_unreachable(addresses):
+        say_error(f"warning: {line}")

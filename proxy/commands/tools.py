@@ -1,0 +1,80 @@
+"""``toolrelay tools``: the tools as a model would see them, and one call by hand."""
+
+import json
+import time
+import uuid
+from dataclasses import replace
+
+from proxy.commands.check import tool_table
+from proxy.commands.common import console, say, say_error
+from proxy.events import ToolCall
+from proxy.records import RunRecord
+from proxy.server.app import create_services
+from proxy.server.config import Config
+from proxy.server.terminal import safe_text
+from proxy.tools.ledger import RunContext
+
+__all__ = ["call_tool", "list_tools"]
+
+
+async def list_tools(config: Config, *, as_json: bool) -> None:
+    """Print every loaded tool with effect, decision and rule."""
+    services = await create_services(config)
+    try:
+        tools, policy = services.registry.tools(), services.policy
+        if not as_json:
+            console().print(tool_table(tools, policy))
+            return
+        for spec in tools:
+            decision = policy.decide(spec)
+            line = {
+                "name": spec.name,
+                "description": spec.description,
+                "parameters": spec.parameters,
+                "effect": spec.effect,
+                "decision": decision.outcome,
+                "rule": decision.rule,
+                "digest": spec.digest,
+            }
+            say(json.dumps(line, default=dict))
+    finally:
+        await services.aclose()
+
+
+async def call_tool(config: Config, name: str, arguments: str) -> bool:
+    """Run one tool and print what a model would get; returns whether it went well.
+
+    It runs as any call does: by the policy, within the bounds, and on record.
+    """
+    services = await create_services(config)
+    try:
+        run = RunRecord(
+            id=f"run_{uuid.uuid4().hex}",
+            request_id=f"cli-{uuid.uuid4().hex[:12]}",
+            caller="command-line",
+            wire="command",
+            model="",
+            upstream="",
+            stream=False,
+            status="running",
+            started_at=time.time(),
+            tool_calls=1,
+        )
+        services.store.put_run(run)
+        call = ToolCall(call_id=f"call_{uuid.uuid4().hex[:24]}", name=name, arguments=arguments, index=0)
+        result = await services.runner.run(call, RunContext(run.id, 1, run.caller, run.request_id))
+        services.store.put_run(
+            replace(
+                run,
+                status="completed" if result.ok else "failed",
+                error_code=result.error_code,
+                ended_at=time.time(),
+            )
+        )
+    finally:
+        await services.aclose()
+    if result.ok:
+        say(safe_text(result.content))
+    else:
+        say_error(f"{name}: {result.error_code}: {result.safe_message or result.content}")
+    return result.ok
