@@ -1,0 +1,71 @@
+"""``core__get_current_time``, and the clocks that tools are handed."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field
+
+from proxy.errors import ToolFailure
+from proxy.tools.capabilities import Clock
+from proxy.tools.function import tool
+from proxy.tools.spec import Redaction
+
+__all__ = ["FixedClock", "SystemClock", "get_current_time"]
+
+_MAX_ZONE = 64
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self, tz: tzinfo) -> datetime:
+        """The current time in ``tz``."""
+        return datetime.now(tz)
+
+
+class FixedClock:
+    """A clock that stands still, for a demo or a test whose answers are known."""
+
+    def __init__(self, at: datetime) -> None:
+        """``at`` must be aware: a time without its zone is no moment."""
+        if at.tzinfo is None:
+            raise ValueError("a fixed clock needs a time with its zone")
+        self._at = at.astimezone(UTC)
+
+    def now(self, tz: tzinfo) -> datetime:
+        """The fixed time in ``tz``."""
+        return self._at.astimezone(tz)
+
+
+@tool(
+    name="get_current_time",
+    description="Get the current date and time in a time zone",
+    effect="read_only",
+    redaction=Redaction(output=("timezone", "iso")),
+)
+def _get_current_time(
+    timezone: Annotated[str, Field(description="IANA time zone, e.g. Europe/Berlin")], clock: Clock
+) -> dict[str, str]:
+    """Return ``{"timezone", "iso"}``; ``iso`` is ISO 8601 with offset, to the second."""
+    zone = _zone(timezone)
+    return {"timezone": zone.key, "iso": clock.now(zone).isoformat(timespec="seconds")}
+
+
+get_current_time: Callable[..., Any] = _get_current_time
+
+
+def _zone(name: str) -> ZoneInfo:
+    """The zone of an IANA name; anything else is a failure that says what one looks like."""
+    try:
+        # Keys are file names to zoneinfo: bounded here, and it refuses the ones that leave its folder.
+        if 0 < len(name) <= _MAX_ZONE:
+            return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass
+    raise ToolFailure(
+        "this is not a time zone of the IANA database; give a name like Europe/Berlin, "
+        "America/New_York, Asia/Tokyo or UTC",
+        code="invalid_arguments",
+    )
