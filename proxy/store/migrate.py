@@ -244,7 +244,10 @@ def _keep_copy(path: Path, number: int, now: float) -> Path:
 
 def _apply(connection: sqlite3.Connection, step: Migration) -> None:
     for statement in _statements(step.sql):
-        connection.execute(statement)
+        try:
+            connection.execute(statement)
+        except sqlite3.Warning as error:  # Python 3.11's word for a second statement on the line
+            raise StoreError(f"migration {step.name}: {error}") from error
         if not connection.in_transaction:
             raise StoreError(f"migration {step.name} ends its own transaction")
     broken = connection.execute("PRAGMA foreign_key_check").fetchone()

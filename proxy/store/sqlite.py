@@ -128,10 +128,9 @@ class SqliteStore:
         :class:`~proxy.errors.StoreError` as :func:`~proxy.store.migrate.migrate_sqlite` does.
         """
         report = await asyncio.to_thread(migrate_sqlite, self.path, clock=self._clock)
-        if report.applied and report.before:
-            _log.warning(
-                "the record was migrated to schema %d; a copy is kept: %s", report.after, report.copy
-            )
+        if report.copy is not None:
+            _log.warning("the record has schema %d now; a copy of it is kept: %s", report.after, report.copy)
+        tidy_in_s: float | None = None
         try:
             self._db = await self._connect()
             self._reader = await self._connect()
@@ -305,14 +304,21 @@ class SqliteStore:
         records: Sequence[_Record],
         settled: Callable[[bool], None] | None = None,
     ) -> None:
-        self._writer.put(
-            Write(statement, [(*prefix, *encode(record)) for record in records], settled=settled)
-        )
+        try:
+            encoded = [(*prefix, *encode(record)) for record in records]
+        except (TypeError, ValueError, AttributeError) as error:  # a field is not of its declared type
+            self._writer.lose([Write(statement, (), settled=settled)], f"a record does not encode: {error}")
+        else:
+            self._writer.put(Write(statement, encoded, settled=settled))
 
     async def _connect(self) -> aiosqlite.Connection:
         db = await aiosqlite.connect(self.path, timeout=_BUSY_S, isolation_level=None)
-        await db.execute("PRAGMA foreign_keys = ON")
-        await db.execute("PRAGMA trusted_schema = OFF")
+        try:
+            await db.execute("PRAGMA foreign_keys = ON")
+            await db.execute("PRAGMA trusted_schema = OFF")
+        except BaseException:
+            await db.close()
+            raise
         return db
 
     async def _disconnect(self) -> None:

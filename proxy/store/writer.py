@@ -150,7 +150,7 @@ class GroupWriter:
         ``lock_timeout_s``.  Where the caller was told so, or was cancelled, while the commit was
         already under way and then succeeds, ``undo`` follows it.
         """
-        if len(self._queue) >= self._max_writes:
+        if len(self._queue) >= 2 * self._max_writes:  # a full queue of the others keeps none of these out
             raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
         done = asyncio.get_running_loop().create_future()
         await self._wait_for(Write(statement, rows, done=done, undo=undo), self._lock_timeout_s)

@@ -1,9 +1,11 @@
 """Records for the tests of the store, complete in every field."""
 
+import asyncio
 import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from proxy.records import (
     TurnRecord,
 )
 
-__all__ = ["invocation", "message", "query", "run", "spawn", "suspended", "turn"]
+__all__ = ["files_below", "invocation", "message", "query", "run", "spawn", "suspended", "turn", "until"]
 
 T0 = 1_760_000_000.0
 
@@ -109,3 +111,14 @@ def spawn(script: str, *arguments: str | Path) -> "subprocess.Popen[str]":
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
     )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let other tasks run until something is so; the test's own time-out is the bound."""
+    while not condition():  # noqa: ASYNC110 - what is watched is a file or a thread, which tells nobody
+        await asyncio.sleep(0.005)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Every file and folder in a folder."""
+    return sorted(folder.rglob("*"))

@@ -1,0 +1,111 @@
+"""``store.url``: which store it names, and what is said where it cannot be had."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.store.factory import open_store, sqlite_path
+from proxy.store.memory import MemoryStore
+from proxy.store.sqlite import SqliteStore
+
+
+def test_a_relative_file_starts_from_the_base(tmp_path: Path) -> None:
+    """Three slashes name a file below the base folder, four one from the root."""
+    assert sqlite_path("sqlite:///toolrelay.db", tmp_path) == tmp_path / "toolrelay.db"
+    assert sqlite_path("sqlite:///a b/ü.db", tmp_path) == tmp_path / "a b" / "ü.db"
+    assert sqlite_path("sqlite:////data/r.db", tmp_path) == Path("/data/r.db")
+    assert sqlite_path("sqlite:///r.db") == Path.cwd() / "r.db"
+
+
+async def test_each_url_opens_its_kind_of_store(tmp_path: Path) -> None:
+    """``memory:`` is a store in memory, ``sqlite:///`` one in a file that is made at start, not before."""
+    assert isinstance(open_store("memory:"), MemoryStore)
+    assert isinstance(open_store("memory://"), MemoryStore)
+    store = open_store("sqlite:///r.db", base=tmp_path, content="all", keep_days=1, synchronous="full")
+    assert isinstance(store, SqliteStore)
+    assert not store.path.exists()
+    await store.start()
+    assert store.path.exists()
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("postgresql://u:hunter2@host/db", "PostgreSQL is not built yet"),
+        ("postgres://u:hunter2@host/db", "PostgreSQL is not built yet"),
+        ("redis://:hunter2@host", "unknown kind of store 'redis'"),
+        ("toolrelay.db", "unknown kind of store"),
+        ("", "unknown kind of store"),
+        ("sqlite:///:memory:", "SQLite in memory"),
+        ("sqlite://", "it names no file"),
+        ("sqlite:///", "it names no file"),
+        ("sqlite:////", "it names no file"),
+        ("sqlite:r.db", "it names no file"),
+        ("sqlite://hunter2/r.db", "it names no file"),
+        ("sqlite:///r.db?mode=ro", "takes no '?'"),
+        ("sqlite:///none/r.db", "does not exist"),
+        ("sqlite:///folder", "is a folder"),
+    ],
+)
+def test_a_url_that_names_no_store_is_one_clear_line(tmp_path: Path, url: str, problem: str) -> None:
+    """The error names the setting, the problem and the remedy, and repeats no password."""
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        open_store(url, base=tmp_path)
+    assert caught.value.setting == "store.url"
+    assert problem in caught.value.problem
+    assert caught.value.remedy
+    assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_command_that_reads_makes_no_empty_record(tmp_path: Path) -> None:
+    """``must_exist`` refuses a file that is not there, and makes none."""
+    with pytest.raises(ConfigError, match="no record at"):
+        open_store("sqlite:///r.db", base=tmp_path, must_exist=True)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "r.db").touch()
+    assert isinstance(open_store("sqlite:///r.db", base=tmp_path, must_exist=True), SqliteStore)
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[Path]:
+    """A folder that this process may read and not write, also where the tests run as root."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "r.db").touch()
+        folder.chmod(0o555)
+        (folder / "r.db").chmod(0o444)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            if root:
+                os.seteuid(0)
+            folder.chmod(0o700)
+
+
+def test_a_folder_or_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None:
+    """A folder that is not writable, for a new file and for one that is there, is a ConfigError."""
+    for name in ("new.db", "r.db"):
+        with pytest.raises(ConfigError, match=r"store\.url: the folder .* is not writable"):
+            open_store(f"sqlite:///{name}", base=ordinary_user)
+
+
+def test_a_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None:
+    """A read-only file in a folder that is writable is a ConfigError of its own."""
+    if os.geteuid() != 0 and os.getuid() == 0:
+        os.seteuid(0)
+        ordinary_user.chmod(0o777)
+        os.seteuid(65534)
+    else:
+        ordinary_user.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"r\.db is not writable"):
+        open_store("sqlite:///r.db", base=ordinary_user)

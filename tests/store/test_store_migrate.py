@@ -1,0 +1,199 @@
+"""The schema: every migration from blank, from the one before it with rows, and by many at once."""
+
+import os
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from store_records import query, spawn
+
+from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
+from proxy.store.migrate import APPLICATION_ID, Migration, load_migrations, migrate_sqlite
+
+LATEST = len(load_migrations())
+
+
+def _mode(path: Path | str) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+@pytest.mark.parametrize("upto", range(1, LATEST + 1))
+def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
+    """The first N migrations make a sound, strict schema with version N and no copy."""
+    path = tmp_path / "r.db"
+    report = migrate_sqlite(path, migrations=load_migrations()[:upto])
+    assert (report.before, report.after, len(report.applied), report.copy) == (0, upto, upto, None)
+    assert query(path, "PRAGMA user_version") == [(upto,)]
+    assert query(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
+    assert query(path, "PRAGMA integrity_check") == [("ok",)]
+    assert query(path, "PRAGMA journal_mode") == [("wal",)]
+    tables = query(path, "SELECT name, strict FROM pragma_table_list WHERE name NOT LIKE 'sqlite_%'")
+    assert {name for name, _ in tables} >= {
+        "owners", "runs", "turns", "messages", "tool_invocations", "suspended_turns",
+    }  # fmt: skip
+    assert all(strict for _, strict in tables)
+
+
+def test_a_second_migration_keeps_rows_and_a_copy(tmp_path: Path) -> None:
+    """A file that holds tables is copied, mode 0600, before a later migration changes it."""
+    path = tmp_path / "r.db"
+    migrate_sqlite(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL)")
+    later = Migration(
+        LATEST + 1,
+        f"{LATEST + 1:04d}_more",
+        "-- a comment; with a semicolon\nALTER TABLE owners ADD COLUMN more TEXT;\n"
+        "CREATE TRIGGER t AFTER DELETE ON owners BEGIN\n SELECT 1;\n SELECT 2;\nEND;\n",
+    )
+    report = migrate_sqlite(path, migrations=[*load_migrations(), later], clock=lambda: 0.0)
+    assert (report.before, report.after, report.applied) == (LATEST, LATEST + 1, (later.name,))
+    assert query(path, "SELECT id, more FROM owners") == [("o", None)]
+    assert report.copy is not None
+    assert report.copy.name == f"r.db.before-{LATEST + 1:04d}-19700101T000000Z"
+    assert _mode(report.copy) == 0o600
+    assert query(report.copy, "PRAGMA user_version") == [(LATEST,)]
+    assert query(report.copy, "SELECT id FROM owners") == [("o",)]
+
+
+def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
+    """What a migration did before it failed is rolled back, and its version is not taken."""
+    path = tmp_path / "r.db"
+    migrate_sqlite(path)
+    for sql in (
+        "CREATE TABLE half (a); CREATE TABLE half (a);",
+        "CREATE TABLE half (a);\nCREATE TABLE runs (a);",
+        "CREATE TABLE half (a);\nCOMMIT;\nCREATE TABLE rest (a);",
+        "CREATE TABLE half (a);\nCREATE TABLE rest (a",
+    ):
+        broken = Migration(LATEST + 1, "broken", sql)
+        with pytest.raises(StoreError):
+            migrate_sqlite(path, migrations=[*load_migrations(), broken])
+        assert query(path, "PRAGMA user_version") == [(LATEST,)]
+        if "COMMIT" not in sql:
+            assert query(path, "SELECT 1 FROM sqlite_schema WHERE name = 'half'") == []
+        else:
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute("DROP TABLE half")
+
+
+def test_a_migration_may_not_orphan_rows(tmp_path: Path) -> None:
+    """A migration that leaves a row without what it refers to is refused and rolled back."""
+    path = tmp_path / "r.db"
+    migrate_sqlite(path)
+    bad = Migration(
+        LATEST + 1,
+        "orphans",
+        "INSERT INTO turns (run_id, number, upstream_id, started_at, ended_at) VALUES ('none', 1, '', 0, 0);",
+    )
+    with pytest.raises(StoreError, match="turns"):
+        migrate_sqlite(path, migrations=[*load_migrations(), bad])
+    assert query(path, "SELECT count(*) FROM turns") == [(0,)]
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """A database of a later version raises StoreTooNew in one clear line and stays as it was."""
+    path = tmp_path / "r.db"
+    migrate_sqlite(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    with pytest.raises(StoreTooNew, match=r"r\.db has schema 999, this version of toolrelay knows") as caught:
+        migrate_sqlite(path)
+    assert "\n" not in str(caught.value)
+    assert query(path, "PRAGMA user_version") == [(999,)]
+    assert [entry.name for entry in tmp_path.glob("*before*")] == []
+
+
+def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    """A file that carries another application's id is not touched."""
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA application_id = 252006675")
+        connection.execute("CREATE TABLE theirs (a)")
+    with pytest.raises(StoreError, match="another program"):
+        migrate_sqlite(path)
+    assert query(path, "SELECT name FROM sqlite_schema") == [("theirs",)]
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    """A file of other bytes, and a cut database, raise StoreError naming the file and keep it."""
+    path = tmp_path / "notes.db"
+    path.write_bytes(b"Dear diary, " * 1000)
+    with pytest.raises(StoreError, match=r"notes\.db is damaged or no SQLite database; move it away"):
+        migrate_sqlite(path)
+    assert path.read_bytes().startswith(b"Dear diary")
+
+
+def test_a_lock_that_does_not_end_is_named(tmp_path: Path) -> None:
+    """A blank file that another connection locks raises StoreUnavailable after the time-out."""
+    path = tmp_path / "r.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailable, match="locked by another process"):
+            migrate_sqlite(path, lock_timeout_s=0.05)
+        holder.execute("ROLLBACK")
+    assert migrate_sqlite(path).after == LATEST
+
+
+def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    """Rule R3: the database, its log and a copy are mode 0600, also where they were wider before."""
+    path = tmp_path / "r.db"
+    previous = os.umask(0)
+    try:
+        migrate_sqlite(path)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("CREATE TABLE t (a)")
+            assert [_mode(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")] == [0o600] * 3
+            path.chmod(0o644)
+            os.chmod(f"{path}-wal", 0o666)
+            migrate_sqlite(path)
+            assert [_mode(f"{path}{suffix}") for suffix in ("", "-wal")] == [0o600] * 2
+    finally:
+        os.umask(previous)
+
+
+def test_a_folder_that_is_missing_or_closed_is_an_error_of_the_store(tmp_path: Path) -> None:
+    """Where the file cannot be made, StoreUnavailable says so."""
+    with pytest.raises(StoreUnavailable, match="cannot be created"):
+        migrate_sqlite(tmp_path / "none" / "r.db")
+
+
+@pytest.mark.parametrize("names", [["0002_a.sql"], ["0001_a.sql", "0001_b.sql"], ["one.sql"], []])
+def test_files_that_are_misnumbered_are_refused(tmp_path: Path, names: list[str]) -> None:
+    """A gap, a double, a name without number and an empty folder stop the start."""
+    for name in names:
+        (tmp_path / name).write_text("SELECT 1;")
+    with pytest.raises(StoreError):
+        load_migrations(tmp_path)
+
+
+_STARTER = """
+import sys
+from pathlib import Path
+from proxy.store.migrate import Migration, load_migrations, migrate_sqlite
+extra = Migration(len(load_migrations()) + 1, "extra", "CREATE TABLE extra (a);")
+sys.stdin.readline()
+report = migrate_sqlite(Path(sys.argv[1]), migrations=[*load_migrations(), extra])
+print(len(report.applied), report.after, report.copy is not None)
+"""
+
+
+@pytest.mark.parametrize("blank", [True, False])
+def test_processes_that_start_at_once_do_not_fight(tmp_path: Path, blank: bool) -> None:
+    """Of four processes that migrate at once each step is done by one, and all end up current."""
+    path = tmp_path / "r.db"
+    if not blank:
+        migrate_sqlite(path)
+    children = [spawn(_STARTER, path) for _ in range(4)]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    answers = [child.communicate(timeout=30)[0].split() for child in children]
+    assert [child.returncode for child in children] == [0] * 4
+    assert sum(int(applied) for applied, _, _ in answers) == (LATEST + 1 if blank else 1)
+    assert {int(after) for _, after, _ in answers} == {LATEST + 1}
+    assert len(list(tmp_path.glob("r.db.before-*"))) == sum(copied == "True" for _, _, copied in answers)
+    assert query(path, "PRAGMA integrity_check") == [("ok",)]
