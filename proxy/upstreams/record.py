@@ -1,0 +1,257 @@
+"""An upstream that saves what passes through it as recorded exchanges.
+
+It wraps any other.  Request headers are never written, of the response's only those that tell
+nothing about an account, and the secrets it is told of are taken out of both bodies.
+"""
+
+import asyncio
+import re
+import secrets as random_source
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+
+from proxy.errors import UpstreamBroken, UpstreamError
+from proxy.upstreams.base import Headers, Upstream, UpstreamRequest, UpstreamResponse
+from proxy.upstreams.body_filters import REDACTED, shapes_of_secrets
+from proxy.upstreams.exchange import WIRE_PATHS, Conversation, conversation_of
+
+__all__ = ["RecordingUpstream"]
+
+_MAX_BODY_BYTES = 32 * 1024 * 1024
+_MAX_CONVERSATIONS = 1000
+_KEPT_HEADERS = frozenset({"content-type", "openai-processing-ms", "openai-version", "retry-after", "server"})
+_WIRES = {path: wire for wire, path in WIRE_PATHS.items()}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """A conversation that may go on: what was sent so far, and where it was saved."""
+
+    path: str
+    model: Any
+    sent: Conversation
+    folder: Path
+    turns: int
+
+
+class RecordingUpstream:
+    """Passes every request to ``inner`` and saves Chat, Responses and Messages calls below ``out``.
+
+    One conversation is one folder: a request whose messages begin with those of an earlier one
+    and go on becomes its next turn.
+    """
+
+    def __init__(self, inner: Upstream, out: Path, *, secrets: Iterable[str] = ()) -> None:
+        """``secrets`` are replaced wherever they stand in a body."""
+        self._inner = inner
+        self._out = out
+        self._shapes = shapes_of_secrets(secrets)
+        self._conversations: list[_Recorded] = []
+
+    @property
+    def name(self) -> str:
+        """The name of the upstream that is recorded."""
+        return self._inner.name
+
+    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Send the request on; what cannot be a fixture passes unrecorded."""
+        started = time.monotonic()
+        asked = _recordable(request)
+        response = await self._inner.open(request)
+        if asked is None:
+            return response
+        return _TeeResponse(self, response, request.path, asked, started)
+
+    async def aclose(self) -> None:
+        """Close the upstream that is recorded."""
+        await self._inner.aclose()
+
+    async def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
+        """Write one turn; a disk that fails is logged and costs the client nothing."""
+        folder, number = self._place(path, asked)
+        try:
+            await asyncio.to_thread(self._write, folder, number, path, asked, answer)
+        except OSError as exc:
+            _log.warning("exchange_not_saved", folder=str(folder), reason=exc.strerror)
+        else:
+            _log.info("exchange_saved", folder=str(folder), turn=number)
+
+    def _place(self, path: str, asked: Mapping[str, Any]) -> tuple[Path, int]:
+        """The folder and turn number of a request: the longest conversation it continues, or a new one."""
+        _, sent = conversation_of(asked)
+        continued = [
+            known
+            for known in self._conversations
+            if (known.path, known.model) == (path, asked.get("model"))
+            and len(known.sent) < len(sent)
+            and sent[: len(known.sent)] == known.sent
+        ]
+        if continued:
+            last = max(continued, key=lambda known: len(known.sent))
+            last.sent = sent
+            last.turns += 1
+            return last.folder, last.turns
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        name = f"{stamp}-{random_source.token_hex(3)}-{_slug(sent)}".rstrip("-")
+        folder = self._out / f"{_slug([self.name]) or 'upstream'}.{_WIRES[path]}" / name
+        self._conversations.append(_Recorded(path, asked.get("model"), sent, folder, 1))
+        del self._conversations[:-_MAX_CONVERSATIONS]
+        return folder, 1
+
+    def _write(self, folder: Path, number: int, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
+        request = self._scrubbed(orjson.dumps(asked, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        turn = folder / f"turn-{number}"
+        turn.mkdir(parents=True, mode=0o700)
+        if number == 1:
+            meta = {
+                "title": folder.name,
+                "recorded": f"{time.strftime('%Y-%m-%d')}, {self.name}",
+                "wire": _WIRES[path],
+            }
+            (folder / "client").mkdir(mode=0o700)
+            _save(folder / "client" / "request.json", request)
+            _save(folder / "meta.toml", "".join(f"{k} = {_toml(v)}\n" for k, v in meta.items()).encode())
+        _save(turn / "request.json", request)
+        body = self._scrubbed(answer.body)
+        _save(turn / ("response.sse" if answer.streamed else "response.json"), body)
+        _save(turn / "response.toml", self._scrubbed(answer.as_toml(exact=body == answer.body).encode()))
+
+    def _scrubbed(self, data: bytes) -> bytes:
+        for shape in self._shapes:
+            data = data.replace(shape, REDACTED)
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A response as it came over the network."""
+
+    status: int
+    headers: Headers
+    streamed: bool
+    body: bytes
+    chunks: list[tuple[float, int]]
+    broken: bool
+
+    def as_toml(self, *, exact: bool) -> str:
+        """The text of response.toml; pieces are left out where the body had to be changed."""
+        kept = [(name, value) for name, value in self.headers if name.lower() in _KEPT_HEADERS]
+        pairs = ", ".join(f"[{_toml(name)}, {_toml(value)}]" for name, value in kept)
+        lines = [f"status = {self.status}", f"headers = [{pairs}]"]
+        if self.broken:
+            lines.append("broken = true")
+        if exact and self.streamed:
+            pieces = "".join(f"  [{ms:.2f}, {size}],\n" for ms, size in self.chunks)
+            lines += ["# network pieces: [milliseconds since the request, bytes]", f"chunks = [\n{pieces}]"]
+        return "\n".join(lines) + "\n"
+
+
+class _TeeResponse:
+    """A response that is kept while it is read, and saved at its end."""
+
+    def __init__(
+        self,
+        recorder: RecordingUpstream,
+        inner: UpstreamResponse,
+        path: str,
+        asked: dict[str, Any],
+        started: float,
+    ) -> None:
+        self._recorder = recorder
+        self._inner = inner
+        self._path = path
+        self._asked = asked
+        self._started = started
+
+    @property
+    def status(self) -> int:
+        return self._inner.status
+
+    @property
+    def headers(self) -> Headers:
+        return self._inner.headers
+
+    @property
+    def content_type(self) -> str:
+        return self._inner.content_type
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        pieces: list[bytes] = []
+        sizes: list[tuple[float, int]] = []
+        size = 0
+        try:
+            async for piece in self._inner.chunks():
+                size += len(piece)
+                if size <= _MAX_BODY_BYTES:
+                    pieces.append(piece)
+                    sizes.append(((time.monotonic() - self._started) * 1000, len(piece)))
+                yield piece
+        except UpstreamError:
+            await self._save(pieces, sizes, size, broken=True)
+            raise
+        await self._save(pieces, sizes, size, broken=False)
+
+    async def read(self, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in self.chunks():
+            size += len(piece)
+            if size > limit:
+                await self.aclose()
+                raise UpstreamBroken(f"upstream {self._recorder.name!r} sent a body of over {limit} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def _save(
+        self, pieces: list[bytes], sizes: list[tuple[float, int]], size: int, *, broken: bool
+    ) -> None:
+        if size > _MAX_BODY_BYTES:
+            _log.warning("exchange_not_saved", reason=f"the body is over {_MAX_BODY_BYTES} bytes")
+            return
+        streamed = self.content_type == "text/event-stream"
+        answer = _Answer(self.status, self.headers, streamed, b"".join(pieces), sizes, broken)
+        await self._recorder.save(self._path, self._asked, answer)
+
+
+def _recordable(request: UpstreamRequest) -> dict[str, Any] | None:
+    """The request's JSON object, where it is one of a wire that fixtures know."""
+    if request.method != "POST" or request.path not in _WIRES or not isinstance(request.body, bytes):
+        return None
+    if len(request.body) > _MAX_BODY_BYTES:
+        return None
+    try:
+        asked = orjson.loads(request.body)
+    except orjson.JSONDecodeError:
+        return None
+    return asked if isinstance(asked, dict) else None
+
+
+def _slug(texts: Iterable[Any]) -> str:
+    """A folder name out of the first text that has letters: ``what-is-the-weather``."""
+    for entry in texts:
+        text = entry.get("content") if isinstance(entry, dict) else entry
+        if isinstance(text, str) and (words := re.findall(r"[a-z0-9]+", text[:200].lower())):
+            return "-".join(words)[:40].rstrip("-")
+    return ""
+
+
+def _toml(value: str) -> str:
+    """A TOML basic string: JSON's escapes are TOML's as well, less DEL and lone surrogates."""
+    text = value.encode("utf-8", "replace").decode().replace("\x7f", "?")
+    return orjson.dumps(text).decode()
+
+
+def _save(file: Path, data: bytes) -> None:
+    """Write a new file that only its owner can read."""
+    file.touch(mode=0o600, exist_ok=False)
+    file.write_bytes(data)
