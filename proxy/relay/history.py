@@ -1,0 +1,64 @@
+"""Hidden turns put back: what the client does not hold, it cannot send back.
+
+When a turn calls a server tool and a client tool, the client gets only its own call.  The rest is
+held under a digest of the caller, the visible conversation and the exact set of the client's call
+ids, and goes back in when the client returns.  Never by an id alone: upstreams reuse ids.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from proxy.records import SuspendedTurn
+from proxy.store.base import Store
+from proxy.wires.base import BodyEditor, ClientRequest, HeldTurn
+
+__all__ = ["History"]
+
+_MOST_LOOKUPS = 256
+
+
+class History:
+    """Holds and restores the hidden parts of conversations."""
+
+    def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._now = now
+
+    async def restore(self, request: ClientRequest, editor: BodyEditor, caller: str) -> int:
+        """Put back every held turn that fits; how many were.
+
+        Reading does not consume: a client may ask again from the same place.
+        """
+        restored = 0
+        moved = 0
+        for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
+            key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
+            held = await self._store.find_suspended(key)
+            if held is not None and held.caller == caller:
+                moved += editor.restore(returned.position + moved, held.payload)
+                restored += 1
+        return restored
+
+    def hold(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        *,
+        run_id: str,
+        caller: str,
+        wire: str,
+        message: bytes,
+        calls: Sequence[HeldTurn],
+    ) -> None:
+        """Hold a turn until the client returns with the results of its own calls."""
+        ids = [call.client_id for call in calls if call.client_id is not None]
+        self._store.put_suspended(
+            SuspendedTurn(
+                key=request.conversation_key(caller, ids),
+                run_id=run_id,
+                caller=caller,
+                wire=wire,
+                payload=editor.suspend(message, calls),
+                created_at=self._now(),
+            )
+        )

@@ -1,0 +1,91 @@
+"""The record of a run, kept as it goes.  Nothing here waits for a store."""
+
+from collections.abc import Callable
+
+from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
+from proxy.relay.base import RunEvents
+from proxy.relay.job import Job, State
+from proxy.store.base import Store
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """Writes rows, and tells whoever watches."""
+
+    def __init__(self, store: Store, watch: RunEvents, now: Callable[[], float]) -> None:
+        self._store = store
+        self._watch = watch
+        self._now = now
+
+    def began(self, job: Job, state: State) -> None:
+        self._store.put_run(self._run(job, state, "running", None))
+        facts = {"run_id": job.run_id, "model": job.request.model, "preview": job.request.preview}
+        self._watch("run_started", facts)
+
+    def turn_ended(self, job: Job, state: State) -> None:
+        turn = state.run.turn
+        usage = turn.usage
+        self._store.put_turn(
+            TurnRecord(
+                run_id=job.run_id,
+                number=turn.number,
+                upstream_id=turn.upstream_id[:200],
+                finish_reason=turn.reason[:64] if turn.reason else None,
+                started_at=state.turn_started_at,
+                ended_at=self._now(),
+                input_tokens=usage.input_tokens if usage else 0,
+                output_tokens=usage.output_tokens if usage else 0,
+                total_tokens=usage.total_tokens if usage else 0,
+                tool_calls=len(turn.calls),
+                error_code=str(turn.error.get("code") or "upstream_error")[:64] if turn.error else None,
+            )
+        )
+
+    def ended(self, job: Job, state: State, status: RunStatus, error: str | None) -> None:
+        """Close the run.  Its messages are kept only where tools took part: they are what nobody
+        else remembers (rules R2 and R3)."""
+        record = self._run(job, state, status, error)
+        if state.run.turns_hidden:
+            rows = list(job.editor.records(job.run_id))
+            if state.reader is not None and (text := state.reader.text):
+                rows.append(
+                    MessageRecord(job.run_id, state.run.turn.number, len(rows), "assistant", content=text)
+                )
+            self._store.put_messages(rows)
+        self._store.put_run(record)
+        self._watch(
+            "run_finished",
+            {
+                "run_id": job.run_id,
+                "status": status,
+                "error_code": error,
+                "turns": record.turns,
+                "tool_calls": record.tool_calls,
+                "ms": (self._now() - state.started_at) * 1000,
+            },
+        )
+
+    def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
+        run = state.run
+        return RunRecord(
+            id=job.run_id,
+            request_id=job.request_id,
+            caller=job.caller,
+            wire=job.wire.name,
+            model=job.request.model[:200],
+            upstream=job.route.served.upstream.name,
+            stream=job.request.stream,
+            status=status,
+            started_at=state.started_at,
+            ended_at=None if status == "running" else self._now(),
+            error_code=error,
+            finish_reason=state.finish_reason,
+            turns=run.turn.number,
+            tool_calls=run.calls_run,
+            input_tokens=run.input_tokens,
+            output_tokens=run.output_tokens,
+            total_tokens=run.total_tokens,
+            offered=state.offer.tool_ids(),
+            withheld=dict(job.offer.withheld),
+        )

@@ -1,0 +1,172 @@
+"""Which server tools one request offers, and whose call a name is.
+
+A function the client declared is the client's, whatever its name, unless the name is an alias or
+one of our reserved ids: then it means our tool, and our schema goes upstream under that name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from proxy.errors import RequestError
+from proxy.events import ToolDefinition
+from proxy.tools.registry import Selection
+from proxy.tools.spec import ToolSpec
+from proxy.wires.base import ClientRequest
+
+__all__ = ["RESERVED_PREFIX", "Offer", "OfferRules", "Wanted", "decide", "parse_wanted"]
+
+RESERVED_PREFIX = "core__"
+HEADER = "x-toolrelay-tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a client chose with ``x-toolrelay-tools``: nothing, everything, or names."""
+
+    every: bool = False
+    names: tuple[str, ...] = ()
+
+
+def parse_wanted(header: str | None) -> Wanted | None:
+    """Read ``x-toolrelay-tools``; ``None`` where the client says nothing.
+
+    Raises :class:`RequestError` for a header that names nothing.
+    """
+    if header is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in header.split(",") if name.strip()))
+    if not names:
+        raise RequestError(400, f"{HEADER} must be none, all or a list of tool names.", param=HEADER)
+    if names == ("none",):
+        return Wanted()
+    if names == ("all",):
+        return Wanted(every=True)
+    return Wanted(names=names)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRules:
+    """What the operator set: whether tools are injected unasked, and names that stand for tools."""
+
+    inject: bool = True
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The server tools of one request.
+
+    ``added`` go in beside the client's own tools, ``replaced`` take the place of a declaration of
+    the client's.  ``names`` maps a name on the wire to the tool's id, ``client_names`` are the
+    names whose calls belong to the client.  ``withheld`` maps the tools that were left out to why.
+    """
+
+    added: tuple[ToolDefinition, ...] = ()
+    replaced: tuple[ToolDefinition, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    client_names: frozenset[str] = frozenset()
+    withheld: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """Every name that the model is offered."""
+        return self.client_names | frozenset(self.names)
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether a call of this name must not reach the client: ours, or nobody's."""
+        return name not in self.client_names
+
+    def tool_ids(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.names.values())))
+
+
+def decide(
+    request: ClientRequest,
+    selection: Selection,
+    rules: OfferRules,
+    wanted: Wanted | None,
+    *,
+    upstream_takes_tools: bool,
+) -> Offer:
+    """What this request offers.
+
+    Raises :class:`RequestError` where the client asked by name for what cannot be had.
+    """
+    available = {spec.name: spec for spec in selection.offered}
+    withheld = dict(selection.withheld)
+    nothing = Offer(client_names=frozenset(request.declared), withheld=withheld)
+    if wanted is not None and not wanted.every and not wanted.names:
+        return nothing
+    chosen = _chosen(available, rules, wanted)
+    replaced = _replaced(request, available, rules)
+    by_name = bool(wanted and wanted.names) or bool(replaced)
+    client_names = frozenset(request.declared) - frozenset(replaced)
+    obstacle = _obstacle(request, client_names, upstream_takes_tools)
+    if obstacle is not None:
+        if by_name and request.choices > 1:
+            raise RequestError(
+                400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
+            )
+        if wanted and wanted.names and not upstream_takes_tools:
+            raise RequestError(400, f"The upstream of this model takes no tools: {obstacle}.", param=HEADER)
+        if not replaced or request.choices > 1 or not upstream_takes_tools:
+            return Offer(
+                client_names=nothing.client_names,
+                withheld={**withheld, **{spec.name: obstacle for spec in chosen}},
+            )
+        chosen = []
+    added = []
+    for spec in chosen:
+        if spec.name in client_names:
+            withheld[spec.name] = "the client declared a function of this name"
+        elif spec.name not in replaced:
+            added.append(spec)
+    return Offer(
+        added=tuple(spec.definition() for spec in added),
+        replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
+        names={**{spec.name: spec.name for spec in added}, **{n: spec.name for n, spec in replaced.items()}},
+        client_names=client_names,
+        withheld=withheld,
+    )
+
+
+def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted | None) -> list[ToolSpec]:
+    """The tools to inject.  A name that cannot be had is refused alike, whether denied or unknown."""
+    if wanted is None:
+        return list(available.values()) if rules.inject else []
+    if wanted.every:
+        return list(available.values())
+    for name in wanted.names:
+        if name not in available:
+            raise RequestError(
+                400, f"{HEADER} names a tool that is not available: {name[:64]!r}.", param=HEADER
+            )
+    return [available[name] for name in sorted(wanted.names)]
+
+
+def _replaced(
+    request: ClientRequest, available: Mapping[str, ToolSpec], rules: OfferRules
+) -> dict[str, ToolSpec]:
+    """Functions of the client's that mean a tool of ours: aliases, and reserved ids."""
+    found = {}
+    for name in request.declared:
+        target = rules.aliases.get(name, name if name.startswith(RESERVED_PREFIX) else None)
+        if target is not None and target in available:
+            found[name] = available[target]
+    return found
+
+
+def _obstacle(request: ClientRequest, client_names: frozenset[str], upstream_takes_tools: bool) -> str | None:
+    """Why nothing may be injected, in words; ``None`` where it may."""
+    if not upstream_takes_tools:
+        return "the upstream takes no tools"
+    if request.choices > 1:
+        return "the request asks for more than one choice"
+    if request.tools_forbidden:
+        return "the request forbids tool calls"
+    if request.forced is not None and request.forced <= client_names:
+        return "the request forces a tool of the client's own"
+    return None

@@ -1,0 +1,283 @@
+"""The only place where the loop turns: it carries out what a :class:`~proxy.relay.run.Run` commands.
+
+Bytes flow ``upstream → reader → run and writer → client``.  The run decides, the writer owns what
+the client sees, the editor owns what the upstream gets; nothing here knows a wire.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import structlog
+
+from proxy.errors import UpstreamError, WireError, error_body
+from proxy.events import ToolCall, ToolResult
+from proxy.records import RunStatus, ToolEffect
+from proxy.relay.base import ClientStream, RunEvents, RunSettings, no_events
+from proxy.relay.history import History
+from proxy.relay.job import Job, State
+from proxy.relay.journal import Journal
+from proxy.relay.model_turn import ModelTurns, ToolMemory, TurnRejected
+from proxy.relay.run import CallModel, Command, Finish, Run, RunTools, Suspend
+from proxy.relay.waiting import keeping_alive
+from proxy.store.base import Store
+from proxy.tools.ledger import RunContext
+from proxy.tools.policy import Policy
+from proxy.tools.registry import Registry
+from proxy.tools.runner import Runner
+from proxy.wires.base import HeldTurn
+
+__all__ = ["Orchestrator"]
+
+
+class Orchestrator:
+    """Runs jobs.  One for the process; everything of one job is in its own state."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        runner: Runner,
+        store: Store,
+        history: History,
+        settings: RunSettings,
+        memory: ToolMemory,
+        watch: RunEvents = no_events,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._runner = runner
+        self._history = history
+        self._settings = settings
+        self._turns = ModelTurns(settings, memory, now)
+        self._journal = Journal(store, watch, now)
+        self._watch = watch
+        self._now = now
+        self._clock = clock
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
+
+    async def run(self, job: Job, client: ClientStream) -> None:
+        """Serve one request to its end.
+
+        Whatever happens, the client gets a whole answer or an error that it can read, and the run
+        is closed on record, also when the client has gone (rule E4).
+        """
+        state = self._begin(job, client)
+        status: RunStatus = "failed"
+        error: str | None = "internal_error"
+        try:
+            status, error = await self._loop(job, state)
+        except (UpstreamError, WireError, TurnRejected) as fault:
+            error = getattr(fault, "code", "upstream_malformed")
+            self._journal.turn_ended(job, state)
+            await self._fail(job, state, fault)
+        except ConnectionError:
+            # The client has gone; there is nobody left to tell.
+            status, error = "cancelled", "client_gone"
+        except asyncio.CancelledError:
+            status, error = "cancelled", "client_gone"
+            raise
+        finally:
+            self._journal.ended(job, state, status, error)
+
+    def _begin(self, job: Job, client: ClientStream) -> State:
+        request, served = job.request, job.route.served
+
+        def is_hidden(name: str) -> bool:
+            # The offer changes when a model turns out to take no tools.
+            return state.offer.is_hidden(name)
+
+        asks_usage = request.stream and (served.force_usage or self._settings.max_tokens > 0)
+        state = State(
+            run=Run(self._settings, is_hidden=is_hidden, clock=self._clock),
+            writer=job.wire.writer(
+                request,
+                is_hidden=is_hidden,
+                trace=job.trace,
+                model=request.model,
+                usage_was_added=asks_usage,
+            ),
+            offer=job.offer,
+            context=RunContext(job.run_id, 0, job.caller, job.request_id),
+            client=client,
+            started_at=self._now(),
+        )
+        if job.route.renamed:
+            job.editor.rename_model(job.route.model)
+        job.editor.offer(job.offer.added, job.offer.replaced)
+        if asks_usage:
+            job.editor.ask_usage()
+        self._journal.began(job, state)
+        return state
+
+    async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
+        """Turn until the run has an end; its status and error code."""
+        command = state.run.start()
+        while True:
+            match command:
+                case CallModel():
+                    command = await self._turns.call(job, state, command)
+                    self._journal.turn_ended(job, state)
+                case RunTools():
+                    results = await self._run_tools(job, state, command)
+                    command = self._tools_ran(job, state, results)
+                case Suspend():
+                    await state.send(state.writer.turn_ended("suspended"))
+                    self._hold(job, state)
+                    await self._end(job, state, "tool_calls")
+                    return "suspended", None
+                case Finish():
+                    return await self._finish(job, state, command)
+
+    # Tools.
+
+    async def _run_tools(self, job: Job, state: State, command: RunTools) -> list[ToolResult]:
+        """Run the turn's calls, show them as far as the client asked, keep the stream alive."""
+        run, writer = state.run, state.writer
+        calls = [replace(call, name=state.offer.names.get(call.name, call.name)) for call in command.calls]
+        shown = {call.call_id: call for call in (*command.calls, *run.hidden_calls)}
+        pending: list[bytes] = []
+        wake = asyncio.Event()
+
+        def done(call: ToolCall, result: ToolResult) -> None:
+            known = shown.get(result.call_id, call)
+            pending.append(writer.tool_started(known, result.arguments_redacted))
+            pending.append(writer.tool_finished(known, result))
+            self._tell(job, call, result)
+            wake.set()
+
+        async def show(silent: bool) -> None:
+            data = b"".join(pending)
+            pending.clear()
+            await (state.send(data) if data else state.keep_alive(silent))
+
+        # What is let through before the tools run: the text and the client's part of this turn.
+        await state.send(writer.turn_ended("hidden" if not run.client_calls else "suspended"))
+        for result in command.refused:
+            done(shown.get(result.call_id) or ToolCall(result.call_id, "", "{}", 0), result)
+        state.effects = state.effects or any(self._has_effect(call.name) for call in calls)
+        work = self._runner.run_many(
+            calls,
+            state.context.at_turn(run.turn.number),
+            policy=self._offered_only(job, state),
+            budget_s=run.seconds_left,
+            parallel=self._settings.parallel,
+            on_done=done,
+        )
+        results = await keeping_alive(work, self._settings.keepalive_s, show, wake)
+        await show(False)
+        return [*results, *command.refused]
+
+    def _offered_only(self, job: Job, state: State) -> Policy:
+        """The caller's policy, and of what it allows only what this request offered."""
+        offered = Policy(
+            allow=state.offer.tool_ids(),
+            max_argument_bytes=job.policy.max_argument_bytes,
+            max_result_bytes=job.policy.max_result_bytes,
+            settings=("this request", "this request", "this request"),
+        )
+        return job.policy.intersect(offered)
+
+    def _has_effect(self, name: str) -> bool:
+        spec = self._registry.get(name)
+        return spec is not None and spec.effect is not ToolEffect.READ_ONLY
+
+    def _tools_ran(self, job: Job, state: State, results: Sequence[ToolResult]) -> Command:
+        """Put the results where the next turn, or the client's return, finds them."""
+        run = state.run
+        called = [call.name for call in run.turn.calls]
+        message = state.message()
+        state.answers = {
+            call.call_id: job.editor.result_message(call, content) for call, content in run.answers(results)
+        }
+        command = run.tools_ran()
+        if isinstance(command, CallModel):
+            job.editor.append_turn(message, list(state.answers.values()))
+            job.editor.relax_tool_choice(called)
+        return command
+
+    def _hold(self, job: Job, state: State) -> None:
+        """Keep what the client does not see of this turn until it returns."""
+        ids = state.writer.client_ids()
+        self._history.hold(
+            job.request,
+            job.editor,
+            run_id=job.run_id,
+            caller=job.caller,
+            wire=job.wire.name,
+            message=state.message(),
+            calls=[
+                HeldTurn(call.call_id, ids.get(call.call_id), state.answers.get(call.call_id))
+                for call in state.run.turn.calls
+            ],
+        )
+
+    def _tell(self, job: Job, call: ToolCall, result: ToolResult) -> None:
+        self._watch(
+            "tool_finished",
+            {
+                "run_id": job.run_id,
+                "name": call.name,
+                "ok": result.ok,
+                "ms": result.milliseconds,
+                "arguments_redacted": result.arguments_redacted,
+                "result_redacted": result.redacted,
+                "error_code": result.error_code,
+            },
+        )
+
+    # The end.
+
+    async def _finish(self, job: Job, state: State, command: Finish) -> tuple[RunStatus, str | None]:
+        """Carry out a :class:`Finish`; the run's status and error code."""
+        error = command.error
+        code = str(error.get("code") or error.get("type") or "upstream_error")[:64] if error else None
+        if error is not None and not command.shown and not command.answered:
+            await self._fail(job, state, TurnRejected(502, _said(error), code))
+        elif not command.answered:
+            if command.note:
+                await state.send(state.writer.turn_ended("final") + state.writer.note(command.note))
+            await self._end(job, state, command.reason)
+        return ("failed", code) if error is not None else ("completed", None)
+
+    async def _end(self, job: Job, state: State, reason: str | None) -> None:
+        """Let go what is held back, and end the client's response."""
+        writer, client = state.writer, state.client
+        state.finish_reason = reason or state.run.turn.reason
+        data = writer.turn_ended("final") + writer.finish(reason)
+        if not job.request.stream:
+            await client.start(200, [*state.answer, ("Content-Length", str(len(data)))])
+        await state.send(data)
+        await client.finish()
+
+    async def _fail(self, job: Job, state: State, fault: UpstreamError | WireError | TurnRejected) -> None:
+        """Tell the client: with a status while nothing has been sent, inside the stream after that."""
+        client = state.client
+        message = str(fault)
+        code = getattr(fault, "code", "upstream_malformed")
+        self._log.warning("run_failed", run_id=job.run_id, error_code=code, turn=state.run.turn.number)
+        try:
+            if client.started:
+                await client.write(state.writer.fail(message, type="upstream_error", code=code))
+            else:
+                body = orjson.dumps(error_body(message, type="upstream_error", code=code))
+                headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+                if state.effects:
+                    # An SDK that repeats the request would repeat the effect (rule E3).
+                    headers.append(("x-should-retry", "false"))
+                status = getattr(fault, "status", 502)
+                await client.start(status if status >= 400 else 502, headers)
+                await client.write(body)
+            await client.finish()
+        except ConnectionError:
+            return
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    """The words of an error object an upstream sent inside its stream."""
+    message = error.get("message")
+    return message[:1000] if isinstance(message, str) and message else "The upstream reported an error."

@@ -1,0 +1,266 @@
+"""The ledger of one client request: what happened, and what happens next.  No I/O, no wire.
+
+The loop is data.  The orchestrator feeds a :class:`Run` the events of each turn and carries out the
+command it answers with::
+
+    CallModel ──turn_ended──▶ RunTools ──tools_ran──▶ CallModel …
+        │                         └──────────────────▶ Suspend   (the client has to act)
+        └────────────────────────────────────────────▶ Finish
+
+Budgets end a run in an answer: when one is spent, the calls that wait are answered with
+``budget_exhausted`` and the model is asked one last time, without tools (rule T7).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from proxy.events import (
+    TextDelta,
+    ToolCall,
+    ToolCallFinished,
+    ToolResult,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from proxy.relay.base import RunSettings
+from proxy.relay.wrapper import expand, is_wrapper, join_results
+
+__all__ = ["CallModel", "Command", "Finish", "Run", "RunTools", "Suspend", "failure"]
+
+_UNRUN = frozenset({"length", "content_filter"})
+_BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls were not run.]"
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Ask the model.  ``number`` counts turns from 1; on the ``last`` one it must not call tools."""
+
+    number: int
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Run ``calls``; the ``refused`` ones have their results already."""
+
+    calls: tuple[ToolCall, ...]
+    refused: tuple[ToolResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Hand ``calls`` to the client; what is hidden waits until it returns."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over.
+
+    ``reason`` is the finish reason to tell, ``None`` for the upstream's own.  ``error`` is the
+    error to end the stream with; ``shown`` says that the client has it already.  ``answered`` says
+    that the client has its whole response.  ``note`` is a word of the proxy's own to the user.
+    """
+
+    reason: str | None = None
+    error: Mapping[str, Any] | None = None
+    shown: bool = False
+    answered: bool = False
+    note: str = ""
+
+
+Command = CallModel | RunTools | Suspend | Finish
+
+
+def failure(call_id: str, code: Any, message: str) -> ToolResult:
+    """A result that says why a call was not run (rule T3)."""
+    content = orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
+    return ToolResult(call_id, False, content, code, message)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What has been seen of the turn that runs."""
+
+    number: int
+    last: bool
+    upstream_id: str = ""
+    reason: str | None = None
+    ended: bool = False
+    has_text: bool = False
+    usage: Usage | None = None
+    error: Mapping[str, Any] | None = None
+    calls: list[ToolCall] = field(default_factory=list)
+    subcalls: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
+
+
+class Run:
+    """One request's turns, calls and budgets.
+
+    ``is_hidden`` tells a call that the client must not see from one of its own; ``clock`` gives
+    monotonic seconds.
+    """
+
+    def __init__(
+        self, settings: RunSettings, *, is_hidden: Callable[[str], bool], clock: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._is_hidden = is_hidden
+        self._clock = clock
+        self._deadline = clock() + settings.request_timeout_s
+        self.turn = _Turn(0, False)
+        self.turns_hidden = 0
+        self.calls_run = 0
+        self.input_tokens = self.output_tokens = self.total_tokens = 0
+        self._refused_any = False
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._deadline - self._clock())
+
+    @property
+    def hidden_calls(self) -> tuple[ToolCall, ...]:
+        """This turn's calls that the client must not see."""
+        return tuple(call for call in self.turn.calls if self._is_hidden(call.name))
+
+    @property
+    def client_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(call for call in self.turn.calls if not self._is_hidden(call.name))
+
+    def start(self) -> Command:
+        return self._next_turn(last=False)
+
+    def observe(self, events: Sequence[TurnEvent]) -> None:
+        """Take in what a frame says."""
+        turn = self.turn
+        for event in events:
+            match event:
+                case TextDelta():
+                    turn.has_text = True
+                case TurnStarted(id=upstream_id):
+                    turn.upstream_id = upstream_id
+                case ToolCallFinished(call=call):
+                    turn.calls.append(call)
+                case TurnFinished(reason=reason):
+                    turn.reason = reason
+                case UsageReported(usage=usage):
+                    turn.usage = usage
+                case TurnFailed(error=error):
+                    turn.error = error
+                case _:
+                    continue
+
+    def saw_end_mark(self) -> None:
+        self.turn.ended = True
+
+    def turn_ended(self) -> Command:
+        """The turn's response is over, properly by its HTTP framing: what now?"""
+        turn = self.turn
+        self._count_usage()
+        hidden, theirs = self.hidden_calls, self.client_calls
+        composed = bool(hidden) or self.turns_hidden > 0
+        if turn.error is not None:
+            return Finish(error=turn.error, shown=not composed)
+        if turn.reason is None and not turn.ended:
+            return self._truncated() if composed else Finish()
+        if turn.reason in _UNRUN:
+            # A call that was cut off, or that a filter stopped, is not the model's word (rule W7).
+            return Finish(turn.reason)
+        if hidden and not turn.last:
+            return self._run_tools(hidden)
+        if theirs and composed:
+            return Suspend(theirs)
+        if hidden:
+            return Finish("stop", note=_BUDGET_NOTE)
+        if turn.reason in ("tool_calls", "function_call") and not theirs and composed:
+            return Finish("stop")
+        return Finish()
+
+    def _truncated(self) -> Finish:
+        message = "The upstream's response ended before it was finished."
+        return Finish(
+            error={"message": message, "type": "upstream_error", "code": "upstream_broken"}, shown=False
+        )
+
+    def _run_tools(self, calls: tuple[ToolCall, ...]) -> RunTools:
+        """Which calls run, and which are refused because a budget is spent."""
+        wanted: list[ToolCall] = []
+        refused: list[ToolResult] = []
+        spent = self._spent()
+        for call in calls:
+            parts = self._parts(call)
+            for part in parts:
+                if not self._is_hidden(part.name):
+                    message = "This function runs on the client. Call it by itself, not inside a wrapper."
+                    refused.append(failure(part.call_id, "invalid_arguments", message))
+                elif spent or self.calls_run + len(wanted) >= self._settings.max_calls:
+                    reason = spent or f"no more than {self._settings.max_calls} tool calls in one request"
+                    refused.append(failure(part.call_id, "budget_exhausted", f"Not run: {reason}."))
+                    self._refused_any = True
+                else:
+                    wanted.append(part)
+        self.calls_run += len(wanted)
+        return RunTools(tuple(wanted), tuple(refused))
+
+    def _parts(self, call: ToolCall) -> tuple[ToolCall, ...]:
+        """The calls inside a wrapper call; any other call is its own only part."""
+        if not is_wrapper(call.name):
+            return (call,)
+        parts = expand(call)
+        if parts:
+            self.turn.subcalls[call.call_id] = parts
+        return parts or (call,)
+
+    def _spent(self) -> str:
+        """The budget that is used up, in words; empty while all hold."""
+        settings = self._settings
+        if self.turn.number >= settings.max_turns:
+            return f"no more than {settings.max_turns} turns in one request"
+        if self.seconds_left <= 0:
+            return f"no more than {settings.request_timeout_s:g} seconds in one request"
+        if settings.max_tokens and self.total_tokens >= settings.max_tokens:
+            return f"no more than {settings.max_tokens} tokens in one request"
+        return ""
+
+    def tools_ran(self) -> Command:
+        """All of the turn's hidden calls have results: what now?"""
+        self.turns_hidden += 1
+        if theirs := self.client_calls:
+            return Suspend(theirs)
+        return self._next_turn(last=self._refused_any or bool(self._spent_before_next()))
+
+    def _spent_before_next(self) -> bool:
+        """Whether time or tokens ran out while the tools ran; the model still gets its last word."""
+        tokens = self._settings.max_tokens
+        return self.seconds_left <= 0 or bool(tokens and self.total_tokens >= tokens)
+
+    def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str]]:
+        """What goes back to the model: each of the turn's hidden calls with its one result."""
+        by_id = {result.call_id: result for result in results}
+        found = []
+        for call in self.hidden_calls:
+            parts = self.turn.subcalls.get(call.call_id)
+            if parts:
+                content = join_results([(part, by_id[part.call_id]) for part in parts])
+            else:
+                content = by_id[call.call_id].content
+            found.append((call, content))
+        return found
+
+    def _next_turn(self, *, last: bool) -> CallModel:
+        self.turn = _Turn(self.turn.number + 1, last)
+        return CallModel(self.turn.number, last)
+
+    def _count_usage(self) -> None:
+        if self.turn.usage is not None:
+            self.input_tokens += self.turn.usage.input_tokens
+            self.output_tokens += self.turn.usage.output_tokens
+            self.total_tokens += self.turn.usage.total_tokens

@@ -1,0 +1,57 @@
+"""Calls inside a call: the wrapper that OpenAI models sometimes invent.
+
+Wire notes, B.1-26: an undeclared function ``multi_tool_use.parallel`` (or ``parallel``) with
+``{"tool_uses": [{"recipient_name": "functions.NAME", "parameters": {…}}]}``.
+"""
+
+from collections.abc import Sequence
+
+import orjson
+
+from proxy.events import ToolCall, ToolResult
+
+__all__ = ["expand", "is_wrapper", "join_results"]
+
+_WRAPPERS = frozenset({"parallel", "multi_tool_use.parallel", "multi_tool_use__parallel"})
+_MOST = 64
+_PLACES = 1000
+
+
+def is_wrapper(name: str) -> bool:
+    """Whether a hidden call of this name stands for several; a declared tool never gets here."""
+    return name in _WRAPPERS
+
+
+def expand(call: ToolCall) -> tuple[ToolCall, ...]:
+    """The calls inside ``call``; none where its arguments are not of the wrapper's shape."""
+    try:
+        arguments = orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        return ()
+    uses = arguments.get("tool_uses") if isinstance(arguments, dict) else None
+    if not isinstance(uses, list) or not 0 < len(uses) <= _MOST:
+        return ()
+    parts = []
+    for position, use in enumerate(uses):
+        name = use.get("recipient_name") if isinstance(use, dict) else None
+        if not isinstance(name, str):
+            return ()
+        parameters = use.get("parameters")
+        text = orjson.dumps({} if parameters is None else parameters).decode()
+        parts.append(
+            # A place of its own in the turn: at most once goes by (run, turn, place).
+            ToolCall(
+                f"{call.call_id}.{position}",
+                name.removeprefix("functions."),
+                text,
+                _PLACES * (call.index + 1) + position,
+            )
+        )
+    return tuple(parts)
+
+
+def join_results(answers: Sequence[tuple[ToolCall, ToolResult]]) -> str:
+    """One result for the wrapper: what each call inside came to, in order."""
+    return orjson.dumps(
+        [{"recipient_name": f"functions.{call.name}", "output": result.content} for call, result in answers]
+    ).decode()

@@ -1,0 +1,46 @@
+"""Errors as a client reads them: an HTTP status and OpenAI's envelope."""
+
+import orjson
+from aiohttp import web
+
+from proxy.errors import RequestError, UpstreamError, error_body
+
+__all__ = ["error_response", "of_http_exception", "of_request_error", "of_upstream_error"]
+
+
+def error_response(
+    status: int,
+    message: str,
+    *,
+    type: str = "invalid_request_error",
+    param: str | None = None,
+    code: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> web.Response:
+    """A JSON error with all four fields of the envelope."""
+    return web.Response(
+        status=status,
+        body=orjson.dumps(error_body(message, type=type, param=param, code=code)),
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def of_request_error(error: RequestError) -> web.Response:
+    return error_response(
+        error.status,
+        error.message,
+        type=error.type,
+        param=error.param,
+        code=error.code,
+        headers=error.headers,
+    )
+
+
+def of_upstream_error(error: UpstreamError) -> web.Response:
+    return error_response(error.status, error.message, type="upstream_error", code=error.code)
+
+
+def of_http_exception(error: web.HTTPException) -> web.Response:
+    """What aiohttp itself refuses (a body that is too large, a bad header), in the same shape."""
+    return error_response(error.status, error.reason or "The request cannot be served.")

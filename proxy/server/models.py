@@ -1,0 +1,86 @@
+"""``GET /v1/models`` over all upstreams."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import structlog
+
+from proxy.errors import RequestError, UpstreamError
+from proxy.relay.routing import Router, Served
+from proxy.upstreams.base import Headers, UpstreamRequest
+
+__all__ = ["list_models", "show_model"]
+
+_MAX_BYTES = 8 * 1024 * 1024
+
+
+async def list_models(router: Router, headers: Headers) -> bytes:
+    """One list of the models that are served, under the names that clients use, each once.
+
+    An upstream that does not answer is left out.  Raises :class:`UpstreamError` where none does.
+    """
+    answers = await asyncio.gather(*(_ask(served, headers) for served in router.served))
+    failures = [answer for answer in answers if isinstance(answer, UpstreamError)]
+    if len(failures) == len(answers):
+        raise failures[0]
+    merged: dict[str, dict[str, Any]] = {}
+    for served, answer in zip(router.served, answers, strict=True):
+        if isinstance(answer, UpstreamError):
+            structlog.get_logger("proxy.server").warning(
+                "models_left_out", upstream=served.upstream.name, error_code=answer.code
+            )
+            continue
+        for model in _shown(served, answer):
+            merged.setdefault(model["id"], model)
+    return orjson.dumps({"object": "list", "data": list(merged.values())})
+
+
+async def show_model(router: Router, model: str, headers: Headers) -> bytes:
+    """One model by the name that clients use.  Raises :class:`RequestError` (404) for any other."""
+    listed = orjson.loads(await list_models(router, headers))
+    for entry in listed["data"]:
+        if entry["id"] == model:
+            return orjson.dumps(entry)
+    raise RequestError(
+        404,
+        f"The model {model[:100]!r} does not exist or is not served here.",
+        param="model",
+        code="model_not_found",
+    )
+
+
+async def _ask(served: Served, headers: Headers) -> list[dict[str, Any]] | UpstreamError:
+    """The upstream's models, or why it did not say."""
+    try:
+        response = await served.upstream.open(UpstreamRequest("GET", "/models", headers=headers))
+        try:
+            body = await response.read(_MAX_BYTES)
+        finally:
+            await response.aclose()
+    except UpstreamError as error:
+        return error
+    if response.status != 200:
+        return UpstreamError(f"The upstream answered {response.status} for its models.")
+    try:
+        payload = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return UpstreamError("The upstream's list of models is not JSON.")
+    data = payload.get("data") if isinstance(payload, dict) else None
+    return [m for m in data if isinstance(m, dict)] if isinstance(data, list) else []
+
+
+def _shown(served: Served, models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The models this upstream serves to clients; a renamed one needs not be on its list."""
+    by_id = {str(model.get("id")): model for model in models}
+    if served.renamed is not None:
+        return [
+            {**_entry(target, served), **by_id.get(target, {}), "id": name}
+            for name, target in served.renamed.items()
+        ]
+    return [model for name, model in by_id.items() if served.shown_name(name) is not None]
+
+
+def _entry(model: str, served: Served) -> dict[str, Any]:
+    return {"id": model, "object": "model", "created": 0, "owned_by": served.upstream.name}

@@ -1,0 +1,265 @@
+"""What every wire offers to the relay, which knows no wire by name.
+
+A wire is five small objects: a :class:`ClientRequest` (what the client asked), a
+:class:`BodyEditor` (the request as it goes upstream, turn after turn), a :class:`TurnReader` (what
+the upstream says), a :class:`StreamWriter` (what the client sees), and the :class:`Wire` that makes
+them.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from proxy.events import Frame, ToolCall, ToolDefinition, ToolResult
+from proxy.records import MessageRecord
+
+__all__ = [
+    "BodyEditor",
+    "ClientRequest",
+    "HeldTurn",
+    "ReturnedCalls",
+    "StreamWriter",
+    "Trace",
+    "TurnEnd",
+    "TurnReader",
+    "Wire",
+]
+
+Trace = Literal["silent", "reasoning", "status", "events"]
+"""How much of a server tool call the client is shown."""
+
+TurnEnd = Literal["hidden", "final", "suspended"]
+"""What a turn came to: more turns follow, it was the answer, or the client has to act."""
+
+
+class ClientRequest(Protocol):
+    """What a client asked for, as far as tools and routing care."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def stream(self) -> bool: ...
+
+    @property
+    def declared(self) -> Sequence[str]:
+        """Names of the tools the client declared, in order, each once."""
+        ...
+
+    @property
+    def choices(self) -> int:
+        """How many alternative answers were asked for (Chat's ``n``)."""
+        ...
+
+    @property
+    def tools_forbidden(self) -> bool:
+        """Whether ``tool_choice`` rules every call out."""
+        ...
+
+    @property
+    def forced(self) -> frozenset[str] | None:
+        """The only tools that ``tool_choice`` allows, or ``None`` where it names none."""
+        ...
+
+    @property
+    def preview(self) -> str:
+        """The beginning of the newest user text, for a person who watches; never stored."""
+        ...
+
+    def check_history(self, reserved: Callable[[str], bool]) -> None:
+        """Raise :class:`~proxy.errors.RequestError` for tool results that answer nothing.
+
+        ``reserved`` tells the names that only the proxy may answer.
+        """
+        ...
+
+    def returned_calls(self) -> Sequence["ReturnedCalls"]:
+        """The places where the client sends back calls of its own that it has answered."""
+        ...
+
+    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
+        """A digest of caller, visible conversation (its first ``upto`` messages) and a set of ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedCalls:
+    """An assistant message of the client's history that holds tool calls."""
+
+    position: int
+    call_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTurn:
+    """A call of a suspended turn: the id upstream, the id the client knows, and our result if ours."""
+
+    call_id: str
+    client_id: str | None
+    result: bytes | None
+
+
+class BodyEditor(Protocol):
+    """The request body as it goes upstream.  Everything that is not edited keeps its bytes."""
+
+    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        """Add tools after the client's own; put our schema where the client declared our name."""
+        ...
+
+    def withdraw(self) -> None:
+        """Undo :meth:`offer`: the body as the client sent it."""
+        ...
+
+    def rename_model(self, model: str) -> None: ...
+
+    def ask_usage(self) -> None:
+        """Ask for a usage report in the stream, also where the client did not."""
+        ...
+
+    def restore(self, position: int, payload: bytes) -> int:
+        """Put a held turn back in place of the assistant message at ``position``.
+
+        ``payload`` is what :meth:`suspend` made.  Returns how many messages were added.
+        """
+        ...
+
+    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+        """Add an assistant message and the results of all its calls to the conversation."""
+        ...
+
+    def suspend(self, message: bytes, calls: Sequence[HeldTurn]) -> bytes:
+        """The hidden part of the conversation since the client's request, ready to be stored."""
+        ...
+
+    def result_message(self, call: ToolCall, content: str) -> bytes:
+        """One result as the upstream wants it."""
+        ...
+
+    def relax_tool_choice(self, called: Collection[str]) -> None:
+        """Stop forcing a call once the forced one was made (rule W9)."""
+        ...
+
+    def forbid_tools(self) -> None:
+        """Ask for an answer without calls."""
+        ...
+
+    def spend_tokens(self, used: int) -> None:
+        """Lower the client's own bound on output tokens by what earlier turns used."""
+        ...
+
+    def render(self) -> bytes:
+        """The body of the next upstream request."""
+        ...
+
+    def records(self, run_id: str) -> Sequence[MessageRecord]:
+        """The hidden messages so far, as rows (rule R2)."""
+        ...
+
+
+class TurnReader(Protocol):
+    """One upstream response, read."""
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Frames that ``chunk`` completes.  Raises :class:`~proxy.errors.WireError`."""
+        ...
+
+    def close(self) -> list[Frame]:
+        """The end of a stream that ended properly: what is left, and the calls that are now whole.
+
+        The last frame carries a :class:`~proxy.events.ToolCallFinished` for each named call.
+        """
+        ...
+
+    def read_reply(self, body: bytes) -> Frame:
+        """A response that was not streamed.  Raises :class:`~proxy.errors.WireError`."""
+        ...
+
+    def message(self) -> bytes:
+        """The turn's assistant message as the upstream wants it back."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The turn's text so far."""
+        ...
+
+
+class StreamWriter(Protocol):
+    """What the client sees of a run: the only owner of ids, indices, finish reason and end mark.
+
+    Every method returns the bytes to send now, whole events, possibly none.
+    """
+
+    @property
+    def composing(self) -> bool:
+        """Whether the stream is no longer the upstream's own bytes."""
+        ...
+
+    def write(self, frame: Frame) -> bytes: ...
+
+    def turn_ended(self, end: TurnEnd) -> bytes:
+        """A turn is over; what was held back is let go or dropped."""
+        ...
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        """Show a server call, as far as the trace allows.  ``arguments`` are redacted."""
+        ...
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes: ...
+
+    def note(self, text: str) -> bytes:
+        """A short word of the proxy's own to the user, as ordinary text."""
+        ...
+
+    def keep_alive(self) -> bytes: ...
+
+    def client_ids(self) -> Mapping[str, str]:
+        """Upstream call id → the id the client was given, of this turn's client calls."""
+        ...
+
+    def finish(self, reason: str | None) -> bytes:
+        """End the run: finish reason, usage if asked for, one end mark.
+
+        ``reason`` of ``None`` keeps what the upstream said.
+        """
+        ...
+
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
+        """End a stream that broke: the wire's error event, then the end mark."""
+        ...
+
+
+class Wire(Protocol):
+    """A dialect that clients and upstreams speak."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> str:
+        """Where an upstream serves it, below its base URL."""
+        ...
+
+    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
+        """Read a request.  Raises :class:`~proxy.errors.RequestError` naming the field."""
+        ...
+
+    def editor(self, raw: bytes, request: ClientRequest) -> BodyEditor: ...
+
+    def reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader: ...
+
+    def writer(
+        self,
+        request: ClientRequest,
+        *,
+        is_hidden: Callable[[str], bool],
+        trace: Trace,
+        model: str,
+        usage_was_added: bool,
+    ) -> StreamWriter: ...
+
+    def error_event(self, message: str, *, type: str, code: str | None) -> bytes:
+        """An error in a stream that only passes through; the end mark comes after it."""
+        ...

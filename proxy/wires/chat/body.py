@@ -1,0 +1,181 @@
+"""Chat Completions: the request as it goes upstream, turn after turn.
+
+The client's values keep their bytes: the body is cut into the raw values of its members, and only
+the members that have to change are written anew.  Tools and messages only ever grow at their end,
+so that what one turn sent is a byte-equal prefix of what the next one sends, and a provider's
+prompt cache holds.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from proxy.events import ToolCall, ToolDefinition
+from proxy.records import MessageRecord
+from proxy.wires.base import HeldTurn
+from proxy.wires.chat.request import ChatRequest, declared_name
+from proxy.wires.rawjson import elements, join_array, join_object, members
+
+__all__ = ["ChatBody"]
+
+_LEAST_TOKENS = 16
+
+
+class ChatBody:
+    """The body of one run's upstream requests."""
+
+    def __init__(self, raw: bytes, request: ChatRequest) -> None:
+        self._members = members(raw)
+        self._messages = elements(self._members["messages"])
+        self._tools_key = "functions" if request.legacy else "tools"
+        self._choice_key = "function_call" if request.legacy else "tool_choice"
+        self._declared = self._members.get(self._tools_key)
+        self._choice = self._members.get(self._choice_key)
+        self._legacy = request.legacy
+        self._added: list[bytes] = []
+        self._used_tokens = 0
+
+    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        ours = {definition.name: self._definition(definition) for definition in replaced}
+        declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
+        kept = [ours.get(declared_name(orjson.loads(raw), self._legacy) or "", raw) for raw in declared]
+        new = [self._definition(definition) for definition in sorted(added, key=lambda d: d.name)]
+        if kept or new:
+            self._members[self._tools_key] = join_array([*kept, *new])
+
+    def withdraw(self) -> None:
+        if self._declared is None:
+            self._members.pop(self._tools_key, None)
+        else:
+            self._members[self._tools_key] = self._declared
+
+    def _definition(self, definition: ToolDefinition) -> bytes:
+        """One element of ``tools``, or of the older ``functions``."""
+        function: dict[str, Any] = {
+            "name": definition.name,
+            "description": definition.description,
+            "parameters": definition.parameters,
+        }
+        if self._legacy:
+            return orjson.dumps(function)
+        if definition.strict:
+            function["strict"] = True
+        return orjson.dumps({"type": "function", "function": function})
+
+    def rename_model(self, model: str) -> None:
+        self._members["model"] = orjson.dumps(model)
+
+    def ask_usage(self) -> None:
+        options = self._members.get("stream_options", b"null")
+        parts = members(options) if options[:1] == b"{" else {}
+        self._members["stream_options"] = join_object({**parts, "include_usage": b"true"})
+
+    def restore(self, position: int, payload: bytes) -> int:
+        held = orjson.loads(payload)
+        end = position + 1
+        answers: dict[str, bytes] = {}
+        while end < len(self._messages):
+            message = orjson.loads(self._messages[end])
+            if message.get("role") != "tool":
+                break
+            answers[str(message.get("tool_call_id"))] = self._messages[end]
+            end += 1
+        restored = [part.encode() for part in held["messages"]]
+        for call in held["calls"]:
+            if call["result"] is not None:
+                restored.append(call["result"].encode())
+            elif (answer := answers.get(call["client_id"])) is not None:
+                restored.append(_answering(answer, call["call_id"]))
+        self._messages[position:end] = restored
+        return len(restored) - (end - position)
+
+    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+        self._added += [message, *results]
+
+    def suspend(self, message: bytes, calls: Sequence[HeldTurn]) -> bytes:
+        return orjson.dumps(
+            {
+                "messages": [part.decode() for part in (*self._added, message)],
+                "calls": [
+                    {
+                        "call_id": call.call_id,
+                        "client_id": call.client_id,
+                        "result": call.result.decode() if call.result is not None else None,
+                    }
+                    for call in calls
+                ],
+            }
+        )
+
+    def result_message(self, call: ToolCall, content: str) -> bytes:
+        if call.legacy:
+            return orjson.dumps({"role": "function", "name": call.name, "content": content})
+        return orjson.dumps({"role": "tool", "tool_call_id": call.call_id, "content": content})
+
+    def relax_tool_choice(self, called: Collection[str]) -> None:
+        """``required`` and a named tool become ``auto``; a list of allowed tools stays a list."""
+        choice = orjson.loads(self._members.get(self._choice_key, b"null"))
+        if choice == "required" and called:
+            self._members[self._choice_key] = b'"auto"'
+        elif isinstance(choice, dict):
+            allowed = choice.get("allowed_tools")
+            if isinstance(allowed, dict):
+                if allowed.get("mode") == "required" and called:
+                    relaxed = {**choice, "allowed_tools": {**allowed, "mode": "auto"}}
+                    self._members[self._choice_key] = orjson.dumps(relaxed)
+            elif (declared_name(choice) or choice.get("name")) in called:
+                self._members[self._choice_key] = b'"auto"'
+
+    def forbid_tools(self) -> None:
+        self._members[self._choice_key] = b'"none"'
+
+    def spend_tokens(self, used: int) -> None:
+        self._used_tokens = used
+
+    def render(self) -> bytes:
+        parts = dict(self._members)
+        parts["messages"] = join_array([*self._messages, *self._added])
+        if self._used_tokens:
+            for key in ("max_completion_tokens", "max_tokens"):
+                bound = orjson.loads(parts.get(key, b"null"))
+                if type(bound) is int:
+                    left = max(bound - self._used_tokens, min(_LEAST_TOKENS, bound))
+                    parts[key] = str(left).encode()
+        return join_object(parts)
+
+    def records(self, run_id: str) -> Sequence[MessageRecord]:
+        rows = []
+        turn = 0
+        for seq, raw in enumerate(self._added):
+            message = orjson.loads(raw)
+            turn += message.get("role") == "assistant"
+            rows.append(_record(run_id, turn, seq, message))
+        return rows
+
+
+def _answering(message: bytes, call_id: str) -> bytes:
+    """A client's result under the id the upstream knows; bytes as they came where it is the same."""
+    parts = members(message)
+    wanted = orjson.dumps(call_id)
+    if orjson.loads(parts["tool_call_id"]) == call_id:
+        return message
+    return join_object({**parts, "tool_call_id": wanted})
+
+
+def _record(run_id: str, turn: int, seq: int, message: Mapping[str, Any]) -> MessageRecord:
+    content = message.get("content")
+    calls = message.get("tool_calls")
+    legacy = message.get("function_call")
+    return MessageRecord(
+        run_id=run_id,
+        turn=turn,
+        seq=seq,
+        role=str(message.get("role")),
+        content=content if isinstance(content, str) else None,
+        content_json=None if content is None or isinstance(content, str) else orjson.dumps(content).decode(),
+        tool_calls=orjson.dumps(calls).decode() if calls else None,
+        function_call=orjson.dumps(legacy).decode() if legacy else None,
+        tool_call_id=message.get("tool_call_id"),
+        name=message.get("name"),
+    )

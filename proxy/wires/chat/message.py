@@ -1,0 +1,159 @@
+"""The assistant message of one turn, as the upstream sent it.
+
+Every field of every delta is merged, known or not: providers refuse a follow-up that lacks their
+``reasoning_content``, ``reasoning_details`` or thought signature (wire notes, section B.2).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from proxy.events import ToolCall
+
+__all__ = ["MessageBuilder", "call_object", "reply_message"]
+
+# Fields that name something rather than carry text: repeated, they are not joined.
+_LABELS = frozenset({"type", "id", "index", "format", "role", "name", "object", "signature_type"})
+_CALLS = frozenset({"role", "tool_calls", "function_call"})
+
+
+class MessageBuilder:
+    """Deltas in, one message out."""
+
+    __slots__ = ("_fields", "_text")
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._fields: dict[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """The text of the answer, parts joined."""
+        content = self._fields.get("content")
+        if isinstance(content, list):
+            return "".join(map(part_text, content))
+        return "".join(self._text)
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Merge one delta, less its role and its calls, which are assembled elsewhere."""
+        for key, value in delta.items():
+            if key == "content" and type(value) is str and "content" not in self._fields:
+                self._text.append(value)
+            elif key == "content":
+                self._add_content(value)
+            elif key not in _CALLS and value is not None:
+                self._fields[key] = _merge(self._fields.get(key), value, key)
+
+    def _add_content(self, value: Any) -> None:
+        """Content as a list of parts; text that came before or comes after becomes a part."""
+        if isinstance(value, str):
+            value = [{"type": "text", "text": value}] if value else []
+        if not isinstance(value, list):
+            return
+        if "content" not in self._fields:
+            text = "".join(self._text)
+            self._fields["content"] = [{"type": "text", "text": text}] if text else []
+        parts: list[Any] = self._fields["content"]
+        for part in value:
+            if parts and _is_text(part) and _is_text(parts[-1]):
+                parts[-1] = {**parts[-1], "text": parts[-1]["text"] + part["text"]}
+            else:
+                parts.append(part)
+
+    def build(self, calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]]) -> bytes:
+        """The message as JSON.  ``extras`` are the unknown fields of each call."""
+        fields = dict(self._fields)
+        content = fields.pop("content", None)
+        if content is None and self._text:
+            content = "".join(self._text)
+        message: dict[str, Any] = {"role": "assistant", "content": content, **fields}
+        return orjson.dumps(message | _call_fields(calls, extras))
+
+
+def _call_fields(calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The calls as the message's ``tool_calls``, or as its ``function_call`` where they came so."""
+    if not calls:
+        return {}
+    if calls[0].legacy:
+        return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
+    return {"tool_calls": [call_object(call, extra) for call, extra in zip(calls, extras, strict=True)]}
+
+
+def call_object(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """One entry of ``tool_calls``, its unknown fields kept."""
+    rest = dict(extra)
+    inner = rest.pop("function", None)
+    if rest.pop("type", "function") == "custom":
+        return {
+            "id": call.call_id,
+            "type": "custom",
+            "custom": {"name": call.name, "input": call.arguments},
+            **rest,
+        }
+    function = {
+        "name": call.name,
+        "arguments": call.arguments,
+        **(inner if isinstance(inner, dict) else {}),
+    }
+    return {"id": call.call_id, "type": "function", "function": function, **rest}
+
+
+def reply_message(
+    message: Mapping[str, Any], calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]]
+) -> bytes:
+    """The message of a response that was not streamed, its calls repaired."""
+    repaired = {key: value for key, value in message.items() if key not in ("tool_calls", "function_call")}
+    repaired.setdefault("role", "assistant")
+    repaired.setdefault("content", None)
+    return orjson.dumps(repaired | _call_fields(calls, extras))
+
+
+def part_text(part: Any) -> str:
+    """The text of one content part, empty for any other kind."""
+    return part["text"] if _is_text(part) else ""
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _merge(known: Any, new: Any, key: str) -> Any:
+    """``new`` on top of ``known``: text is joined, lists grow, objects merge, the rest is replaced."""
+    if known is None or isinstance(new, bool):
+        return _copy(new)
+    if isinstance(known, str) and isinstance(new, str):
+        return new if key in _LABELS else known + new
+    if isinstance(known, dict) and isinstance(new, dict):
+        for name, value in new.items():
+            if value is not None:
+                known[name] = _merge(known.get(name), value, name)
+        return known
+    if isinstance(known, list) and isinstance(new, list):
+        for item in new:
+            _merge_item(known, item)
+        return known
+    return _copy(new)
+
+
+def _merge_item(items: list[Any], item: Any) -> None:
+    """Add a list element, or go on with the one of the same ``index`` and ``type``."""
+    if isinstance(item, dict) and isinstance(item.get("index"), int):
+        for known in reversed(items):
+            if (
+                isinstance(known, dict)
+                and known.get("index") == item["index"]
+                and known.get("type") == item.get("type")
+            ):
+                _merge(known, item, "")
+                return
+    items.append(_copy(item))
+
+
+def _copy(value: Any) -> Any:
+    """A copy whose containers may be changed."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return value

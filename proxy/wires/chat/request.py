@@ -1,0 +1,220 @@
+"""Chat Completions: what the client asked for.
+
+Source: OpenAI's API reference, "Create chat completion"; wire notes, section A.1.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from proxy.errors import RequestError
+from proxy.wires.base import ReturnedCalls
+
+__all__ = ["MAX_CALL_ID", "ChatRequest", "parse_chat_request"]
+
+MAX_CALL_ID = 128
+_PREVIEW = 120
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """The parts of a request that decide what happens to it."""
+
+    model: str
+    stream: bool
+    messages: Sequence[Mapping[str, Any]]
+    declared: tuple[str, ...]
+    choices: int
+    tools_forbidden: bool
+    forced: frozenset[str] | None
+    wants_usage: bool
+    wants_json: bool
+    legacy: bool
+    preview: str
+
+    def check_history(self, reserved: Callable[[str], bool]) -> None:
+        """Every tool message answers one open call of the assistant message before it, once."""
+        open_calls: dict[str, str] = {}
+        answered: set[str] = set()
+        for position, message in enumerate(self.messages):
+            role = message.get("role")
+            if role == "assistant":
+                open_calls = dict(_calls_of(message))
+                answered = set()
+            elif role == "tool":
+                _check_result(position, message, open_calls, answered, reserved)
+
+    def returned_calls(self) -> Sequence[ReturnedCalls]:
+        return [
+            ReturnedCalls(position, frozenset(ids))
+            for position, message in enumerate(self.messages)
+            if message.get("role") == "assistant" and (ids := [call_id for call_id, _ in _calls_of(message)])
+        ]
+
+    def used_ids(self) -> frozenset[str]:
+        """Call ids that stand in the history; a new call must not bear one of them."""
+        return frozenset(call_id for message in self.messages for call_id, _ in _calls_of(message))
+
+    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
+        digest = hashlib.blake2b(digest_size=24)
+        for part in ("chat", caller, *sorted(call_ids)):
+            digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
+        for message in self.messages[:upto]:
+            digest.update(orjson.dumps(_visible(message), option=orjson.OPT_SORT_KEYS) + b"\n")
+        return digest.hexdigest()
+
+
+def _check_result(
+    position: int,
+    message: Mapping[str, Any],
+    open_calls: Mapping[str, str],
+    answered: set[str],
+    reserved: Callable[[str], bool],
+) -> None:
+    param = f"messages[{position}].tool_call_id"
+    call_id = message.get("tool_call_id")
+    if not isinstance(call_id, str) or not call_id:
+        raise RequestError(400, f"{param} must name the call that this result answers.", param=param)
+    if len(call_id) > MAX_CALL_ID:
+        raise RequestError(400, f"{param} is longer than {MAX_CALL_ID} characters.", param=param)
+    if call_id not in open_calls:
+        raise RequestError(
+            400,
+            f"{param} answers no call of the assistant message before it. Remove the result.",
+            param=param,
+        )
+    if call_id in answered:
+        raise RequestError(400, f"{param} answers a call that has its result already.", param=param)
+    if reserved(open_calls[call_id]):
+        raise RequestError(
+            400, f"{param} answers a call of a server tool, which only the proxy may answer.", param=param
+        )
+    answered.add(call_id)
+
+
+def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(id, name) of the calls of an assistant message."""
+    calls = message.get("tool_calls")
+    found = []
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict) and isinstance(call.get("id"), str):
+            inner = call.get("function") or call.get("custom")
+            name = inner.get("name") if isinstance(inner, dict) else None
+            found.append((call["id"], name if isinstance(name, str) else ""))
+    return found
+
+
+def _visible(message: Mapping[str, Any]) -> list[Any]:
+    """What makes a message the same message, whichever client library sends it back.
+
+    Libraries add and drop null fields and echo fields of the reply; role, content, calls and what
+    a result answers stay.
+    """
+    content = message.get("content")
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        only = content[0]
+        if only.get("type") == "text":
+            content = only.get("text")
+    calls = []
+    for call in message.get("tool_calls") or ():
+        inner = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+        if isinstance(inner, dict):
+            calls.append([call.get("id"), inner.get("name"), inner.get("arguments", inner.get("input"))])
+    legacy = message.get("function_call")
+    return [
+        message.get("role"),
+        content or None,
+        calls,
+        legacy,
+        message.get("tool_call_id"),
+        message.get("name"),
+    ]
+
+
+def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
+    """Read the parts of a request that matter here; everything else is the upstream's to judge.
+
+    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type and
+    for a tool that is declared twice.
+    """
+    model = payload.get("model")
+    if not isinstance(model, str) or not model:
+        raise RequestError(400, "You must provide a model parameter.", param="model")
+    messages = payload.get("messages")
+    if not isinstance(messages, list):
+        raise RequestError(400, "messages must be a list of messages.", param="messages")
+    for position, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise RequestError(400, f"messages[{position}] must be an object.", param=f"messages[{position}]")
+    options = payload.get("stream_options")
+    tools = payload.get("tools") or []
+    legacy = not tools and bool(payload.get("functions"))
+    choice = payload.get("function_call" if legacy else "tool_choice")
+    response_format = payload.get("response_format")
+    count = payload.get("n")
+    return ChatRequest(
+        model=model,
+        stream=payload.get("stream") is True,
+        messages=messages,
+        declared=_declared(payload.get("functions") if legacy else tools, legacy),
+        choices=count if type(count) is int else 1,
+        tools_forbidden=choice == "none",
+        forced=_forced(choice),
+        wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        wants_json=isinstance(response_format, dict)
+        and response_format.get("type") in ("json_object", "json_schema"),
+        legacy=legacy,
+        preview=_preview(messages),
+    )
+
+
+def _declared(tools: Any, legacy: bool) -> tuple[str, ...]:
+    """Names of the declared tools; one that stands twice is refused."""
+    names: dict[str, None] = {}
+    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+        name = declared_name(tool, legacy)
+        if name is None:
+            continue
+        if name in names:
+            param = f"functions[{position}].name" if legacy else f"tools[{position}].function.name"
+            raise RequestError(400, f"The tool {name[:64]!r} is declared twice.", param=param)
+        names[name] = None
+    return tuple(names)
+
+
+def declared_name(tool: Any, legacy: bool = False) -> str | None:
+    """The name of one element of ``tools`` (or of ``functions``), if it has one."""
+    if not isinstance(tool, dict):
+        return None
+    inner = tool if legacy else tool.get("function") or tool.get("custom")
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _forced(choice: Any) -> frozenset[str] | None:
+    if not isinstance(choice, dict):
+        return None
+    allowed = choice.get("allowed_tools")
+    if isinstance(allowed, dict):
+        names = [declared_name(tool) for tool in allowed.get("tools") or ()]
+    else:
+        names = [declared_name(choice), choice.get("name")]
+    found = frozenset(name for name in names if isinstance(name, str))
+    return found or None
+
+
+def _preview(messages: Sequence[Mapping[str, Any]]) -> str:
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            if isinstance(content, list):
+                content = " ".join(
+                    part["text"]
+                    for part in content
+                    if isinstance(part, dict) and isinstance(part.get("text"), str)
+                )
+            return content[:_PREVIEW] if isinstance(content, str) else ""
+    return ""

@@ -1,0 +1,60 @@
+"""How a server tool call is shown to a client that asked to see it."""
+
+from typing import Any
+
+import orjson
+
+from proxy.events import ToolCall, ToolResult
+
+__all__ = ["reasoning_line", "status_line", "trace_call", "trace_result"]
+
+_MAX_SHOWN = 200
+
+
+def trace_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
+    """``x_toolrelay`` of a call that starts; ``arguments`` are redacted."""
+    return {
+        "type": "tool_call",
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": arguments,
+        "status": "in_progress",
+        "ms": 0,
+    }
+
+
+def trace_result(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    """``x_toolrelay`` of a call that came to something, its result redacted."""
+    outcome: dict[str, Any] = (
+        {"result": result.redacted}
+        if result.ok
+        else {"error": {"code": result.error_code, "message": result.safe_message}}
+    )
+    return {
+        "type": "tool_result",
+        "call_id": call.call_id,
+        "name": call.name,
+        **outcome,
+        "status": "completed" if result.ok else "failed",
+        "ms": round(result.milliseconds, 1),
+    }
+
+
+def reasoning_line(call: ToolCall, result: ToolResult) -> str:
+    """One line of reasoning about a call."""
+    return _line(call, result) + "\n"
+
+
+def status_line(call: ToolCall, result: ToolResult) -> str:
+    """One line of ordinary text about a call, in Markdown."""
+    return f"> {_line(call, result)}"
+
+
+def _line(call: ToolCall, result: ToolResult) -> str:
+    arguments = ""
+    if isinstance(result.arguments_redacted, dict):
+        arguments = ", ".join(
+            f"{key}={orjson.dumps(value).decode()}" for key, value in result.arguments_redacted.items()
+        )[:_MAX_SHOWN]
+    outcome = "done" if result.ok else f"failed: {result.error_code}"
+    return f"{call.name}({arguments}): {outcome} in {result.milliseconds:.0f} ms"

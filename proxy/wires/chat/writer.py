@@ -1,0 +1,422 @@
+"""Chat Completions: the stream the client sees.
+
+The writer begins by handing on the upstream's bytes.  It goes on like that to the end of a run in
+which no server tool is called.  From the first server call on it composes: same chunks, but with one
+id, one role, dense call indices, no server call, one finish reason, the usage of all turns and one
+end mark (wire notes, sections 0 and G.1).
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from proxy.errors import FrameTooLarge, error_body
+from proxy.events import (
+    Frame,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolResult,
+)
+from proxy.wires.assembler import mint_call_id
+from proxy.wires.base import Trace, TurnEnd
+from proxy.wires.chat.trace import reasoning_line, status_line, trace_call, trace_result
+from proxy.wires.chat.usage import add_usage
+from proxy.wires.sse import END_MARK, comment, encode_event
+
+__all__ = ["ChatStreamWriter", "error_event"]
+
+_STANDARD = frozenset(
+    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"}
+)
+_KEEP_ALIVE = comment("keep-alive", pad_to=2048)
+_MAX_HELD = 16 * 1024 * 1024
+
+
+def error_event(message: str, *, type: str, code: str | None) -> bytes:
+    """An error inside a stream: a data line whose object has the one key ``error``.
+
+    Source: openai-python and openai-node raise on that key (wire notes, section 0).
+    """
+    return encode_event(orjson.dumps(error_body(message, type=type, code=code)))
+
+
+class ChatStreamWriter:
+    """One client's stream, over all turns of its run.
+
+    ``hold_text`` keeps the text of a turn back until the turn's end: of several turns only the
+    last may give JSON output.  ``filter_usage`` takes out the usage that only we asked for.
+    ``used_ids`` are call ids that the request's history holds.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        is_hidden: Callable[[str], bool],
+        trace: Trace = "silent",
+        wants_usage: bool = False,
+        filter_usage: bool = False,
+        hold_text: bool = False,
+        used_ids: frozenset[str] = frozenset(),
+    ) -> None:
+        self._is_hidden = is_hidden
+        self._trace = trace
+        self._wants_usage = wants_usage
+        self._filter_usage = filter_usage
+        self._hold_text = hold_text
+        self._composing = False
+        self._held: list[Frame] = []
+        self._held_bytes = 0
+        self._done_seen = False
+        self._head: dict[str, Any] = {
+            "id": "",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": model,
+        }
+        self._role_sent = False
+        self._last_text = ""
+        self._join = False
+        self._used_ids = set(used_ids)
+        self._calls: dict[int, int] = {}
+        self._client_ids: dict[str, str] = {}
+        self._custom: set[int] = set()
+        self._legacy = False
+        self._next_call = 0
+        self._finish_chunk: dict[str, Any] | None = None
+        self._usage_chunk: dict[str, Any] | None = None
+        self._usage: dict[str, Any] = {}
+        self._turn_usage: Mapping[str, Any] = {}
+
+    @property
+    def composing(self) -> bool:
+        return self._composing
+
+    def client_ids(self) -> Mapping[str, str]:
+        return self._client_ids
+
+    def write(self, frame: Frame) -> bytes:
+        if self._composing:
+            return self._hold(frame) if self._hold_text else self._compose(frame)
+        if any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events):
+            return self._begin_composing(frame)
+        if frame.undecided or self._held or self._hold_text:
+            self._hold(frame)
+            return b"" if frame.undecided or self._hold_text else self._release()
+        return self._forward(frame)
+
+    def _hold(self, frame: Frame) -> bytes:
+        self._held.append(frame)
+        self._held_bytes += len(frame.raw)
+        if self._held_bytes > _MAX_HELD:
+            raise FrameTooLarge(f"more than {_MAX_HELD} bytes had to be held back")
+        return b""
+
+    def _take_held(self) -> list[Frame]:
+        held, self._held, self._held_bytes = self._held, [], 0
+        return held
+
+    def _release(self) -> bytes:
+        return b"".join(map(self._forward, self._take_held()))
+
+    def _begin_composing(self, frame: Frame) -> bytes:
+        self._composing = True
+        if self._hold_text:
+            return self._hold(frame)
+        return b"".join(map(self._compose, [*self._take_held(), frame]))
+
+    # The upstream's own bytes.
+
+    def _forward(self, frame: Frame) -> bytes:
+        """Hand on a frame as it is, remembering what a composed stream would have to go on with."""
+        if frame.is_end_mark:
+            self._done_seen = True
+            return frame.raw
+        payload = frame.payload
+        if payload is None:
+            return frame.raw
+        if not self._role_sent or not self._head["id"]:
+            self._note_head(payload)
+            self._role_sent = self._role_sent or _has_role(payload)
+        for event in frame.events:
+            if isinstance(event, ToolCallStarted):
+                self._note_client_call(event, payload)
+            elif isinstance(event, TextDelta):
+                self._last_text = event.text
+        if payload.get("usage"):
+            self._turn_usage = payload["usage"] if isinstance(payload["usage"], dict) else {}
+        return self._without_usage(frame.raw, payload) if self._filter_usage else frame.raw
+
+    def _without_usage(self, raw: bytes, payload: dict[str, Any]) -> bytes:
+        """Take out what only our own ``include_usage`` put in (rule W2)."""
+        if "usage" not in payload:
+            return raw
+        if payload["usage"] is None:
+            # Inside a JSON string the quotes would be escaped, so this can only be the key.
+            return raw.replace(b',"usage":null', b"").replace(b', "usage": null', b"")
+        if not payload.get("choices"):
+            return b""
+        return encode_event(orjson.dumps({k: v for k, v in payload.items() if k != "usage"}))
+
+    def _note_head(self, payload: Mapping[str, Any]) -> None:
+        """Take id, creation time and model from the first chunk that has them."""
+        if not self._head["id"] and isinstance(payload.get("id"), str) and payload["id"]:
+            self._head["id"] = payload["id"]
+            if type(payload.get("created")) is int and payload["created"] > 0:
+                self._head["created"] = payload["created"]
+            if isinstance(payload.get("model"), str) and payload["model"]:
+                self._head["model"] = payload["model"]
+
+    def _note_client_call(self, event: ToolCallStarted, payload: Mapping[str, Any]) -> None:
+        """A client's call went out as it came: later ones go on from its index and avoid its id."""
+        self._used_ids.add(event.call_id)
+        self._client_ids[event.call_id] = event.call_id
+        self._calls[event.seq] = self._next_call
+        highest = max((i for i in _call_indices(payload)), default=self._next_call)
+        self._next_call = max(self._next_call + 1, highest + 1)
+
+    # The composed stream.
+
+    def _compose(self, frame: Frame) -> bytes:
+        """A frame as part of the composed stream: less what is hidden, under our ids."""
+        payload = frame.payload
+        if payload is None:
+            return frame.raw if not frame.is_end_mark and frame.raw[:1] == b":" else b""
+        self._note_head(payload)
+        if payload.get("error"):
+            return b""
+        calls = self._client_fragments(frame)
+        choice = next(
+            (c for c in payload.get("choices") or () if isinstance(c, dict) and not c.get("index")), None
+        )
+        rest = {key: value for key, value in payload.items() if key not in _STANDARD}
+        self._note_usage(payload, bool(choice))
+        if choice is None:
+            return self._chunk({}, None, rest) if rest and not payload.get("usage") else b""
+        delta = self._visible_delta(choice)
+        if calls and self._legacy:
+            delta["function_call"] = calls[0]
+        elif calls:
+            delta["tool_calls"] = calls
+        if choice.get("finish_reason"):
+            self._finish_chunk = payload
+        if not any(value not in (None, "", []) for value in delta.values()):
+            return b""
+        extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
+        extra.pop("native_finish_reason", None)
+        return self._chunk(delta, None, {**_labels(payload), **rest}, extra)
+
+    def _visible_delta(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """The delta less role and calls, its text joined to the turns before."""
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            delta = choice.get("message")
+        if not isinstance(delta, dict):
+            return {}
+        visible = {
+            key: value for key, value in delta.items() if key not in ("role", "tool_calls", "function_call")
+        }
+        text = visible.get("content")
+        if isinstance(text, str) and text:
+            visible["content"] = self._joined(text)
+        return visible
+
+    def _joined(self, text: str) -> str:
+        """Two turns' texts are two paragraphs, unless one of them already says so."""
+        if self._join:
+            self._join = False
+            if not self._last_text[-1:].isspace() and not text[:1].isspace():
+                text = "\n\n" + text
+        self._last_text = text
+        return text
+
+    def _client_fragments(self, frame: Frame) -> list[dict[str, Any]]:
+        """The client's own calls of a frame, canonical: id, type and name once, indices dense."""
+        fragments: dict[int, dict[str, Any]] = {}
+        for event in frame.events:
+            if isinstance(event, ToolCallStarted) and not self._is_hidden(event.name):
+                if event.seq not in self._calls:
+                    fragments[event.seq] = self._open_call(event)
+            elif isinstance(event, ToolCallDelta) and event.seq in self._calls:
+                known = fragments.get(event.seq)
+                if known is None:
+                    fragments[event.seq] = self._continue_call(event)
+                elif "custom" in known:
+                    known["custom"]["input"] += event.arguments
+                else:
+                    known.get("function", known)["arguments"] += event.arguments
+        return list(fragments.values())
+
+    def _continue_call(self, event: ToolCallDelta) -> dict[str, Any]:
+        if self._legacy:
+            return {"arguments": event.arguments}
+        inner = "custom" if event.seq in self._custom else "function"
+        text = {"input" if inner == "custom" else "arguments": event.arguments}
+        extra = {key: value for key, value in event.extra.items() if key not in ("type", "function")}
+        return {"index": self._calls[event.seq], inner: text, **extra}
+
+    def _open_call(self, event: ToolCallStarted) -> dict[str, Any]:
+        call_id = event.call_id if event.call_id not in self._used_ids else mint_call_id()
+        self._used_ids.add(call_id)
+        self._client_ids[event.call_id] = call_id
+        self._calls[event.seq] = self._next_call
+        self._next_call += 1
+        kind = event.extra.get("type")
+        if kind == "function_call":
+            self._legacy = True
+            return {"name": event.name, "arguments": ""}
+        extra = {key: value for key, value in event.extra.items() if key not in ("type", "function")}
+        opened: dict[str, Any] = {"index": self._calls[event.seq], "id": call_id}
+        if kind == "custom":
+            self._custom.add(event.seq)
+            return {**opened, "type": "custom", "custom": {"name": event.name, "input": ""}, **extra}
+        return {**opened, "type": "function", "function": {"name": event.name, "arguments": ""}, **extra}
+
+    def _note_usage(self, payload: dict[str, Any], has_choice: bool) -> None:
+        """Keep the last usage of the turn; providers repeat it, cumulative (wire notes, B.1-18)."""
+        usage = payload.get("usage")
+        if isinstance(usage, dict):
+            self._turn_usage = usage
+            if not has_choice:
+                self._usage_chunk = payload
+
+    def _chunk(
+        self,
+        delta: dict[str, Any],
+        finish: str | None,
+        rest: Mapping[str, Any] | None = None,
+        choice: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """One chunk of the composed stream; the first one says the role."""
+        if not self._role_sent:
+            self._role_sent = True
+            delta = {"role": "assistant", **delta}
+        choices = [{"index": 0, "delta": delta, "finish_reason": finish, **(choice or {})}]
+        usage = {"usage": None} if self._wants_usage else {}
+        return self._event({**self._complete_head(), "choices": choices, **usage, **(rest or {})})
+
+    def _complete_head(self) -> dict[str, Any]:
+        if not self._head["id"]:
+            self._head["id"] = "chatcmpl-" + mint_call_id().removeprefix("call_")
+        if not self._head["created"]:
+            self._head["created"] = int(time.time())
+        return self._head
+
+    def _event(self, payload: Mapping[str, Any]) -> bytes:
+        return encode_event(orjson.dumps(payload))
+
+    # What the run tells.
+
+    def turn_ended(self, end: TurnEnd) -> bytes:
+        frames = self._take_held()
+        if not self._composing:
+            out = b"".join(map(self._forward, frames))
+        elif end == "hidden" and self._hold_text:
+            # The text of a hidden turn would stand before the JSON the client waits for.
+            out = b""
+            for frame in frames:
+                if frame.payload is not None:
+                    self._note_head(frame.payload)
+                    self._note_usage(frame.payload, bool(frame.payload.get("choices")))
+        else:
+            out = b"".join(map(self._compose, frames))
+        if self._turn_usage:
+            self._usage = add_usage(self._usage, self._turn_usage)
+            self._turn_usage = {}
+        if end == "hidden":
+            self._composing = True
+            self._join = bool(self._last_text)
+            self._calls.clear()
+            self._custom.clear()
+            self._client_ids.clear()
+            self._finish_chunk = self._usage_chunk = None
+        return out
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        if self._trace != "events":
+            return b""
+        return self._chunk({}, None, {"x_toolrelay": trace_call(call, arguments)})
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if self._trace == "events":
+            return self._chunk({}, None, {"x_toolrelay": trace_result(call, result)})
+        if self._trace == "reasoning":
+            return self._chunk({"reasoning_content": reasoning_line(call, result)}, None)
+        if self._trace == "status" and not self._hold_text:
+            return self._text(status_line(call, result))
+        return b""
+
+    def note(self, text: str) -> bytes:
+        return b"" if self._hold_text else self._text(text)
+
+    def _text(self, text: str) -> bytes:
+        self._join = self._join or bool(self._last_text)
+        out = self._chunk({"content": self._joined(text)}, None)
+        self._join = True
+        return out
+
+    def keep_alive(self) -> bytes:
+        return _KEEP_ALIVE
+
+    def finish(self, reason: str | None) -> bytes:
+        if not self._composing:
+            return b"" if self._done_seen else END_MARK
+        return self._finish_event(reason) + self._usage_event() + END_MARK
+
+    def _finish_event(self, reason: str | None) -> bytes:
+        chunk = self._finish_chunk or {}
+        choice = next((c for c in chunk.get("choices") or () if isinstance(c, dict)), {})
+        said = choice.get("finish_reason")
+        final = reason or said or "stop"
+        if final == "tool_calls" and self._legacy:
+            final = "function_call"
+        extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
+        if final != said:
+            extra.pop("native_finish_reason", None)
+        rest = {k: v for k, v in chunk.items() if k not in _STANDARD}
+        return self._chunk({}, final, {**_labels(chunk), **rest}, extra)
+
+    def _usage_event(self) -> bytes:
+        """All turns' usage, the last chunk of the stream, only for a client that asked."""
+        if not self._wants_usage or not self._usage:
+            return b""
+        chunk = self._usage_chunk or {}
+        rest = {key: value for key, value in chunk.items() if key not in _STANDARD}
+        return self._event(
+            {**self._complete_head(), "choices": [], **_labels(chunk or self._finish_chunk or {}), **rest}
+            | {"usage": self._usage}
+        )
+
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
+        """Error event and end mark; of what was held back, only what names no server call goes out."""
+        self._take_held()
+        return error_event(message, type=type, code=code) + (b"" if self._done_seen else END_MARK)
+
+
+def _labels(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The chunk's own service tier and fingerprint; clients keep the last they see."""
+    return {key: payload[key] for key in ("service_tier", "system_fingerprint") if key in payload}
+
+
+def _has_role(payload: Mapping[str, Any]) -> bool:
+    choices = payload.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return False
+    delta = choices[0].get("delta")
+    return isinstance(delta, dict) and bool(delta.get("role"))
+
+
+def _call_indices(payload: Mapping[str, Any]) -> list[int]:
+    """Every call index that a chunk names."""
+    found = []
+    for choice in payload.get("choices") or ():
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        calls = delta.get("tool_calls") if isinstance(delta, dict) else None
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict) and type(call.get("index")) is int:
+                found.append(call["index"])  # noqa: PERF401 (a comprehension of this depth reads worse)
+    return found

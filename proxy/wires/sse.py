@@ -1,0 +1,237 @@
+"""Server-sent events, with every byte kept.
+
+Two readers of one grammar.  :class:`SSEParser` splits a stream into events for whoever has to look
+inside.  :class:`EventBoundary` is for whoever only forwards: it finds the last event boundary of
+each piece and looks at nothing else.  Both take LF, CR and CRLF, cut anywhere.
+
+Grammar: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+"""
+
+import re
+from dataclasses import dataclass
+
+from proxy.errors import FrameTooLarge
+
+__all__ = ["DONE", "END_MARK", "EventBoundary", "SSEEvent", "SSEParser", "comment", "encode_event"]
+
+DONE = b"[DONE]"
+END_MARK = b"data: [DONE]\n\n"
+
+_BOM = b"\xef\xbb\xbf"
+# Atomic groups: CR LF is one line end and must never be read as two.
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOUNDARY = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
+
+
+@dataclass(frozen=True, slots=True)
+class SSEEvent:
+    """One event and the exact bytes that carried it, its blank line included.
+
+    ``data`` is the joined ``data`` fields; empty for a comment or an event without data.
+    """
+
+    raw: bytes
+    data: bytes = b""
+    event: bytes = b""
+
+    @property
+    def is_comment(self) -> bool:
+        """Whether nothing but comment lines is in it, so that any client may be shown it."""
+        return all(line[:1] in (b"", b":") for line in _LINE_END.split(self.raw))
+
+    @property
+    def is_end_mark(self) -> bool:
+        return self.data[:6] == DONE and self.data.strip() == DONE
+
+
+class SSEParser:
+    """Split a byte stream into events.
+
+    For every way of cutting the input, ``b"".join(e.raw for e in events) + parser.tail`` is the
+    input, and the events are the same.  The one freedom taken: an event whose blank line ends in a
+    CR that is the last byte so far waits for the next byte where the stream uses CRLF, and does
+    not where it uses bare CR, since no LF will come.
+    """
+
+    def __init__(self, *, max_event_bytes: int = 16 * 1024 * 1024) -> None:
+        self._pending = bytearray()
+        self._searched = 0
+        self._max = max_event_bytes
+        self._at_start = True
+
+    @property
+    def tail(self) -> bytes:
+        """The bytes after the last whole event."""
+        return bytes(self._pending)
+
+    def feed(self, chunk: bytes) -> list[SSEEvent]:
+        """The events that ``chunk`` completes.  Raises :class:`FrameTooLarge`."""
+        pending = self._pending
+        data: bytes | bytearray
+        if pending:
+            pending += chunk
+            data = pending
+            position = self._searched
+        else:
+            data = chunk
+            position = 0
+        events: list[SSEEvent] = []
+        start = 0
+        while (end := _next_boundary(data, position)) >= 0:
+            events.append(self._event(bytes(data[start:end])))
+            start = position = end
+        if data is pending:
+            del pending[:start]
+        elif start < len(data):
+            pending += data[start:]
+        if len(pending) > self._max:
+            raise FrameTooLarge(f"an event grew past {self._max} bytes before its blank line")
+        # A boundary is at most four bytes, so the last three may be the start of one.
+        self._searched = max(0, len(pending) - 3)
+        return events
+
+    def close(self) -> SSEEvent | None:
+        """The unfinished last event, its missing blank line completed; ``None`` where there is none.
+
+        WIRE: clients lose an event without its blank line, and some upstreams send their last so.
+        """
+        tail = self.tail
+        self._pending.clear()
+        self._searched = 0
+        return self._event(tail + missing_blank_line(tail)) if tail else None
+
+    def _event(self, raw: bytes) -> SSEEvent:
+        if self._at_start:
+            self._at_start = False
+            if raw.startswith(_BOM):
+                return _decode(raw, raw[3:])
+        if raw[:6] == b"data: " and raw.find(b"\n", 6) == len(raw) - 2 and b"\r" not in raw:
+            return SSEEvent(raw, raw[6:-2])
+        return _decode(raw, raw)
+
+
+def _next_boundary(data: bytes | bytearray, position: int) -> int:
+    """The end of the first event boundary from ``position`` on, or -1."""
+    if data.find(b"\r", position) < 0:
+        found = data.find(b"\n\n", position)
+        return found + 2 if found >= 0 else -1
+    match = _BOUNDARY.search(data, position)
+    if match is None or _may_grow(data, match[0], match.end()):
+        return -1
+    return match.end()
+
+
+def _may_grow(data: bytes | bytearray, boundary: bytes | bytearray, end: int) -> bool:
+    """Whether the boundary's last CR may turn out to be half of a CRLF."""
+    return end == len(data) and boundary[-1:] == b"\r" and boundary != b"\r\r"
+
+
+def _decode(raw: bytes, text: bytes) -> SSEEvent:
+    data: list[bytes] = []
+    name = b""
+    for line in _LINE_END.split(text):
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            name = value.removeprefix(b" ")
+    return SSEEvent(raw, b"\n".join(data), name)
+
+
+def missing_blank_line(tail: bytes) -> bytes:
+    """What has to follow ``tail`` so that the event it ends in is whole."""
+    if not tail or _ends_event(tail):
+        return b""
+    # After a bare CR the first LF only completes that line end; it takes a second one.
+    return b"\n" if tail.endswith(b"\n") else b"\n\n"
+
+
+def _ends_event(data: bytes) -> bool:
+    match = _LAST_BOUNDARY.match(data[-4:])
+    return match is not None and match.end() == len(data[-4:])
+
+
+def encode_event(data: bytes, event: bytes = b"") -> bytes:
+    """One event in LF, whole, to leave in one write."""
+    if event:
+        return b"event: " + event + b"\ndata: " + data + b"\n\n"
+    return b"data: " + data + b"\n\n"
+
+
+def comment(text: str, *, pad_to: int = 0) -> bytes:
+    """A comment event, which every client skips; padded so that a buffering proxy lets it go."""
+    line = b": " + text.encode("ascii", "replace")
+    return line.ljust(pad_to - 2) + b"\n\n"
+
+
+class EventBoundary:
+    """Forward a stream up to its last event boundary, and know how it ended.
+
+    Bytes after the last boundary are held back, ``max_held`` at most, so that a stream that
+    breaks ends on a whole event.  An event that grows past the bound is let through as it
+    comes; :attr:`overflowing` is then true until its end.
+    """
+
+    def __init__(self, *, max_held: int = 64 * 1024) -> None:
+        self._held = b""
+        self._max = max_held
+        self.overflowing = False
+        self.done_seen = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The bytes that may leave now."""
+        if self._held or self.overflowing:
+            return self._feed_slow(chunk)
+        if DONE in chunk:
+            self._look_for_end_mark(chunk)
+        if chunk[-2:] == b"\n\n":
+            return chunk
+        return self._cut(chunk)
+
+    def _feed_slow(self, chunk: bytes) -> bytes:
+        # No boundary lies in what is held, but one may begin in its last three bytes.
+        searched = max(0, len(self._held) - 3)
+        data = self._held + chunk
+        self._held = b""
+        if DONE in data:
+            self._look_for_end_mark(data)
+        if self.overflowing:
+            if _last_boundary(data, searched) < 0:
+                # Only what could be the start of a boundary stays, or the end would be missed.
+                self._held = data[-3:] if data[-1:] in (b"\r", b"\n") else b""
+                return data[: len(data) - len(self._held)]
+            self.overflowing = False
+        return self._cut(data, searched)
+
+    def _cut(self, data: bytes, searched: int = 0) -> bytes:
+        end = max(_last_boundary(data, searched), 0)
+        if len(data) - end > self._max:
+            self.overflowing = True
+            return data
+        self._held = data[end:]
+        return data[:end]
+
+    def _look_for_end_mark(self, data: bytes) -> None:
+        parser = SSEParser()
+        events = parser.feed(data)
+        self.done_seen = self.done_seen or any(event.is_end_mark for event in events)
+
+    def close(self) -> bytes:
+        """The held bytes of a stream that ended properly, and its end mark if it had none."""
+        tail, self._held = self._held, b""
+        completion = b"\n\n" if self.overflowing else missing_blank_line(tail)
+        if tail and not self.done_seen:
+            self._look_for_end_mark(tail + completion)
+        return tail + completion + (b"" if self.done_seen else END_MARK)
+
+
+def _last_boundary(data: bytes, start: int = 0) -> int:
+    """The end of the last event boundary that begins at ``start`` or later, or -1."""
+    if data.find(b"\r", start) < 0:
+        found = data.rfind(b"\n\n", start)
+        return found + 2 if found >= 0 else -1
+    match = _LAST_BOUNDARY.match(data, start)
+    if match is not None and _may_grow(data, match[1], match.end()):
+        match = _LAST_BOUNDARY.match(data, start, len(data) - 1)
+    return match.end() if match is not None else -1
