@@ -155,17 +155,16 @@ class SqliteStore:
         Rows that are still open become ``interrupted``: nobody is left to close them.
         """
         written = await self._writer.aclose(self._lock_timeout_s)
-        if self._db is not None and self._writer.prepared:
-            ended = False
-            if written:
-                try:
-                    async with _transaction(self._db):
-                        await self._db.execute(_END_OWNER, (self._clock(), self._owner.id))
-                        await self._interrupt(self._db)
-                    ended = True
-                except sqlite3.Error as error:
-                    _log.warning("the record could not be closed in order: %s", store_error(error, self.path))
-            self._owner.release(remove=ended)
+        ended = False
+        if self._db is not None and self._writer.prepared and written:
+            try:
+                async with _transaction(self._db):
+                    await self._db.execute(_END_OWNER, (self._clock(), self._owner.id))
+                    await self._interrupt(self._db)
+                ended = True
+            except sqlite3.Error as error:
+                _log.warning("the record could not be closed in order: %s", store_error(error, self.path))
+        self._owner.release(remove=ended)
         await self._disconnect()
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
@@ -322,7 +321,8 @@ class SqliteStore:
         return db
 
     async def _disconnect(self) -> None:
-        reader, self._reader = self._reader, None
+        async with self._reading:  # whoever still reads may finish
+            reader, self._reader = self._reader, None
         writer, self._db = self._db, None
         for db in (reader, writer):
             if db is not None:
@@ -404,13 +404,14 @@ class SqliteStore:
 
 @contextlib.asynccontextmanager
 async def _transaction(db: aiosqlite.Connection, kind: str = "IMMEDIATE") -> AsyncIterator[None]:
-    await db.execute(f"BEGIN {kind}")
     try:
+        await db.execute(f"BEGIN {kind}")
         yield
         await db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:
-            await db.execute("ROLLBACK")
+        # Whoever was cancelled left a statement running in the connection's thread.  This one runs
+        # after it, whatever it was, and does nothing where no transaction is open.
+        await db.rollback()
         raise
 
 

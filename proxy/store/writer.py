@@ -270,16 +270,15 @@ class GroupWriter:
         opening: Sequence[tuple[str, Row]] = ()
         if self.failure is not None or (by_statement and not self._prepared):
             opening = await self._hooks.prepare()
-        await db.execute("BEGIN IMMEDIATE")
         try:
+            await db.execute("BEGIN IMMEDIATE")
             for statement, row in opening:
                 await db.execute(statement, row)
             for statement, rows in by_statement.items():
                 await db.executemany(statement, rows)
             await db.execute("COMMIT")
         except BaseException:
-            if db.in_transaction:  # a full disk may have rolled back by itself
-                await db.execute("ROLLBACK")
+            await db.rollback()  # does nothing where none is open: a full disk may have rolled back itself
             raise
         self._prepared = self._prepared or bool(opening)
 

@@ -427,3 +427,38 @@ async def test_deleting_a_run_takes_its_content_and_turns(make: Make, tmp_path: 
         for table in ("turns", "messages", "suspended_turns", "tool_invocations")
     ]
     assert counts == [0, 0, 0, 1]
+
+
+async def test_a_cancelled_read_leaves_the_reader_usable(make: Make) -> None:
+    """Whenever a reader is cancelled, the next read works; a close lets a running one finish."""
+    store = make()
+    await store.start()
+    store.put_run(run())
+    await store.get_run("run_1")
+    for steps in range(30):
+        reading = asyncio.create_task(store.get_run("run_1"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert await store.get_run("run_1") is not None
+    reading = asyncio.create_task(store.get_run("run_1"))
+    await asyncio.sleep(0)
+    assert store._reading.locked()
+    await store.aclose()
+    assert await reading is not None
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.get_run("run_1")
+
+
+async def test_a_lock_that_never_ends_does_not_hold_up_the_close(make: Make, tmp_path: Path) -> None:
+    """aclose gives up after the lock time-out, counts the rest as lost and lets its own lock go."""
+    store = make(lock_timeout_s=0.1)
+    await store.start()
+    with locked(tmp_path / "r.db"):
+        store.put_run(run())
+        await _until_failing(store)
+        async with asyncio.timeout(20):
+            await store.aclose()
+    assert store.lost == 1
+    assert store._owner.name is None

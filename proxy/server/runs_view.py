@@ -1,0 +1,278 @@
+"""How runs look: a list, one run with its time line, and the same as plain JSON.
+
+Takes records, knows no database.  What clients, models and upstreams chose is untrusted here too.
+Content (messages) is shown only where it is asked for: the record is for every operator, what
+people wrote is not.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.server.terminal import safe_cell
+from proxy.store.base import RunDetail
+
+__all__ = ["detail_to_json", "render_detail", "render_list", "run_to_json"]
+
+_BAR_CELLS: Final = 32
+_NAME_LIMIT: Final = 64
+_JSON_LIMIT: Final = 300
+_CONTENT_LIMIT: Final = 2000
+_STATUS_STYLES: Final = {
+    "running": "cyan",
+    "completed": "green",
+    "suspended": "yellow",
+    "failed": "red",
+    "cancelled": "magenta",
+    "interrupted": "red",
+    "started": "cyan",
+    "success": "green",
+    "error": "red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """One line of the time line; ``ended_at`` is ``None`` for what never came to an end."""
+
+    started_at: float
+    ended_at: float | None
+    label: Text
+    status: Text
+    note: Text
+    style: str
+
+
+def render_list(console: Console, runs: Sequence[RunRecord]) -> None:
+    """Print runs as a table, in the order given."""
+    if not runs:
+        console.print("No runs.", highlight=False)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run", no_wrap=True)
+    for heading in ("started (UTC)", "status", "model", "caller"):
+        table.add_column(heading, overflow="ellipsis", no_wrap=True)
+    for heading in ("turns", "tools", "tokens", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("end", overflow="ellipsis", no_wrap=True)
+    for run in runs:
+        table.add_row(
+            safe_cell(run.id, limit=_NAME_LIMIT),
+            _moment(run.started_at),
+            _status(run.status),
+            safe_cell(run.model, limit=_NAME_LIMIT),
+            safe_cell(run.caller, limit=_NAME_LIMIT),
+            str(run.turns),
+            str(run.tool_calls),
+            str(run.total_tokens),
+            _length(run.started_at, run.ended_at),
+            _end(run),
+        )
+    console.print(table)
+
+
+def render_detail(console: Console, detail: RunDetail, *, content: bool = False) -> None:
+    """Print one run: its facts, its tools offered and withheld, and its time line.
+
+    With ``content`` the messages that the record kept follow in full, up to a bound for each.
+    """
+    run = detail.run
+    facts = Table.grid(padding=(0, 2))
+    for name, value in (
+        ("run", safe_cell(run.id)),
+        ("request", safe_cell(run.request_id)),
+        ("caller", safe_cell(run.caller)),
+        ("model", safe_cell(run.model)),
+        ("upstream", _joined(run.upstream, f"{run.wire}, {'streamed' if run.stream else 'in one piece'}")),
+        ("status", _status(run.status)),
+        ("end", _end(run)),
+        ("started", Text(f"{_moment(run.started_at)} UTC")),
+        ("time", Text(_length(run.started_at, run.ended_at))),
+        ("tokens", Text(f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in all")),
+    ):
+        facts.add_row(Text(name, style="bold"), value)
+    console.print(facts)
+    _print_tools(console, run)
+    _print_time_line(console, detail)
+    _print_messages(console, detail.messages, content=content)
+
+
+def run_to_json(run: RunRecord) -> dict[str, Any]:
+    """The run as plain JSON values; times are seconds since the epoch (UTC)."""
+    return _fields(run) | {
+        "offered": list(run.offered),
+        "withheld": dict(run.withheld),
+        "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
+    }
+
+
+def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any]:
+    """The run with its turns and invocations; ``messages`` only with ``content``, else their count."""
+    answer: dict[str, Any] = {
+        "run": run_to_json(detail.run),
+        "turns": [_fields(turn) for turn in detail.turns],
+        "invocations": [_fields(row) | {"effect": row.effect.value} for row in detail.invocations],
+        "message_count": len(detail.messages),
+    }
+    if content:
+        answer["messages"] = [_fields(message) for message in detail.messages]
+    return answer
+
+
+def _fields(record: RunRecord | TurnRecord | MessageRecord | ToolInvocationRecord) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _print_tools(console: Console, run: RunRecord) -> None:
+    table = Table.grid(padding=(0, 2))
+    for name in run.offered:
+        table.add_row(Text("offered", style="green"), safe_cell(name, limit=_NAME_LIMIT), "")
+    for name, rule in sorted(run.withheld.items()):
+        table.add_row(Text("withheld", style="yellow"), safe_cell(name, limit=_NAME_LIMIT), safe_cell(rule))
+    console.print()
+    console.print(Text("Tools", style="bold"))
+    if table.row_count:
+        console.print(Padding(table, (0, 0, 0, 2)))
+    else:
+        console.print("  none offered, none withheld", highlight=False)
+
+
+def _print_time_line(console: Console, detail: RunDetail) -> None:
+    spans = list(_spans(detail))
+    console.print()
+    console.print(Text("Time line", style="bold"))
+    if not spans:
+        console.print("  nothing on record", highlight=False)
+        return
+    begin = min(detail.run.started_at, *(span.started_at for span in spans))
+    ends = [span.ended_at if span.ended_at is not None else span.started_at for span in spans]
+    end = max(begin, detail.run.ended_at or begin, *ends)
+    table = Table.grid(padding=(0, 1))
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for span in spans:
+        bar = Text(_bar(span, begin, end), style=span.style)
+        offset = Text(f"+{max(0.0, span.started_at - begin):.3f}", style="dim")
+        table.add_row(
+            offset, bar, _length(span.started_at, span.ended_at), span.label, span.status, span.note
+        )
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _spans(detail: RunDetail) -> Iterator[_Span]:
+    """Turns in order, each followed by the tools it called; tools of no known turn come last."""
+    left = list(detail.invocations)
+    for turn in detail.turns:
+        yield _turn_span(turn)
+        for row in [row for row in left if row.turn == turn.number]:
+            left.remove(row)
+            yield _invocation_span(row)
+    for row in left:
+        yield _invocation_span(row)
+
+
+def _turn_span(turn: TurnRecord) -> _Span:
+    status = (
+        safe_cell(turn.error_code, "red", _NAME_LIMIT)
+        if turn.error_code is not None
+        else safe_cell(turn.finish_reason or "no finish reason", limit=_NAME_LIMIT)
+    )
+    note = Text(f"{turn.input_tokens} in, {turn.output_tokens} out", style="dim")
+    return _Span(turn.started_at, turn.ended_at, Text(f"turn {turn.number}"), status, note, "blue")
+
+
+def _invocation_span(row: ToolInvocationRecord) -> _Span:
+    label = Text("  ") + safe_cell(row.tool, limit=_NAME_LIMIT)
+    status = _status(row.status)
+    if row.error_code is not None:
+        status = status + Text(" ") + safe_cell(row.error_code, "red", _NAME_LIMIT)
+    note = Text(f"{row.effect.value}, {row.result_bytes} bytes, ", style="dim") + safe_cell(
+        row.decision, "dim"
+    )
+    for sign, value in ((" ← ", row.arguments_redacted), (" → ", row.result_redacted)):
+        if value is not None:
+            note = note + Text(sign) + safe_cell(_compact(value), limit=_JSON_LIMIT)
+    style = "yellow" if row.effect is not ToolEffect.READ_ONLY else "green"
+    return _Span(row.started_at, row.ended_at, label, status, note, style)
+
+
+def _print_messages(console: Console, messages: Sequence[MessageRecord], *, content: bool) -> None:
+    console.print()
+    if not messages:
+        console.print("No content is kept of this run.", highlight=False)
+        return
+    if not content:
+        console.print(f"{len(messages)} messages are kept; their content is not shown.", highlight=False)
+        return
+    console.print(Text("Messages", style="bold"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for message in messages:
+        parts = [
+            text
+            for text in (message.content, message.content_json, message.tool_calls, message.function_call)
+            if text
+        ]
+        table.add_row(
+            Text(f"turn {message.turn}", style="dim"),
+            safe_cell(message.role, "bold", _NAME_LIMIT),
+            safe_cell(" ".join(parts), limit=_CONTENT_LIMIT),
+        )
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _bar(span: _Span, begin: float, end: float) -> str:
+    """The span's place between begin and end; one that never ended runs on as dots."""
+    whole = max(end - begin, 1e-9)
+    first = min(max(int((span.started_at - begin) / whole * _BAR_CELLS), 0), _BAR_CELLS - 1)
+    if span.ended_at is None:
+        return " " * first + "·" * (_BAR_CELLS - first)
+    last = min(max(int((span.ended_at - begin) / whole * _BAR_CELLS), first + 1), _BAR_CELLS)
+    return (" " * first + "━" * (last - first)).ljust(_BAR_CELLS)
+
+
+def _end(run: RunRecord) -> Text:
+    if run.error_code is not None:
+        return safe_cell(run.error_code, "red", _NAME_LIMIT)
+    return safe_cell(run.finish_reason or "-", limit=_NAME_LIMIT)
+
+
+def _status(status: str) -> Text:
+    return safe_cell(status, _STATUS_STYLES.get(status, ""), _NAME_LIMIT)
+
+
+def _joined(untrusted: str, ours: str) -> Text:
+    return safe_cell(untrusted, limit=_NAME_LIMIT) + Text(f" ({ours})")
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(
+        value, ensure_ascii=False, separators=(",", ":"), default=lambda other: type(other).__name__
+    )
+
+
+def _moment(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a clock that was far out
+        return f"{seconds:g}"
+
+
+def _length(started_at: float, ended_at: float | None) -> str:
+    if ended_at is None:
+        return "open"
+    seconds = max(0.0, ended_at - started_at)
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,0 +1,76 @@
+"""Untrusted text on a terminal: shown, never obeyed.
+
+A model, a tool or a client chooses much of what these commands print: names, messages, error
+texts.  Escape sequences in it could rewrite what the operator has read, set the window's title or
+paste into the shell; bidirectional overrides could turn a line around; ``[link=…]`` is a command
+to rich.
+"""
+
+import unicodedata
+from typing import Final
+
+from rich.markup import escape
+from rich.text import Text
+
+__all__ = ["plain_text", "safe_cell", "safe_text"]
+
+DEFAULT_LIMIT: Final = 200
+
+_HIDDEN_CATEGORIES: Final = frozenset(
+    {
+        "Cc",  # control characters: C0, DEL, C1
+        "Cf",  # formats: bidirectional marks and overrides, zero-width ones, tags
+        "Cs",  # surrogates, which no terminal's encoding has
+        "Co",  # private use
+        "Cn",  # not assigned
+        "Zl",  # line separator
+        "Zp",  # paragraph separator
+    }
+)
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+_MOST_COMBINING: Final = 4
+
+
+def plain_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
+    """The text on one line with every character that does something written out (``\\x1b``).
+
+    A backslash is doubled, so that an escape can be told from the same letters in the text.  At
+    most ``limit`` characters of the text are shown, then an ellipsis.  For output that reads no
+    markup, such as an error line.
+    """
+    shown: list[str] = []
+    combining = 0
+    for character in text[:limit]:
+        # A few marks on a letter are a language, a pile of them covers other lines.
+        combining = combining + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        if combining > _MOST_COMBINING:
+            shown.append(_written_out(character))
+        elif character in _SHORT:
+            shown.append(_SHORT[character])
+        elif unicodedata.category(character) in _HIDDEN_CATEGORIES:
+            shown.append(_written_out(character))
+        else:
+            shown.append(character)
+    if len(text) > limit:
+        shown.append("…")
+    return "".join(shown)
+
+
+def safe_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
+    """Like :func:`plain_text`, and with rich's markup escaped: for a string that rich parses.
+
+    It may stand anywhere in markup, also right before a tag.
+    """
+    return escape(plain_text(text, limit))
+
+
+def safe_cell(text: str, style: str = "", limit: int = DEFAULT_LIMIT) -> Text:
+    """The text as a rich object of its own, with no markup and no ``:emoji:`` read in it."""
+    return Text(plain_text(text, limit), style=style)
+
+
+def _written_out(character: str) -> str:
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -1,0 +1,180 @@
+"""Runs as tables, time lines and JSON."""
+
+import io
+import json
+from dataclasses import replace
+from types import MappingProxyType
+
+from rich.console import Console
+
+from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.server.runs_view import detail_to_json, render_detail, render_list, run_to_json
+from proxy.store.base import RunDetail
+
+T0 = 1_760_000_000.0
+
+RUN = RunRecord(
+    id="run_0123456789abcdef",
+    request_id="req-1",
+    caller="open",
+    wire="chat",
+    model="gpt-4o-mini",
+    upstream="default",
+    stream=True,
+    status="completed",
+    started_at=T0,
+    ended_at=T0 + 4,
+    finish_reason="stop",
+    turns=2,
+    tool_calls=1,
+    input_tokens=200,
+    output_tokens=30,
+    total_tokens=230,
+    offered=("core__get_weather",),
+    withheld=MappingProxyType({"core__erase": "policy.allow"}),
+)
+TURNS = [
+    TurnRecord("r", 1, "up-1", "tool_calls", T0, T0 + 1, 100, 10, 110, 1),
+    TurnRecord("r", 2, "up-2", "stop", T0 + 3, T0 + 4, 100, 20, 120, 0),
+]
+CALL = ToolInvocationRecord(
+    id="inv_1",
+    run_id="r",
+    turn=1,
+    seq=0,
+    call_id="c1",
+    tool="core__get_weather",
+    provider="core",
+    spec_digest="sha256:00",
+    effect=ToolEffect.READ_ONLY,
+    decision="allow:core__*",
+    status="success",
+    started_at=T0 + 1,
+    ended_at=T0 + 3,
+    arguments_redacted={"city": "Wien"},
+    result_redacted={"celsius": 22},
+    result_bytes=80,
+)
+SECRET = MessageRecord("r", 1, 0, "tool", content="what the tool said to the model alone")
+DETAIL = RunDetail(RUN, TURNS, [SECRET], [CALL])
+EVIL = "\x1b]0;owned\x07[bold red]x[/][link=http://evil]\u202e"
+
+
+def _console() -> Console:
+    return Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
+
+
+def _text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_list_has_a_line_for_each_run() -> None:
+    """The whole id, when, how it ended and what it used are on one line each, in the order given."""
+    console = _console()
+    render_list(console, [RUN, replace(RUN, id="run_2", status="failed", error_code="upstream_error")])
+    head, first, second = _text(console).splitlines()
+    assert head.split()[:3] == ["run", "started", "(UTC)"]
+    assert first.split() == [
+        "run_0123456789abcdef", "2025-10-09", "08:53:20", "completed", "gpt-4o-mini", "open",
+        "2", "1", "230", "4.00", "s", "stop",
+    ]  # fmt: skip
+    assert "failed" in second
+    assert "upstream_error" in second
+
+
+def test_an_empty_list_says_so() -> None:
+    """No runs is a sentence, not an empty table."""
+    console = _console()
+    render_list(console, [])
+    assert _text(console) == "No runs.\n"
+
+
+def test_a_detail_draws_turns_and_tools_in_time() -> None:
+    """Each turn and each tool has a bar at its place, with offset, length, status and what it used."""
+    console = _console()
+    render_detail(console, DETAIL)
+    lines = [line for line in _text(console).splitlines() if line.lstrip().startswith("+")]
+    places = [(line.index("━"), line.count("━")) for line in lines]
+    begin = places[0][0]
+    assert [(first - begin, cells) for first, cells in places] == [(0, 8), (8, 16), (24, 8)]
+    assert "turn 1" in lines[0]
+    assert "tool_calls" in lines[0]
+    assert "100 in, 10 out" in lines[0]
+    assert lines[1].split()[:1] == ["+1.000"]
+    assert "2.00 s" in lines[1]
+    assert "core__get_weather success" in " ".join(lines[1].split())
+    assert '← {"city":"Wien"} → {"celsius":22}' in lines[1]
+
+
+def test_a_detail_names_tools_offered_and_withheld_by_which_rule() -> None:
+    """The tools a model saw, and the rule that withheld another, are told apart."""
+    console = _console()
+    render_detail(console, DETAIL)
+    lines = [line.split() for line in _text(console).splitlines()]
+    assert ["offered", "core__get_weather"] in lines
+    assert ["withheld", "core__erase", "policy.allow"] in lines
+
+
+def test_content_is_shown_only_where_asked_for() -> None:
+    """Rule R3: record and content are two things, in print and in JSON."""
+    for content in (False, True):
+        console = _console()
+        render_detail(console, DETAIL, content=content)
+        assert ("what the tool said" in _text(console)) is content
+        said = json.dumps(detail_to_json(DETAIL, content=content))
+        assert ("what the tool said" in said) is content
+    assert detail_to_json(DETAIL)["message_count"] == 1
+
+
+def test_what_never_ended_or_has_an_odd_clock_is_drawn_too() -> None:
+    """An interrupted tool runs on as dots; times that go backwards or are absurd break nothing."""
+    console = _console()
+    broken = replace(CALL, status="interrupted", ended_at=None, error_code="timeout", turn=7)
+    odd = replace(
+        TURNS[0], started_at=T0 - 50, ended_at=T0 - 60, finish_reason=None, error_code="upstream_broken"
+    )
+    absurd = replace(RUN, started_at=1e300, ended_at=None, status="running", finish_reason=None)
+    render_detail(console, RunDetail(replace(RUN, ended_at=None), [odd], [], [broken]))
+    render_list(console, [absurd])
+    text = _text(console)
+    assert "interrupted timeout" in text
+    assert "·" in text
+    assert "upstream_broken" in text
+    assert "No content is kept" in text
+    assert "1e+300" in text
+
+
+def test_hostile_names_reach_neither_terminal_nor_markup() -> None:
+    """Whatever clients, models and upstreams chose is printed with everything active written out."""
+    run = replace(
+        RUN, id=EVIL, request_id=EVIL, caller=EVIL, model=EVIL, upstream=EVIL, finish_reason=EVIL,
+        offered=(EVIL,), withheld={EVIL: EVIL},
+    )  # fmt: skip
+    turn = replace(TURNS[0], finish_reason=EVIL)
+    call = replace(CALL, tool=EVIL, decision=EVIL, arguments_redacted={EVIL: EVIL}, result_redacted=EVIL)
+    said = MessageRecord("r", 1, 0, EVIL, content=EVIL)
+    console = _console()
+    render_list(console, [run])
+    render_detail(console, RunDetail(run, [turn], [said], [call]), content=True)
+    text = _text(console)
+    for character in "\x1b\x07\u202e":
+        assert character not in text
+    assert "[bold red]" in text
+
+
+def test_the_json_is_plain_and_complete() -> None:
+    """Every field of the records comes back as JSON values under its own name."""
+    said = json.loads(json.dumps(detail_to_json(DETAIL, content=True)))
+    assert said["run"] == json.loads(json.dumps(run_to_json(RUN)))
+    assert said["run"]["withheld"] == {"core__erase": "policy.allow"}
+    assert said["run"]["offered"] == ["core__get_weather"]
+    assert said["run"]["duration_s"] == 4
+    assert [turn["number"] for turn in said["turns"]] == [1, 2]
+    assert said["invocations"][0]["effect"] == "read_only"
+    assert said["invocations"][0]["arguments_redacted"] == {"city": "Wien"}
+    assert set(said["messages"][0]) == {
+        "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
+        "tool_call_id", "name",
+    }  # fmt: skip
+    assert run_to_json(replace(RUN, ended_at=None))["duration_s"] is None
