@@ -11,11 +11,23 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.server.config import Config, Options, load_config
-from proxy.server.terminal import safe_text
+from proxy.server.terminal import plain_text, safe_cell
 
-__all__ = ["CONFIG_NAME", "config_path", "console", "load", "run_async", "say", "say_error", "text"]
+__all__ = [
+    "CONFIG_NAME",
+    "MAX_LINE",
+    "config_path",
+    "console",
+    "load",
+    "run_async",
+    "say",
+    "say_error",
+    "text",
+]
 
 CONFIG_NAME = "toolrelay.toml"
+MAX_LINE = 2000
+"""Characters of one printed line."""
 
 T = TypeVar("T")
 
@@ -54,7 +66,7 @@ def say(line: str) -> None:
 
 def say_error(message: str) -> None:
     """Print one line to standard error; what it quotes cannot move the cursor or add a line."""
-    print(f"toolrelay: {safe_text(message)}", file=sys.stderr, flush=True)
+    print(f"toolrelay: {plain_text(message, MAX_LINE)}", file=sys.stderr, flush=True)
 
 
 def console() -> Console:
@@ -65,4 +77,4 @@ def console() -> Console:
 
 def text(value: object, style: str = "") -> Text:
     """Untrusted text for a table: no markup, no control characters."""
-    return Text(safe_text(str(value)), style=style)
+    return safe_cell(str(value), style, MAX_LINE)

@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from proxy.commands.common import say
+from proxy.commands.common import MAX_LINE, say
 from proxy.commands.serve import start_logging
 from proxy.commands.server import address_of, bind, run_server
 from proxy.server.app import Overrides, create_app
 from proxy.server.config import Config
 from proxy.server.settings import LogConfig, PolicyConfig, ServerConfig, StoreConfig, UpstreamConfig
-from proxy.server.terminal import safe_text
+from proxy.server.terminal import plain_text
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.upstreams.replay import packaged_fixtures
@@ -129,16 +129,11 @@ def show_event(kind: str, data: Mapping[str, Any]) -> str:
     """One thing that happened in a run as one line for the terminal; empty for what is not shown."""
     match kind:
         case "run_started":
-            line = f"{_run(data)} asked: {data.get('request', '')}"
-        case "tool_started":
-            line = f"{_run(data)}   calls {data.get('name')} {_compact(data.get('arguments_redacted'))}"
+            line = f"{_run(data)} asked: {data.get('preview', '')}"
         case "tool_finished":
-            outcome = (
-                _compact(data.get("result_redacted"))
-                if data.get("ok")
-                else f"failed: {data.get('error_code')}"
-            )
-            line = f"{_run(data)}   {data.get('name')} -> {outcome} ({_whole(data.get('ms'))} ms)"
+            outcome = _compact(data.get("result_redacted")) if data.get("ok") else str(data.get("error_code"))
+            arguments = _compact(data.get("arguments_redacted"))
+            line = f"{_run(data)}   {data.get('name')} {arguments} -> {outcome} ({_whole(data.get('ms'))} ms)"
         case "run_finished":
             line = (
                 f"{_run(data)} {data.get('status')}: {_whole(data.get('turns'))} turns, "
@@ -146,7 +141,7 @@ def show_event(kind: str, data: Mapping[str, Any]) -> str:
             )
         case _:
             return ""
-    return safe_text(line)
+    return plain_text(line, MAX_LINE)
 
 
 def _run(data: Mapping[str, Any]) -> str:

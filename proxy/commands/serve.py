@@ -3,12 +3,12 @@
 import os
 
 from proxy.commands.check import CheckedServices, withheld_lines
-from proxy.commands.common import say, say_error
+from proxy.commands.common import MAX_LINE, say, say_error
 from proxy.commands.server import address_of, bind, find_unreachable, run_server
 from proxy.server.app import SERVICES, Overrides, create_app
 from proxy.server.config import Config
 from proxy.server.telemetry import configure_logging
-from proxy.server.terminal import safe_text
+from proxy.server.terminal import plain_text
 
 __all__ = ["banner", "serve", "start_logging"]
 
@@ -59,7 +59,7 @@ def banner(config: Config, services: CheckedServices, address: str) -> list[str]
         lines.append(f"tools allowed: {', '.join(allowed) or 'none'}")
     lines.extend(withheld_lines(config, services))
     lines.append(f"record: {config.store.url}")
-    return [safe_text(line) for line in lines]
+    return [plain_text(line, MAX_LINE) for line in lines]
 
 
 async def _warn_of_upstreams(config: Config) -> None:

@@ -11,7 +11,7 @@ from proxy.events import ToolCall
 from proxy.records import RunRecord
 from proxy.server.app import create_services
 from proxy.server.config import Config
-from proxy.server.terminal import safe_text
+from proxy.server.terminal import plain_text
 from proxy.tools.ledger import RunContext
 
 __all__ = ["call_tool", "list_tools"]
@@ -74,7 +74,15 @@ async def call_tool(config: Config, name: str, arguments: str) -> bool:
     finally:
         await services.aclose()
     if result.ok:
-        say(safe_text(result.content))
+        say(_shown(result.content))
     else:
         say_error(f"{name}: {result.error_code}: {result.safe_message or result.content}")
     return result.ok
+
+
+def _shown(content: str) -> str:
+    """A result as JSON in ASCII, which pipes and terminals both take; other text with marks escaped."""
+    try:
+        return json.dumps(json.loads(content))
+    except ValueError:
+        return plain_text(content, len(content))

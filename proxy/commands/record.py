@@ -1,0 +1,36 @@
+"""``toolrelay record``: the server as usual, with every exchange of its upstreams saved as a fixture."""
+
+import asyncio
+from pathlib import Path
+
+from proxy.commands.common import say
+from proxy.commands.serve import serve
+from proxy.errors import ConfigError
+from proxy.server.app import Overrides
+from proxy.server.config import Config
+from proxy.upstreams.base import Upstream
+from proxy.upstreams.record import RecordingUpstream
+
+__all__ = ["record"]
+
+
+async def record(config: Config, out: Path) -> None:
+    """Serve until told to stop, and write what the upstreams were asked and answered below ``out``."""
+    folder = await asyncio.to_thread(_private_folder, out)
+    say(f"recording to {folder}; it will hold what people ask and models answer")
+    secrets = config.secrets()
+
+    def recorded(upstream: Upstream) -> Upstream:
+        return RecordingUpstream(upstream, folder, secrets=secrets)
+
+    await serve(config, Overrides(wrap_upstream=recorded))
+
+
+def _private_folder(out: Path) -> Path:
+    try:
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            "--out", f"{out} cannot be made a folder: {error.strerror}", "Name another"
+        ) from None
+    return out.absolute()
