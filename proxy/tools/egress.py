@@ -31,8 +31,19 @@ _RETRIED = frozenset({429, 503})
 _MAX_REDIRECTS = 3
 _MAX_WAIT_S = 2.0
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052; its local-use sibling is refused as a whole.
-# A public address that answers cloud machines with their own credentials (Azure's wire server).
-_METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
+# What ``is_global`` lets through, in some version of Python or in all of them: Azure's metadata
+# server, IETF protocol assignments (Oracle's metadata server is one), 6to4 relays, local-use NAT64
+# and site-local addresses.
+_REFUSED = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "64:ff9b:1::/48",
+        "fec0::/10",
+    )
+)
 
 
 class HttpFailure(ToolFailure):
@@ -70,7 +81,7 @@ def _is_plainly_public(address: _IPAddress) -> bool:
         and not address.is_multicast
         and not address.is_reserved
         and not address.is_unspecified
-        and address not in _METADATA
+        and not any(address in network for network in _REFUSED if network.version == address.version)
     ) or address in _NAT64
 
 

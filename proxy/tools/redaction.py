@@ -31,6 +31,8 @@ def redact_output(value: Any, redaction: Redaction) -> Any:
     An element of a list is reached only through ``*``.  A path that names a whole object or list
     shows all of it.  Text or a number as the whole output is shown only by ``("*",)``.
     """
+    if not redaction.output:
+        return None
     if "*" in redaction.output:
         return bounded(value)
     shown = _pick(value, _tree(redaction.output), 0)

@@ -1,0 +1,263 @@
+"""The curated tools of provider ``core``: their wire schemas and what they answer."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import orjson
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.errors import ConfigError, ToolFailure
+from proxy.toolbox.clock import FixedClock, SystemClock
+from proxy.toolbox.core import core_provider
+from proxy.toolbox.recorded import RecordedHttpClient
+from proxy.toolbox.weather import WEATHER_WORDS
+from proxy.tools.egress import EgressPool
+from proxy.tools.provider import ArgumentsInvalid, CallContext
+from proxy.tools.spec import ToolEffect
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "demo" / "http"
+AT = FixedClock(datetime.fromisoformat("2026-11-21T14:05:00.123456+01:00"))
+
+
+class Answers:
+    """An HTTP client that gives prepared bodies and remembers what was asked."""
+
+    def __init__(self, *bodies: Any) -> None:
+        self.bodies = list(bodies)
+        self.asked: list[tuple[str, Any]] = []
+
+    def client(self, hosts: Any) -> "Answers":
+        """Itself."""
+        return self
+
+    async def get_json(self, url: str, params: Any = None) -> Any:
+        """The next body."""
+        self.asked.append((url, params))
+        return self.bodies.pop(0)
+
+
+async def use(name: str, arguments: dict[str, Any], http: Any = None, clock: Any = AT) -> Any:
+    """Run one tool of a fresh provider."""
+    provider = core_provider(clock, http or Answers().client)
+    spec = {spec.name: spec for spec in await provider.list_tools()}[f"core__{name}"]
+    return await provider.call_tool(spec, spec.validate(arguments), CallContext("r", "i", "c", "k"))
+
+
+async def test_wire_schemas_are_those_that_were_recorded():
+    """Rule T8: both tools' definitions are exactly those that a real model was recorded with."""
+    provider = core_provider(AT, Answers().client)
+    tools = {spec.name: spec for spec in await provider.list_tools()}
+    assert {name: (spec.description, spec.parameters) for name, spec in tools.items()} == {
+        "core__get_current_time": (
+            "Get the current date and time in a time zone",
+            {
+                "type": "object",
+                "properties": {
+                    "timezone": {"type": "string", "description": "IANA time zone, e.g. Europe/Berlin"}
+                },
+                "required": ["timezone"],
+                "additionalProperties": False,
+            },
+        ),
+        "core__get_weather": (
+            "Get the current weather for a city",
+            {
+                "type": "object",
+                "properties": {"location": {"type": "string", "description": "City name"}},
+                "required": ["location"],
+                "additionalProperties": False,
+            },
+        ),
+    }
+    for spec in tools.values():
+        assert spec.effect is ToolEffect.READ_ONLY
+        assert not spec.egress
+        assert json.dumps(spec.parameters).startswith('{"type": "object", "properties": ')
+
+
+async def test_current_time():
+    """Rule T6: the time comes from the clock that was handed over, to the second, in the zone asked for."""
+    assert await use("get_current_time", {"timezone": "Europe/Berlin"}) == {
+        "timezone": "Europe/Berlin",
+        "iso": "2026-11-21T14:05:00+01:00",
+    }
+    assert (await use("get_current_time", {"timezone": "UTC"}))["iso"] == "2026-11-21T13:05:00+00:00"
+    assert (await use("get_current_time", {"timezone": "Asia/Kathmandu"}))["iso"].endswith("+05:45")
+
+
+@pytest.mark.parametrize(
+    "zone", ["Mars/Base", "", "../../etc/passwd", "/etc/localtime", "Europe", "x" * 5000, "\0"]
+)
+async def test_unknown_time_zone(zone):
+    """Rule T3: a zone that does not exist is a failure that helps and quotes nothing."""
+    with pytest.raises(ToolFailure, match="Europe/Berlin") as caught:
+        await use("get_current_time", {"timezone": zone})
+    assert caught.value.code == "invalid_arguments"
+    assert len(zone) < 2 or zone == "Europe" or zone not in caught.value.message
+
+
+@given(st.text(max_size=80))
+async def test_any_time_zone_text(zone):
+    """Any text is a zone or a ToolFailure, never another exception."""
+    try:
+        result = await use("get_current_time", {"timezone": zone})
+    except ToolFailure as failure:
+        result = {"timezone": failure.code, "iso": failure.message}
+    assert result["timezone"] == "invalid_arguments" or result["iso"].startswith("2026-11-2")
+
+
+def test_clocks():
+    """The system's clock is aware and moves on; a fixed one needs a zone and stands still."""
+    assert abs((SystemClock().now(UTC) - datetime.now(UTC)).total_seconds()) < 60
+    assert AT.now(ZoneInfo("Europe/Berlin")).isoformat() == "2026-11-21T14:05:00.123456+01:00"
+    with pytest.raises(ValueError, match="zone"):
+        FixedClock(datetime(2026, 11, 21))
+
+
+PLACE = {"results": [{"name": "Rome", "latitude": 41.9, "longitude": 12.5, "country": "Italy"}]}
+
+
+def forecast(temperature: Any = 19.0, code: Any = 2) -> dict[str, Any]:
+    """A forecast body."""
+    return {
+        "current_units": {"temperature_2m": "°C"},
+        "current": {"temperature_2m": temperature, "weather_code": code},
+    }
+
+
+async def test_weather_asks_twice():
+    """The place is looked up first, then its weather, with the documented parameters."""
+    http = Answers(PLACE, forecast())
+    result = await use("get_weather", {"location": " Rome "}, http.client)
+    assert result == {"location": "Rome", "temperature_c": 19.0, "conditions": "partly cloudy"}
+    assert http.asked == [
+        (
+            "https://geocoding-api.open-meteo.com/v1/search",
+            {"name": "Rome", "count": 1, "language": "en", "format": "json"},
+        ),
+        (
+            "https://api.open-meteo.com/v1/forecast",
+            {"latitude": 41.9, "longitude": 12.5, "current": "temperature_2m,weather_code"},
+        ),
+    ]
+
+
+@pytest.mark.parametrize("body", [{"generationtime_ms": 0.4}, {"results": []}])
+async def test_unknown_place_is_a_result(body):
+    """A place that nobody knows is a result that says so, and no forecast is asked."""
+    http = Answers(body)
+    result = await use("get_weather", {"location": "Nowhereville"}, http.client)
+    assert result["found"] is False
+    assert "no place" in result["message"]
+    assert len(http.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        (None,),
+        ([],),
+        ({"results": "s3cret"},),
+        ({"results": [{"name": "Rome", "latitude": 91, "longitude": 0}]},),
+        ({"results": [{"name": "x" * 5000, "latitude": 1, "longitude": 0}]},),
+        (PLACE, {"error": True, "reason": "s3cret"}),
+        (PLACE, forecast(temperature="s3cret")),
+        (PLACE, forecast(temperature=float("nan"))),
+        (PLACE, forecast(temperature=9999)),
+        (PLACE, forecast(code=-1)),
+    ],
+)
+async def test_upstream_body_is_untrusted(bodies):
+    """An answer that is not of the documented form is a failure that quotes none of it."""
+    with pytest.raises(ToolFailure, match="not understood") as caught:
+        await use("get_weather", {"location": "Rome"}, Answers(*bodies).client)
+    assert "s3cret" not in caught.value.message
+
+
+@pytest.mark.parametrize("location", ["", "   ", "x" * 201])
+async def test_location_must_be_a_name(location):
+    """Nothing is asked for a location that can be no name."""
+    http = Answers()
+    with pytest.raises(ToolFailure):
+        await use("get_weather", {"location": location}, http.client)
+    assert http.asked == []
+
+
+async def test_arguments_are_strict():
+    """Rule T3: extra fields and wrong types are refused."""
+    for arguments in ({}, {"location": 1}, {"location": "Rome", "units": "f"}):
+        with pytest.raises(ArgumentsInvalid):
+            await use("get_weather", arguments)
+
+
+async def test_every_documented_code_has_words():
+    """Each WMO code that Open-Meteo documents has words of its own, and another one is said to be unknown."""
+    assert len(set(WEATHER_WORDS.values())) == len(WEATHER_WORDS) == 28
+    result = await use("get_weather", {"location": "Rome"}, Answers(PLACE, forecast(code=42)).client)
+    assert result["conditions"] == "unknown conditions"
+
+
+async def test_recorded_answers():
+    """The demo's recorded bodies give the very result that the recorded conversation has."""
+    recorded = RecordedHttpClient(FIXTURES)
+    for name in ("Berlin", "berlin"):
+        assert await use("get_weather", {"location": name}, recorded.client) == {
+            "location": "Berlin",
+            "temperature_c": 7.4,
+            "conditions": "light rain",
+        }
+
+
+async def test_recorded_miss_names_the_url():
+    """What was not recorded is a failure that names the URL and not the arguments."""
+    with pytest.raises(ToolFailure, match=r"https://geocoding-api\.open-meteo\.com/v1/search") as caught:
+        await use("get_weather", {"location": "Zqville"}, RecordedHttpClient(FIXTURES).client)
+    assert "Zqville" not in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"url": 1, "params": [], "body": 1}'])
+def test_recorded_folder_is_checked(tmp_path, text):
+    """A folder without exchanges, or with a broken one, stops the start."""
+    with pytest.raises(ConfigError, match="holds no recorded"):
+        RecordedHttpClient(tmp_path)
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ConfigError, match="is not a recorded"):
+        RecordedHttpClient(tmp_path)
+
+
+async def test_weather_over_real_http():
+    """The same bodies over a real socket, through the guarded client, with the addresses as a setting."""
+    hits: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        hits.append(request.path_qs)
+        name = "geocoding" if request.path == "/geo" else "forecast"
+        exchange = orjson.loads((FIXTURES / f"{name}-berlin.json").read_bytes())
+        assert dict(request.query) == {key: str(value) for key, value in exchange["params"].items()}
+        return web.json_response(exchange["body"])
+
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", answer)
+    server = TestServer(app)
+    await server.start_server()
+    pool = EgressPool(allowed_networks=("127.0.0.0/8",), schemes=("http",))
+    provider = core_provider(
+        AT, pool.client, geocoding_url=str(server.make_url("/geo")), forecast_url=str(server.make_url("/now"))
+    )
+    spec = next(spec for spec in await provider.list_tools() if spec.name == "core__get_weather")
+    try:
+        result = await provider.call_tool(
+            spec, spec.validate({"location": "Berlin"}), CallContext("r", "i", "c", "k")
+        )
+    finally:
+        await pool.aclose()
+        await server.close()
+    assert result == {"location": "Berlin", "temperature_c": 7.4, "conditions": "light rain"}
+    assert len(hits) == 2

@@ -1,0 +1,83 @@
+"""What the tests of the runner share: a log that remembers, a clock, and a quick way to a runner."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, tzinfo
+from typing import Any
+
+import pytest
+
+from proxy.errors import StoreUnavailable
+from proxy.events import ToolCall
+from proxy.records import ToolInvocationRecord
+from proxy.tools.capabilities import Capabilities
+from proxy.tools.function import FunctionProvider
+from proxy.tools.ledger import RunContext
+from proxy.tools.policy import Policy
+from proxy.tools.registry import Registry
+from proxy.tools.runner import Runner
+
+
+class MemoryLog:
+    """An InvocationLog that keeps every write in order."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[ToolInvocationRecord, bool]] = []
+        self.closed: list[ToolInvocationRecord] = []
+        self.broken = False
+
+    async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
+        """Keep an opened row, or fail as a locked database does."""
+        if self.broken:
+            raise StoreUnavailable("locked")
+        self.opened.append((record, durable))
+
+    def close_invocation(self, record: ToolInvocationRecord) -> None:
+        """Keep a closed row."""
+        self.closed.append(record)
+
+
+class StillClock:
+    """A clock that stands still."""
+
+    def now(self, tz: tzinfo) -> datetime:
+        """2026-11-21 13:05 UTC in the zone asked for."""
+        return datetime.fromisoformat("2026-11-21T13:05:00+00:00").astimezone(tz)
+
+
+MakeRunner = Callable[..., Awaitable[Runner]]
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    """An empty log."""
+    return MemoryLog()
+
+
+@pytest.fixture
+def make_runner(log: MemoryLog) -> MakeRunner:
+    """Makes a runner over functions, in a provider named ``t``, all allowed unless told otherwise."""
+
+    async def make(
+        functions: Sequence[Any], *, policy: Policy | None = None, limiter: Any = None, **options: Any
+    ) -> Runner:
+        provider = FunctionProvider("t", functions, Capabilities(clock=StillClock()))
+        registry = await Registry.load([provider])
+        return Runner(registry, policy or Policy(allow=("*",)), log, limiter, StillClock(), **options)
+
+    return make
+
+
+@pytest.fixture
+def context() -> RunContext:
+    """A fresh run's first turn."""
+    return RunContext("run_1", 1, "open", request_id="req_1")
+
+
+@pytest.fixture
+def call() -> Callable[..., ToolCall]:
+    """Makes a call of a tool of provider ``t``."""
+
+    def make(name: str, arguments: str = "{}", seq: int = 0) -> ToolCall:
+        return ToolCall(f"call_{seq}", f"t__{name}", arguments, seq)
+
+    return make

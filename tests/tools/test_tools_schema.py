@@ -1,0 +1,229 @@
+"""Schemas: what goes on the wire, what is refused, strict mode; rule T8."""
+
+import datetime
+import json
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from proxy.errors import ConfigError
+from proxy.records import ToolEffect
+from proxy.tools.schema import (
+    check_private_paths,
+    check_schema,
+    derive_schema,
+    property_names,
+    spec_digest,
+    to_strict,
+)
+
+
+class Cabin(Enum):
+    """Where to sit."""
+
+    ECONOMY = "economy"
+    FIRST = "first"
+
+
+class Slice(BaseModel):
+    """One leg."""
+
+    title: Annotated[str, Field(description="A field that is called title")]
+    day: datetime.date
+
+
+class Search(BaseModel):
+    """A search."""
+
+    slices: list[Slice]
+    cabin: Cabin = Cabin.ECONOMY
+    adults: Annotated[int, Field(ge=1, le=9)] = 1
+    note: str | None = None
+    extra: dict[str, int] = {}
+
+
+def schema_of(model: Any) -> dict[str, Any]:
+    """The wire schema of a model."""
+    return derive_schema(TypeAdapter(model), "tool t__x")
+
+
+def test_derived_schema_is_exact():
+    """Rule T8: the wire schema is the model's: no titles, objects closed, $defs, enums and defaults kept."""
+    assert schema_of(Search) == {
+        "type": "object",
+        "properties": {
+            "slices": {"type": "array", "items": {"$ref": "#/$defs/Slice"}},
+            "cabin": {"$ref": "#/$defs/Cabin", "default": "economy"},
+            "adults": {"type": "integer", "default": 1, "maximum": 9, "minimum": 1},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+            "extra": {"type": "object", "additionalProperties": {"type": "integer"}, "default": {}},
+        },
+        "required": ["slices"],
+        "additionalProperties": False,
+        "$defs": {
+            "Cabin": {"type": "string", "description": "Where to sit.", "enum": ["economy", "first"]},
+            "Slice": {
+                "type": "object",
+                "description": "One leg.",
+                "properties": {
+                    "title": {"type": "string", "description": "A field that is called title"},
+                    "day": {"type": "string", "format": "date"},
+                },
+                "required": ["title", "day"],
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+def test_derived_schema_is_byte_stable():
+    """Rule T7: the same model gives the same bytes every time, so that prompt caches hold."""
+    assert json.dumps(schema_of(Search)) == json.dumps(schema_of(Search))
+    assert list(schema_of(Search)) == ["type", "properties", "required", "additionalProperties", "$defs"]
+
+
+def test_model_that_takes_extra_fields_is_refused():
+    """Rule T3: a model that lets unknown fields in cannot be a tool's arguments."""
+
+    class Open(BaseModel):
+        model_config = ConfigDict(extra="allow")
+        a: int
+
+    class Outer(BaseModel):
+        inner: Open
+
+    with pytest.raises(ConfigError, match=r"parameters.\$defs.Open: a model that takes extra fields"):
+        schema_of(Outer)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ([], "parameters: must be a dict"),
+        ({}, "parameters.type: must be"),
+        ({"type": "array"}, "parameters.type: must be"),
+        ({"type": "object", "oneOf": []}, "parameters.oneOf: no provider"),
+        (
+            {"type": "object", "properties": {"a": {"type": "objekt"}}},
+            "parameters.properties.a.type: is not valid",
+        ),
+        ({"type": "object", "properties": {"a": {"const": (1,)}}}, "parameters.properties.a.const: tuple"),
+        ({"type": "object", "properties": {1: {}}}, "parameters.properties: a key is not text"),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/B"}}},
+            r"parameters.properties.a.\$ref: refers",
+        ),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "http://x/y"}}},
+            r"properties.a.\$ref: only references",
+        ),
+        ({"type": "object", "minimum": float("nan")}, "parameters: cannot be written"),
+        ({"type": "object", "description": "x" * 70000}, "parameters: larger than"),
+    ],
+)
+def test_schema_that_no_wire_takes_is_refused(schema, fault):
+    """Rule T8: a schema that a wire cannot take is refused with the path of the fault."""
+    with pytest.raises(ConfigError, match=fault) as caught:
+        check_schema(schema, "tool t__x")
+    assert caught.value.setting == "tool t__x"
+
+
+def test_schema_that_nests_too_deeply_is_refused():
+    """Rule T8: depth is bounded, also that of a schema which contains itself."""
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    schema["properties"]["a"] = schema
+    with pytest.raises(ConfigError, match="nested deeper"):
+        check_schema(schema, "tool t__x")
+
+
+def test_recursive_reference_is_taken():
+    """A schema that refers to itself is good JSON Schema and passes."""
+
+    class Node(BaseModel):
+        children: list["Node"] = []
+
+    class Tree(BaseModel):
+        root: Node
+
+    check_schema(schema_of(Tree), "tool t__x")
+    assert property_names(schema_of(Tree)) == {"root", "children"}
+
+
+def test_strict_closes_and_requires_everything():
+    """Rule T8: strict mode has every object closed, every field required, and no default."""
+
+    class Cat(BaseModel):
+        kind: Literal["cat"]
+
+    class Dog(BaseModel):
+        kind: Literal["dog"]
+
+    class Wanted(BaseModel):
+        pet: Annotated[Cat | Dog, Field(discriminator="kind", description="Which")]
+        cabin: Annotated[Cabin, Field(description="Seat")]
+        note: str | None = None
+
+    strict = to_strict(schema_of(Wanted), "tool t__x")
+    assert strict["required"] == ["pet", "cabin", "note"]
+    assert strict["properties"]["note"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    assert strict["properties"]["cabin"] == {
+        "type": "string",
+        "description": "Seat",
+        "enum": ["economy", "first"],
+    }
+    assert strict["properties"]["pet"] == {
+        "description": "Which",
+        "anyOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+    }
+    assert "default" not in json.dumps(strict)
+    assert to_strict(strict, "tool t__x") == strict
+    check_schema(strict, "tool t__x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"a": {"type": "integer", "default": 1}}, "parameters.properties.a: strict mode requires"),
+        (
+            {"a": {"type": "object", "additionalProperties": {"type": "integer"}}},
+            "parameters.properties.a.additionalProperties: strict mode takes no open object",
+        ),
+        (
+            {"a": {"type": "array", "items": {"not": {}}}},
+            "parameters.properties.a.items.not: strict mode has no",
+        ),
+        ({"a": True}, "parameters.properties.a: strict mode needs a schema"),
+    ],
+)
+def test_strict_refuses_with_the_path(fields, fault):
+    """Rule T8: what strict mode cannot say is refused with its path."""
+    required = [] if "default" in json.dumps(fields) else ["a"]
+    schema = {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+    with pytest.raises(ConfigError, match=fault):
+        to_strict(schema, "tool t__x")
+
+
+def test_private_paths_must_exist():
+    """Rule T4: a private argument that no field has is a typing error, and refused at start."""
+    schema = schema_of(Search)
+    check_private_paths(schema, ("note", "slices.*.day", "slices", "extra.anything", "*"), "tool t__x")
+    for path in ("nots", "slices.day", "slices.*.days", "note.a"):
+        with pytest.raises(ConfigError, match="is not in the schema"):
+            check_private_paths(schema, (path,), "tool t__x")
+
+
+def test_digest_follows_the_contract():
+    """Rule T9: name, description, schema and effect make the digest; the order of keys does not."""
+    base = ("t__x", "Say it", {"type": "object", "properties": {}}, ToolEffect.READ_ONLY)
+    digest = spec_digest(*base)
+    assert len(digest) == 64
+    assert digest == spec_digest("t__x", "Say it", {"properties": {}, "type": "object"}, ToolEffect.READ_ONLY)
+    others = [
+        spec_digest("t__y", *base[1:]),
+        spec_digest("t__x", "Say so", *base[2:]),
+        spec_digest("t__x", "Say it", {"type": "object"}, ToolEffect.READ_ONLY),
+        spec_digest(*base[:3], ToolEffect.STATE_CHANGE),
+    ]
+    assert len({digest, *others}) == 5

@@ -1,0 +1,140 @@
+"""Validation of arguments: strict, and in words that repeat nothing; rule T3."""
+
+import datetime
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, field_validator, model_validator
+
+from proxy.tools.provider import ArgumentsInvalid
+from proxy.tools.schema import derive_schema
+from proxy.tools.validation import ModelValidator, SchemaValidator
+
+
+class Leg(BaseModel):
+    """A leg."""
+
+    day: datetime.date
+
+
+class Trip(BaseModel):
+    """A trip."""
+
+    legs: list[Leg] = []
+    seats: Annotated[int, Field(ge=1)] = 1
+    price: float = 0.0
+    share: tuple[int, int] | None = None
+    names: dict[str, int] = {}
+    by_name: Annotated[str, Field(alias="byName")] = ""
+
+    @field_validator("price")
+    @classmethod
+    def no_cents(cls, value: float) -> float:
+        """A rule of the author's own."""
+        if value != int(value):
+            raise ValueError("whole units only")
+        return value
+
+    @model_validator(mode="after")
+    def quoting(self) -> "Trip":
+        """A careless rule that quotes its input."""
+        if self.by_name:
+            raise ValueError(f"unknown: {self.by_name}")
+        return self
+
+
+def validator(model: Any) -> ModelValidator:
+    """A validator of one model."""
+    adapter = TypeAdapter(model)
+    return ModelValidator(adapter, derive_schema(adapter, "tool t__x"))
+
+
+def problems(validate: Any, arguments: dict[str, Any]) -> tuple[str, ...]:
+    """What is wrong with the arguments."""
+    with pytest.raises(ArgumentsInvalid) as caught:
+        validate(arguments)
+    return caught.value.problems
+
+
+def test_json_strictness():
+    """JSON mode is strict about kinds and reads what JSON can only say as text or list."""
+    trip = validator(Trip)({"legs": [{"day": "2026-11-21"}], "share": [1, 2], "price": 3})
+    assert trip.legs[0].day == datetime.date(2026, 11, 21)
+    assert trip.share == (1, 2)
+    assert trip.price == 3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"seats": "2"}, ("seats: Input should be a valid integer",)),
+        ({"seats": 0}, ("seats: Input should be greater than or equal to 1",)),
+        ({"seats": True}, ("seats: Input should be a valid integer",)),
+        ({"legs": [{"day": "2026-11-21"}, {}]}, ("legs[1].day: is required",)),
+        ({"legs": [{"day": "2026-13-91"}]}, ("legs[0].day: is not valid",)),
+        ({"legs": [{"day": "2026-11-21", "xyzzy": 1}]}, ("legs[0]: an unknown field",)),
+        ({"names": {"xyzzy": "1"}}, ("names: Input should be a valid integer",)),
+        ({"price": 1.5}, ("price: whole units only",)),
+        ({"byName": "xyzzy"}, ("the arguments: is not valid",)),
+        (
+            {"seats": "a", "price": "b"},
+            ("seats: Input should be a valid integer", "price: Input should be a valid number"),
+        ),
+    ],
+)
+def test_problems_name_field_and_fault(arguments, expected):
+    """Rule T3: each problem names the field and its fault, never a key or value the model made up."""
+    assert problems(validator(Trip), arguments) == expected
+
+
+def test_unknown_field_is_refused_with_the_known_ones():
+    """Rule T3: an unknown field at the top is refused, and the model is told which there are."""
+    (problem,) = problems(validator(Trip), {"xyzzy": 1})
+    assert problem == "the arguments: an unknown field; it takes legs, seats, price, share, names, byName"
+
+
+def test_only_the_name_in_the_schema_is_taken():
+    """Rule T4: another spelling of a field, which redaction would not know, is an unknown field."""
+
+    class Login(BaseModel):
+        pin: Annotated[str, Field(validation_alias=AliasChoices("pin", "code"))]
+
+    assert validator(Login)({"pin": "1"}).pin == "1"
+    assert problems(validator(Login), {"code": "1"})[0].startswith("the arguments: an unknown field")
+    assert problems(validator(Trip), {"by_name": "1"})[0].startswith("the arguments: an unknown field")
+
+
+def test_problems_are_few():
+    """However many faults there are, the model reads the first eight and how many more."""
+    found = problems(validator(Trip), {"legs": [{"day": 1.5, str(n): 1} for n in range(50)]})
+    assert len(found) == 9
+    assert found[-1] == "and 92 more"
+
+
+def test_verbatim_schema_validation():
+    """Rule T8: arguments of a tool with its own schema are held to exactly that schema."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 5},
+            "days": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    validate = SchemaValidator(schema)
+    assert validate({"city": "Bonn", "days": [1]}) == {"city": "Bonn", "days": [1]}
+    assert problems(validate, {}) == ('the arguments: does not meet "required" ["city"]',)
+    assert problems(validate, {"city": "xyzzyx"}) == ('city: does not meet "maxLength" 5',)
+    assert problems(validate, {"city": 1, "xyzzy": 2}) == (
+        'city: does not meet "type" "string"',
+        "the arguments: an unknown field",
+    )
+    assert problems(validate, {"city": "Bonn", "days": [1, 0]}) == ('days[1]: does not meet "minimum" 1',)
+    assert len(problems(validate, {"city": "Bonn", "days": [0] * 50})) == 9
+
+
+def test_verbatim_schema_with_huge_numbers():
+    """Whole numbers of any size are validated, not a crash."""
+    validate = SchemaValidator({"type": "object", "properties": {"n": {"type": "integer"}}})
+    assert validate({"n": 2**200}) == {"n": 2**200}
