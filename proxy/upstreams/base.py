@@ -37,7 +37,11 @@ class UpstreamResponse(Protocol):
 
     @property
     def headers(self) -> Headers:
-        """End-to-end headers only; hop-by-hop ones, cookies and framing are gone."""
+        """End-to-end headers in order; hop-by-hop ones and cookies are gone.
+
+        ``Content-Length`` and ``Content-Encoding`` are there only where they are true of what
+        :meth:`chunks` gives.
+        """
         ...
 
     @property

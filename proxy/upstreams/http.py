@@ -119,8 +119,9 @@ class HttpUpstream:
             except aiohttp.ClientConnectionError as exc:
                 if attempt.body_error is not None:
                     raise attempt.body_error from None
-                # The upstream may close an idle connection in the very moment it is reused.
-                if attempt.received or not attempt.reused or not can_repeat or fresh:
+                # The upstream may close an idle connection in the very moment it is reused.  The
+                # second attempt gets a new connection, so there is no third.
+                if attempt.received or not attempt.reused or not can_repeat:
                     raise self._lost(attempt) from exc
                 fresh = True
             except (aiohttp.ClientError, ValueError) as exc:

@@ -55,6 +55,14 @@ def test_decoding_does_not_depend_on_the_cuts(case: str, sizes: list[int]) -> No
     assert got == EVENTS
 
 
+def test_nothing_that_could_be_decoded_waits_for_more() -> None:
+    """After each read all is given out that its bytes stand for, also what the decoder held back."""
+    packed = gzip.compress(b"a" * 300_000)
+    for size in range(len(packed)):
+        given_out = sum(len(piece) for piece in Inflater("gzip").feed(packed[:size]))
+        assert given_out == len(zlib.decompressobj(31).decompress(packed[:size]))
+
+
 def test_a_body_without_a_byte_is_complete_and_half_a_body_is_not() -> None:
     """An empty coded body ends well, a cut one does not."""
     Inflater("gzip").finish()

@@ -243,13 +243,16 @@ async def test_redirects_cookies_and_codings_are_left_alone() -> None:
     """A redirect is an answer, a cookie is not sent back, a JSON body keeps its coding and length."""
     moved: list[Step] = [head("Location: /v2", "Set-Cookie: a=b", "Content-Length: 0", status="307 T"), KEEP]
     coded = whole(b"not really gzip", "Content-Encoding: gzip")
-    async with RawUpstream(moved, coded) as raw, client(raw) as upstream:
+    async with RawUpstream(moved, coded) as raw:
+        # By name, because cookie jars keep nothing for an address.
+        upstream = HttpUpstream("main", f"http://localhost:{raw.port}/v1", KEY)
         first = await upstream.open(post())
         assert (first.status, await first.read(1)) == (307, b"")
         second = await upstream.open(post())
         assert ("Content-Encoding", "gzip") in second.headers
         assert ("Content-Length", "15") in second.headers
         assert await second.read(100) == b"not really gzip"
+        await upstream.aclose()
     assert len(raw.requests) == 2
     assert "cookie" not in raw.requests[1].names()
 
@@ -499,6 +502,68 @@ async def test_cancelling_before_the_head_closes_the_connection() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asked
         await raw.all_closed()
+
+
+async def test_a_cancelled_upload_is_dropped_not_finished() -> None:
+    """Rule E4: what is still unsent when the client leaves is never sent, however slow the upstream reads."""
+    begun, left = asyncio.Event(), asyncio.Event()
+    taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await left.wait()
+        size = 0
+        try:
+            while piece := await reader.read(1 << 16):
+                size += len(piece)
+        except ConnectionError:
+            pass
+        taken.set_result(size)
+        writer.close()
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with Client("main", url, KEY) as upstream:
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"x" * (64 << 20)
+
+        asked = asyncio.create_task(upstream.open(post(pieces())))
+        await begun.wait()
+        await asyncio.sleep(0.05)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        left.set()
+        assert await asyncio.wait_for(taken, 5) < 64 << 20
+    server.close()
+
+
+async def test_an_answer_before_the_end_of_the_upload_is_an_answer() -> None:
+    """A head that comes early does not disturb the body that is still on its way."""
+    answered = asyncio.Event()
+
+    async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"first")
+        writer.write(head("Transfer-Encoding: chunked") + chunk(b"taken"))
+        await reader.readuntil(b"last")
+        writer.write(chunk(b"all") + LAST_CHUNK)
+        await writer.drain()
+        writer.close()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"first"
+        await answered.wait()
+        yield b"last"
+
+    server = await asyncio.start_server(eager, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with Client("main", url, KEY, idle_timeout_s=5) as upstream:
+        body = (await upstream.open(post(pieces()))).chunks()
+        assert await anext(body) == b"taken"
+        answered.set()
+        assert [piece async for piece in body] == [b"all"]
+    server.close()
 
 
 async def test_a_response_read_to_its_end_gives_its_connection_back() -> None:
