@@ -34,9 +34,16 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-async def stream_body(request: web.Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it arrives.  A bound that turns out to be passed breaks the upload off."""
+def stream_body(request: web.Request, limit: int) -> AsyncIterator[bytes]:
+    """The body as it arrives.  Raises :class:`RequestError` at once for what must not be read.
+
+    A bound that turns out to be passed only while reading breaks the upload off.
+    """
     _check(request, limit)
+    return _pieces(request, limit)
+
+
+async def _pieces(request: web.Request, limit: int) -> AsyncIterator[bytes]:
     size = 0
     async for piece in request.content.iter_any():
         size += len(piece)

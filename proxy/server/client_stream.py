@@ -4,7 +4,10 @@ from aiohttp import web
 
 from proxy.upstreams.base import Headers
 
-__all__ = ["HttpClientStream"]
+__all__ = ["STARTED", "HttpClientStream"]
+
+STARTED = web.RequestKey("response_started", bool)
+"""Set on a request once its response's head has gone out."""
 
 
 class HttpClientStream:
@@ -34,6 +37,7 @@ class HttpClientStream:
         for name, value in (*headers, *self._headers):
             response.headers.add(name, value)
         self._response = response
+        self._request[STARTED] = True
         await response.prepare(self._request)
 
     async def write(self, data: bytes) -> None:

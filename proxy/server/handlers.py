@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import orjson
 from aiohttp import web
 
 from proxy.errors import RequestError
@@ -174,6 +175,8 @@ class Api:
     async def _orchestrate(self, request: web.Request, job: Job) -> web.StreamResponse:
         client = self._client(request, ("x-toolrelay-run", job.run_id))
         await self._orchestrator.run(job, client)
+        if not client.started:
+            raise ConnectionResetError("the client left before its response began")
         return client.response
 
     def _takes_tools(self, route: Route) -> bool:
@@ -202,7 +205,7 @@ class Api:
         """Forward a request and pump its response back."""
         served = route.served if route is not None else self._router.default
         if raw is not None and route is not None and route.renamed:
-            raw = join_object({**members(raw), "model": b'"' + route.model.encode() + b'"'})
+            raw = join_object({**members(raw), "model": orjson.dumps(route.model)})
         streams = below in self._error_events and request.method == "POST"
         has_body = request.can_read_body and raw is None
         upstream_request = UpstreamRequest(

@@ -12,6 +12,7 @@ from aiohttp.typedefs import Middleware
 
 from proxy.errors import RequestError, UpstreamError
 from proxy.records import Limiter
+from proxy.server.client_stream import STARTED
 from proxy.server.http_errors import error_response, of_http_exception, of_request_error, of_upstream_error
 from proxy.server.limits import ConcurrentStreams
 
@@ -78,7 +79,7 @@ async def _answer(
     except Exception:
         # The last boundary: whatever it is, the client gets an answer and the log the cause.
         log.exception("internal_error", request_id=request_id)
-        if (transport := request.transport) is not None and request.get("stream_started"):
+        if request.get(STARTED) and (transport := request.transport) is not None:
             transport.close()
         return error_response(
             500, "The proxy failed to serve this request.", type="server_error", code="internal_error"

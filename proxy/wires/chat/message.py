@@ -14,7 +14,7 @@ from proxy.events import ToolCall
 __all__ = ["MessageBuilder", "call_object", "reply_message"]
 
 # Fields that name something rather than carry text: repeated, they are not joined.
-_LABELS = frozenset({"type", "id", "index", "format", "role", "name", "object", "signature_type"})
+_LABELS = frozenset({"type", "id", "index", "format", "role", "name", "object", "signature"})
 _CALLS = frozenset({"role", "tool_calls", "function_call"})
 
 
