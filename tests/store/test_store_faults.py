@@ -258,6 +258,16 @@ async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
     assert [row.id for row in detail.invocations] == ["inv_2"]
     assert len(detail.messages) == 15 + 3
     assert any("195 writes were lost" in record.getMessage() for record in caplog.records)
+    store.put_suspended(suspended("key-99", payload=b"newer"))
+    await store.list_runs(RunFilter())
+    held = await store.find_suspended("key-99")
+    assert held is not None
+    assert held.payload == b"newer"
+    store.put_turn(turn("nobody"))  # a later burst is said again
+    await store.list_runs(RunFilter())
+    assert [record.getMessage() for record in caplog.records if "being lost" in record.getMessage()][1:] == [
+        "writes to the record are being lost: the database refuses the row (FOREIGN KEY constraint failed)"
+    ]
     assert query(tmp_path / "r.db", "PRAGMA integrity_check") == [("ok",)]
 
 
