@@ -1,15 +1,18 @@
 """``toolrelay check``: everything that can be wrong, said before it matters."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from rich.table import Table
+from rich.text import Text
 
 from proxy.commands.common import console, say, say_error, text
 from proxy.commands.server import find_unreachable
-from proxy.errors import ConfigError
+from proxy.server.app import create_services
 from proxy.server.config import Config
 from proxy.server.probe import ProbeResult, probe
+from proxy.server.settings import StoreConfig
+from proxy.store.factory import open_store
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
 from proxy.tools.spec import ToolSpec
@@ -20,9 +23,9 @@ __all__ = [
     "allow_line",
     "check",
     "check_composed",
-    "report_faults",
     "tool_table",
     "withheld_lines",
+    "without_record",
 ]
 
 
@@ -37,24 +40,22 @@ class CheckedServices(Protocol):
     def upstreams(self) -> Mapping[str, Upstream]: ...
 
 
-def report_faults(faults: Iterable[ConfigError]) -> int:
-    """One line on standard error for each fault; returns how many there were."""
-    count = 0
-    for fault in faults:
-        say_error(str(fault))
-        count += 1
-    return count
-
-
 async def check_composed(config: Config, *, probing: bool) -> int:
-    """:func:`check` over the services as the server would make them."""
-    from proxy.server.app import create_services
+    """:func:`check` over the services as the server would make them, with no record opened or made.
 
-    services = await create_services(config)
+    Raises ConfigError for a record that could not be opened, and for tools that do not load.
+    """
+    open_store(config.store.url)  # Looks at its place; the file is made only when a store starts.
+    services = await create_services(without_record(config))
     try:
         return await check(config, services, probing=probing)
     finally:
         await services.aclose()
+
+
+def without_record(config: Config) -> Config:
+    """The same configuration for a look at its tools that leaves no trace."""
+    return config.model_copy(update={"store": StoreConfig(url="memory:")})
 
 
 async def check(config: Config, services: CheckedServices, *, probing: bool) -> int:
@@ -76,10 +77,13 @@ async def check(config: Config, services: CheckedServices, *, probing: bool) -> 
     out.print(tool_table(services.registry.tools(), services.policy))
     for line in withheld_lines(config, services):
         say(line)
-    faults = await find_unreachable({name: upstream.base_url for name, upstream in config.upstreams.items()})
     if probing:
-        faults.extend(await _probe_all(config, services))
-    for fault in dict.fromkeys(faults):
+        faults = await _probe_all(config, services)
+    else:
+        faults = await find_unreachable(
+            {name: upstream.base_url for name, upstream in config.upstreams.items()}
+        )
+    for fault in faults:
         say_error(fault)
     if not faults:
         say("No faults found.")
@@ -103,14 +107,17 @@ def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> Table:
 
 
 def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
-    """For each tool that is not allowed, the line of configuration that would allow it."""
+    """For each tool that is not offered, the line that would allow it, or the rule that forbids it."""
     if not config.tools.enabled:
         return ["tools.enabled = false: no tool is offered, everything is passed through"]
-    return [
-        f"withheld {spec.name}: {allow_line(config, spec.name)}"
-        for spec in services.registry.tools()
-        if services.policy.decide(spec).outcome == "denied"
-    ]
+    lines: list[str] = []
+    for spec in services.registry.tools():
+        decision = services.policy.decide(spec)
+        if decision.outcome == "denied":
+            lines.append(f"withheld {spec.name}: to allow it, set {allow_line(config, spec.name)}")
+        elif not decision.allowed:
+            lines.append(f"withheld {spec.name}: {decision.rule}, and this version can ask for no approval")
+    return lines
 
 
 def allow_line(config: Config, tool: str) -> str:
@@ -136,15 +143,11 @@ async def _probe_all(config: Config, services: CheckedServices) -> list[str]:
     return faults
 
 
-def _cells(result: ProbeResult) -> list[str]:
+def _cells(result: ProbeResult) -> list[Text]:
     flags = [result.streams, result.tools, result.usage, result.end_mark]
     listed = "-" if result.models is None else str(len(result.models))
-    return [
-        _yes(result.reachable),
-        listed,
-        str(text(result.model or "-")),
-        *(_yes(flag) for flag in flags),
-    ]
+    cells = [_yes(result.reachable), listed, result.model or "-", *(_yes(flag) for flag in flags)]
+    return [text(cell) for cell in cells]
 
 
 def _yes(value: bool | None) -> str:

@@ -46,12 +46,11 @@ async def demo(port: int) -> None:
             config = demo_config(sockets[0].getsockname()[1], fixtures, Path(folder))
             start_logging(config)
             app = await create_app(config, overrides=_overrides(fixtures))
-            for line in _greeting(address_of(sockets)):
-                say(line)
             await run_server(
                 app,
                 sockets,
                 drain_s=config.server.drain_s,
+                announce=lambda: say("\n".join(_greeting(address_of(sockets)))),
                 draining=lambda: say("stopping: the demo's record is removed"),
             )
     finally:

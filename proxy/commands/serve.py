@@ -24,12 +24,12 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
     sockets = bind(config.server.host, config.server.port)
     try:
         app = await create_app(config, overrides=overrides)
-        for line in banner(config, app[SERVICES], address_of(sockets)):
-            say(line)
+        lines = banner(config, app[SERVICES], address_of(sockets))
         await run_server(
             app,
             sockets,
             drain_s=config.server.drain_s,
+            announce=lambda: say("\n".join(lines)),
             ready=lambda: _warn_of_upstreams(config),
             draining=lambda: say(f"stopping: open streams get {config.server.drain_s:g} s to end"),
         )

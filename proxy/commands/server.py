@@ -86,13 +86,14 @@ async def run_server(
     sockets: Sequence[socket.socket],
     *,
     drain_s: float,
+    announce: Callable[[], None] | None = None,
     ready: Callable[[], Awaitable[None]] | None = None,
     draining: Callable[[], None] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then let open streams end for at most ``drain_s`` seconds.
 
-    ``ready`` runs once requests are taken, beside the serving; ``draining`` when the first signal
-    came.  A second signal cuts what is still open.
+    ``announce`` is called once requests are taken and signals are heard; ``ready`` then runs beside
+    the serving; ``draining`` is called when the first signal came.  A second signal cuts what is still open.
     """
     # handler_cancellation: a client that leaves must end its upstream call and its tools (rule E4).
     runner = web.AppRunner(
@@ -109,6 +110,8 @@ async def run_server(
             await runner.setup()
             for listener in sockets:
                 await web.SockSite(runner, listener, backlog=BACKLOG).start()
+            if announce is not None:
+                announce()
             if ready is not None:
                 greeting = asyncio.ensure_future(ready())
             await signals.get()

@@ -5,7 +5,7 @@ import time
 import uuid
 from dataclasses import replace
 
-from proxy.commands.check import tool_table
+from proxy.commands.check import tool_table, without_record
 from proxy.commands.common import console, say, say_error
 from proxy.events import ToolCall
 from proxy.records import RunRecord
@@ -19,7 +19,7 @@ __all__ = ["call_tool", "list_tools"]
 
 async def list_tools(config: Config, *, as_json: bool) -> None:
     """Print every loaded tool with effect, decision and rule."""
-    services = await create_services(config)
+    services = await create_services(without_record(config))
     try:
         tools, policy = services.registry.tools(), services.policy
         if not as_json:

@@ -68,7 +68,9 @@ def unknown_setting(dotted: str, model: type[BaseModel] | None, source: str) -> 
     prefix = f"{parent}." if parent else ""
     where = f" ({source})" if source else ""
     near = difflib.get_close_matches(key, siblings, n=1, cutoff=0.6)
-    if near:
+    if parent and key in Config.model_fields:
+        remedy = f"Write it under a [{key}] heading of its own, or above the first heading of the file"
+    elif near:
         remedy = f"Did you mean {prefix}{near[0]}?"
     else:
         everywhere = {name.rpartition(".")[2]: name for name in _all_settings()}

@@ -54,20 +54,19 @@ def complaint(done: subprocess.CompletedProcess[str]) -> str:
         ('[server]\n"a\\u001b[31m\\nb" = 1', ["server.a\\x1b[31m\\nb", "no such setting"]),
     ],
 )
-@pytest.mark.parametrize("command", ["serve", "check"])
-def test_a_faulty_file_stops_the_start(tmp_path, command, text, words):
-    """serve and check answer a faulty configuration with one line that names setting and remedy."""
+def test_a_faulty_file_stops_the_start(tmp_path, text, words):
+    """serve answers a faulty configuration with one line that names setting and remedy."""
     (tmp_path / "toolrelay.toml").write_text(text)
-    line = complaint(toolrelay(tmp_path, command, env={"OPENAI_API_KEY": "sk-test"}))
+    line = complaint(toolrelay(tmp_path, "serve", env={"OPENAI_API_KEY": "sk-test"}))
     for word in words:
         assert word in line
     assert "sk-literal0123" not in line
 
 
-def test_check_names_every_fault(tmp_path):
+def test_check_names_every_fault(tmp_path, here):
     """check prints one line per fault, not only the first."""
     (tmp_path / "toolrelay.toml").write_text("[server]\nport='x'\nprot=1\n[tools]\ntrace=3\n")
-    done = toolrelay(tmp_path, "check")
+    done = here("check")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 3
 
@@ -79,16 +78,16 @@ def test_a_missing_secret_names_the_ways_out(tmp_path):
         assert word in line
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_file_that_is_not_there(tmp_path, here):
     """--config of a missing file names the file and how to make one."""
-    line = complaint(toolrelay(tmp_path, "serve", "--config", "none.toml"))
+    line = complaint(here("serve", "--config", "none.toml"))
     assert "none.toml" in line
     assert "toolrelay init" in line
 
 
-def test_a_variable_that_is_no_setting(tmp_path):
+def test_a_variable_that_is_no_setting(tmp_path, here):
     """An unknown TOOLRELAY_ variable is named with its nearest setting."""
-    line = complaint(toolrelay(tmp_path, "serve", env={"TOOLRELAY_SERVER__PROT": "1"}))
+    line = complaint(here("serve", env={"TOOLRELAY_SERVER__PROT": "1"}))
     assert "TOOLRELAY_SERVER__PROT" in line
     assert "server.port" in line
 
@@ -107,18 +106,18 @@ def test_a_port_in_use(tmp_path, command):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_host_that_is_not_ours(tmp_path):
+def test_a_host_that_is_not_ours(tmp_path, here):
     """A host that this machine does not have is named."""
     env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_AUTH__MODE": "open"}
-    line = complaint(toolrelay(tmp_path, "serve", "--host", "192.0.2.77", env=env))
+    line = complaint(here("serve", "--host", "192.0.2.77", env=env))
     assert "server.host" in line
     assert "no address of this machine" in line
 
 
-def test_a_store_that_cannot_be(tmp_path):
+def test_a_store_that_cannot_be(tmp_path, here):
     """A record in a folder that is not there stops the start by name."""
     env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_STORE__URL": "sqlite:///no/such/r.db"}
-    line = complaint(toolrelay(tmp_path, "serve", "--port", "0", env=env))
+    line = complaint(here("serve", "--port", "0", env=env))
     assert "store.url" in line
     assert "does not exist" in line
 
@@ -135,9 +134,9 @@ def test_a_store_that_cannot_be(tmp_path):
         ("serve", "--workers", "2"),
     ],
 )
-def test_what_is_not_built_says_so(tmp_path, arguments):
+def test_what_is_not_built_says_so(tmp_path, here, arguments):
     """Commands and options of later versions are one line, not a usage text."""
-    line = complaint(toolrelay(tmp_path, *arguments, env={"OPENAI_API_KEY": "sk-test"}))
+    line = complaint(here(*arguments, env={"OPENAI_API_KEY": "sk-test"}))
     assert "not built in this version" in line
 
 
@@ -169,10 +168,10 @@ def test_a_package_that_only_answers_to_the_name_is_named(tmp_path):
     assert "pip uninstall" in done.stdout
 
 
-def test_version_and_help(tmp_path):
+def test_version_and_help(tmp_path, here):
     """The version is printed alone; help lists what there is and nothing of later versions."""
-    assert toolrelay(tmp_path, "--version").stdout == f"toolrelay {__version__}\n"
-    shown = toolrelay(tmp_path, "--help")
+    assert here("--version").stdout == f"toolrelay {__version__}\n"
+    shown = here("--help")
     assert shown.returncode == 0
     for name in ("demo", "serve", "check", "init", "tools", "runs", "migrate", "record"):
         assert f" {name} " in shown.stdout
@@ -180,37 +179,37 @@ def test_version_and_help(tmp_path):
         assert f" {name} " not in shown.stdout
 
 
-def test_init_writes_once(tmp_path):
+def test_init_writes_once(tmp_path, here):
     """init writes a file that check accepts, and never writes over one."""
-    done = toolrelay(tmp_path, "init")
+    done = here("init")
     assert done.returncode == 0
     written = (tmp_path / "toolrelay.toml").read_text()
     assert "[server]" in written
-    assert "is there already" in complaint(toolrelay(tmp_path, "init"))
+    assert "is there already" in complaint(here("init"))
     assert (tmp_path / "toolrelay.toml").read_text() == written
-    assert "cannot be written" in complaint(toolrelay(tmp_path, "init", "no/such/folder.toml"))
-    line = complaint(toolrelay(tmp_path, "serve"))
+    assert "cannot be written" in complaint(here("init", "no/such/folder.toml"))
+    line = complaint(here("serve"))
     assert "OPENAI_API_KEY" in line
 
 
-def test_the_record_before_there_is_one(tmp_path):
+def test_the_record_before_there_is_one(tmp_path, here):
     """runs needs no provider key, and a missing or empty record is said, not raised."""
-    assert "no record at" in complaint(toolrelay(tmp_path, "runs"))
+    assert "no record at" in complaint(here("runs"))
     assert not (tmp_path / "toolrelay.db").exists()
     env = {"TOOLRELAY_STORE__URL": "memory:"}
-    assert "memory:" in complaint(toolrelay(tmp_path, "runs", "list", env=env))
-    assert "memory" in complaint(toolrelay(tmp_path, "migrate", env=env))
-    done = toolrelay(tmp_path, "migrate")
+    assert "memory:" in complaint(here("runs", "list", env=env))
+    assert "memory" in complaint(here("migrate", env=env))
+    done = here("migrate")
     assert done.returncode == 0
     assert "applied 0001" in done.stdout
     assert (tmp_path / "toolrelay.db").stat().st_mode & 0o777 == 0o600
-    assert "already up to date" in toolrelay(tmp_path, "migrate").stdout
-    assert toolrelay(tmp_path, "runs").stdout == "No runs.\n"
-    assert toolrelay(tmp_path, "runs", "list", "--json").stdout == ""
-    assert "no run fits 'abc'" in complaint(toolrelay(tmp_path, "runs", "show", "abc"))
+    assert "already up to date" in here("migrate").stdout
+    assert here("runs").stdout == "No runs.\n"
+    assert here("runs", "list", "--json").stdout == ""
+    assert "no run fits 'abc'" in complaint(here("runs", "show", "abc"))
 
 
-def test_a_record_that_is_none(tmp_path):
+def test_a_record_that_is_none(tmp_path, here):
     """A file that is no database is one line too."""
     (tmp_path / "toolrelay.db").write_bytes(b"this is no database, whatever its name" * 50)
-    complaint(toolrelay(tmp_path, "runs"))
+    complaint(here("runs"))

@@ -1,0 +1,40 @@
+"""The command run in this process, as quick as the real one is true."""
+
+import logging
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+import structlog
+
+from proxy.commands.cli import run
+
+Here = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys) -> Iterator[Here]:
+    """``here("runs", "list", env={...})`` runs in ``tmp_path`` with no setting of this environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.upper().startswith("TOOLRELAY_") or name in ("OPENAI_API_KEY", "ENABLE_TOOLS"):
+            monkeypatch.delenv(name)
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def call(*arguments: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        with monkeypatch.context() as patch:
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            capsys.readouterr()
+            code = run(arguments)
+            printed = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
+
+    yield call
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    logging.getLogger("aiohttp.access").setLevel(logging.NOTSET)
+    structlog.reset_defaults()
