@@ -1,0 +1,35 @@
+# The few verbs of this project.  CI runs .ci/run and nothing from here.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup demo test check format lock image
+
+help: ## Say what there is.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+setup: ## Make .venv with everything to work on the project.
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[dev]'
+
+demo: ## Serve recorded conversations on port 8080.
+	$(BIN)/toolrelay demo
+
+test: ## Run the tests.
+	$(BIN)/python -m pytest -n auto
+
+check: ## Format, lint and types, as CI checks them.
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+format: ## Format, and correct what can be corrected.
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lock: ## Lock the versions of the dependencies anew.
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
+		--python-version 3.11 --custom-compile-command 'make lock' pyproject.toml -o requirements.lock
+
+image: ## Build the container image.
+	docker build --tag toolrelay .
