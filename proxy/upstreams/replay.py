@@ -96,7 +96,7 @@ class ReplayUpstream:
             body = _with_fresh_ids(body, _ID_PREFIXES.get(request.path, ""))
         pieces = _timed_pieces(turn, body, self._pace) if as_events else [(0.0, body)]
         headers = _headers(turn, as_events=as_events)
-        return _ReplayResponse(turn.status, headers, pieces, turn.broken)
+        return _ReplayResponse(turn.status, headers, pieces, self._name if turn.broken else "")
 
     async def aclose(self) -> None:
         """Nothing is held open."""
@@ -142,15 +142,18 @@ class ReplayUpstream:
 
 
 class _ReplayResponse:
-    """A recorded body, given out piece by piece as (seconds to wait before, bytes)."""
+    """A recorded body, given out piece by piece as (seconds to wait before, bytes).
+
+    ``broken_by`` is the upstream's name where the recorded connection ended before the message did.
+    """
 
     def __init__(
-        self, status: int, headers: Headers, pieces: list[tuple[float, bytes]], broken: bool
+        self, status: int, headers: Headers, pieces: list[tuple[float, bytes]], broken_by: str = ""
     ) -> None:
         self._status = status
         self._headers = headers
         self._pieces = pieces
-        self._broken = broken
+        self._broken_by = broken_by
         self._closed = False
 
     @property
@@ -171,8 +174,9 @@ class _ReplayResponse:
             if self._closed:
                 raise UpstreamBroken("the response was closed")
             yield piece
-        if self._broken:
-            raise UpstreamBroken("the recorded response breaks off here")
+        if self._broken_by:
+            # In the words of an upstream over HTTP: what the client is told is the same.
+            raise UpstreamBroken(f"upstream {self._broken_by!r} broke off its response")
 
     async def read(self, limit: int) -> bytes:
         body = b"".join([piece async for piece in self.chunks()])
@@ -356,7 +360,7 @@ def _provider_headers() -> list[tuple[str, str]]:
 def _json(status: int, body: object) -> _ReplayResponse:
     raw = orjson.dumps(body)
     headers = [("Content-Type", "application/json"), *_provider_headers()]
-    return _ReplayResponse(status, headers, [(0.0, raw)], broken=False)
+    return _ReplayResponse(status, headers, [(0.0, raw)])
 
 
 def _error(status: int, message: str, *, code: str | None) -> _ReplayResponse:

@@ -137,13 +137,18 @@ def _merge(known: Any, new: Any, key: str) -> Any:
 
 
 def _merge_item(items: list[Any], item: Any) -> None:
-    """Add a list element, or go on with the one of the same ``index`` and ``type``."""
-    if isinstance(item, dict) and isinstance(item.get("index"), int):
+    """Add a list element, or go on with the one of the same ``index`` and ``type``.
+
+    OpenRouter streams every block under index 0: another ``id`` is another block, and an encrypted
+    one comes whole.
+    """
+    if isinstance(item, dict) and isinstance(item.get("index"), int) and "data" not in item:
         for known in reversed(items):
             if (
                 isinstance(known, dict)
                 and known.get("index") == item["index"]
                 and known.get("type") == item.get("type")
+                and (not known.get("id") or item.get("id") in (None, "", known["id"]))
             ):
                 _merge(known, item, "")
                 return
