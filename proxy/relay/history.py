@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from proxy.records import SuspendedTurn
 from proxy.store.base import Store
-from proxy.wires.base import BodyEditor, ClientRequest, HeldTurn
+from proxy.wires.base import BodyEditor, ClientRequest, HeldTurn, Mask
 
 __all__ = ["History"]
 
@@ -49,6 +49,7 @@ class History:
         wire: str,
         message: bytes,
         calls: Sequence[HeldTurn],
+        mask: Mask,
     ) -> None:
         """Hold a turn until the client returns with the results of its own calls."""
         ids = [call.client_id for call in calls if call.client_id is not None]
@@ -58,7 +59,7 @@ class History:
                 run_id=run_id,
                 caller=caller,
                 wire=wire,
-                payload=editor.suspend(message, calls),
+                payload=editor.suspend(message, calls, mask),
                 created_at=self._now(),
             )
         )

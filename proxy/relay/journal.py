@@ -6,6 +6,7 @@ from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import RunEvents
 from proxy.relay.job import Job, State
 from proxy.store.base import Store
+from proxy.wires.base import Mask
 
 __all__ = ["Journal"]
 
@@ -42,12 +43,12 @@ class Journal:
             )
         )
 
-    def ended(self, job: Job, state: State, status: RunStatus, error: str | None) -> None:
+    def ended(self, job: Job, state: State, status: RunStatus, error: str | None, mask: Mask) -> None:
         """Close the run.  Its messages are kept only where tools took part: they are what nobody
         else remembers (rules R2 and R3)."""
         record = self._run(job, state, status, error)
         if state.run.turns_hidden:
-            rows = list(job.editor.records(job.run_id))
+            rows = list(job.editor.records(job.run_id, mask))
             if state.reader is not None and (text := state.reader.text):
                 rows.append(
                     MessageRecord(job.run_id, state.run.turn.number, len(rows), "assistant", content=text)

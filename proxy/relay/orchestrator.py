@@ -26,9 +26,10 @@ from proxy.relay.waiting import keeping_alive
 from proxy.store.base import Store
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
+from proxy.tools.redaction import redact_arguments
 from proxy.tools.registry import Registry
 from proxy.tools.runner import Runner
-from proxy.wires.base import HeldTurn
+from proxy.wires.base import HeldTurn, Mask
 
 __all__ = ["Orchestrator"]
 
@@ -82,7 +83,7 @@ class Orchestrator:
             status, error = "cancelled", "client_gone"
             raise
         finally:
-            self._journal.ended(job, state, status, error)
+            self._journal.ended(job, state, status, error, self._mask(state))
 
     def _begin(self, job: Job, client: ClientStream) -> State:
         request, served = job.request, job.route.served
@@ -214,7 +215,25 @@ class Orchestrator:
                 HeldTurn(call.call_id, ids.get(call.call_id), state.answers.get(call.call_id))
                 for call in state.run.turn.calls
             ],
+            mask=self._mask(state),
         )
+
+    def _mask(self, state: State) -> Mask:
+        """Hides the private fields of arguments from what is written down (rule R3)."""
+
+        def mask(name: str, arguments: str) -> str:
+            spec = self._registry.get(state.offer.names.get(name, name))
+            if spec is None or spec.redaction is None or not spec.redaction.private_arguments:
+                return arguments
+            try:
+                decoded = orjson.loads(arguments)
+            except orjson.JSONDecodeError:
+                return "{}"
+            if not isinstance(decoded, dict):
+                return "{}"
+            return orjson.dumps(redact_arguments(decoded, spec.redaction)).decode()
+
+        return mask
 
     def _tell(self, job: Job, call: ToolCall, result: ToolResult) -> None:
         self._watch(

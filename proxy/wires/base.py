@@ -17,6 +17,7 @@ __all__ = [
     "BodyEditor",
     "ClientRequest",
     "HeldTurn",
+    "Mask",
     "ReturnedCalls",
     "StreamWriter",
     "Trace",
@@ -24,6 +25,10 @@ __all__ = [
     "TurnReader",
     "Wire",
 ]
+
+Mask = Callable[[str, str], str]
+"""Takes a tool's name on the wire and the JSON text of arguments; gives that text with the private
+fields masked, as it may stand in a file (rule R3)."""
 
 Trace = Literal["silent", "reasoning", "status", "events"]
 """How much of a server tool call the client is shown."""
@@ -127,7 +132,7 @@ class BodyEditor(Protocol):
         """Add an assistant message and the results of all its calls to the conversation."""
         ...
 
-    def suspend(self, message: bytes, calls: Sequence[HeldTurn]) -> bytes:
+    def suspend(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
         """The hidden part of the conversation since the client's request, ready to be stored."""
         ...
 
@@ -151,7 +156,7 @@ class BodyEditor(Protocol):
         """The body of the next upstream request."""
         ...
 
-    def records(self, run_id: str) -> Sequence[MessageRecord]:
+    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         """The hidden messages so far, as rows (rule R2)."""
         ...
 

@@ -13,7 +13,7 @@ import orjson
 
 from proxy.events import ToolCall, ToolDefinition
 from proxy.records import MessageRecord
-from proxy.wires.base import HeldTurn
+from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.rawjson import elements, join_array, join_object, members
 
@@ -93,10 +93,10 @@ class ChatBody:
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
         self._added += [message, *results]
 
-    def suspend(self, message: bytes, calls: Sequence[HeldTurn]) -> bytes:
+    def suspend(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
         return orjson.dumps(
             {
-                "messages": [part.decode() for part in (*self._added, message)],
+                "messages": [_masked(part, mask).decode() for part in (*self._added, message)],
                 "calls": [
                     {
                         "call_id": call.call_id,
@@ -144,11 +144,11 @@ class ChatBody:
                     parts[key] = str(left).encode()
         return join_object(parts)
 
-    def records(self, run_id: str) -> Sequence[MessageRecord]:
+    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows = []
         turn = 0
         for seq, raw in enumerate(self._added):
-            message = orjson.loads(raw)
+            message = orjson.loads(_masked(raw, mask))
             turn += message.get("role") == "assistant"
             rows.append(_record(run_id, turn, seq, message))
         return rows
@@ -161,6 +161,20 @@ def _answering(message: bytes, call_id: str) -> bytes:
     if orjson.loads(parts["tool_call_id"]) == call_id:
         return message
     return join_object({**parts, "tool_call_id": wanted})
+
+
+def _masked(raw: bytes, mask: Mask) -> bytes:
+    """A message with the private arguments of its calls masked; the same bytes where none are."""
+    message = orjson.loads(raw)
+    called = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
+    if isinstance(message.get("function_call"), dict):
+        called.append(message["function_call"])
+    changed = False
+    for function in called:
+        masked = mask(function["name"], function["arguments"])
+        changed = changed or masked != function["arguments"]
+        function["arguments"] = masked
+    return orjson.dumps(message) if changed else raw
 
 
 def _record(run_id: str, turn: int, seq: int, message: Mapping[str, Any]) -> MessageRecord:
