@@ -174,7 +174,9 @@ class Run:
         if turn.reason in _UNRUN:
             # A call that was cut off, or that a filter stopped, is not the model's word (rule W7).
             return Finish(turn.reason)
-        if hidden and not turn.last:
+        if hidden and (theirs or not turn.last):
+            # On the last turn every budget is spent: nothing runs, but the client's return needs
+            # an answer to each call of the turn.
             return self._run_tools(hidden)
         if theirs and composed:
             return Suspend(theirs)
