@@ -15,6 +15,7 @@ __all__ = [
     "InvocationStatus",
     "Limiter",
     "MessageRecord",
+    "ResponseRecord",
     "RunRecord",
     "RunStatus",
     "SuspendedTurn",
@@ -132,6 +133,7 @@ class SuspendedTurn:
 
     ``key`` is a digest over the caller, the visible conversation and the exact set of the
     client's call ids.  ``payload`` is the wire's own JSON; only the wire that wrote it reads it.
+    An ``ephemeral`` one is never written down: its client asked that nothing be stored.
     """
 
     key: str
@@ -139,6 +141,25 @@ class SuspendedTurn:
     caller: str
     wire: str
     payload: bytes
+    created_at: float
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRecord:
+    """A response of the Responses wire that server tools took part in: only we know it whole.
+
+    ``id`` is the id the client was given.  ``response`` and ``input_items`` are the JSON of the
+    Response resource and of the list of its input items; ``continuation`` is the wire's own JSON
+    of what the next request has to go on with.  All three are content (rule R3).
+    """
+
+    id: str
+    run_id: str
+    caller: str
+    response: bytes
+    input_items: bytes
+    continuation: bytes
     created_at: float
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from proxy.records import (
     InvocationLog,
     MessageRecord,
+    ResponseRecord,
     RunRecord,
     RunStatus,
     SuspendedTurn,
@@ -42,7 +43,7 @@ class RunDetail:
 
 
 class Store(InvocationLog, Protocol):
-    """Runs, turns, messages, invocations and suspended turns.
+    """Runs, turns, messages, invocations, suspended turns and responses.
 
     The plain (not ``async``) methods queue a write and return at once, whatever the disk does:
     no stream waits for a store, and none of them raises.  A write that is lost is counted and
@@ -71,6 +72,18 @@ class Store(InvocationLog, Protocol):
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """The newest held turn of that key; reading does not consume it."""
+        ...
+
+    def put_response(self, record: ResponseRecord) -> None:
+        """Keep a response, in place of an earlier one with its id."""
+        ...
+
+    async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
+        """The response of that id, if it is the caller's own; the same ``None`` for all others."""
+        ...
+
+    async def delete_response(self, response_id: str, caller: str) -> bool:
+        """Forget a response of the caller's; whether there was one."""
         ...
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]: ...
