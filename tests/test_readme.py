@@ -1,0 +1,195 @@
+"""The README says what the code does: its tables are complete and its snippets work."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from proxy.commands.demo import MODEL, QUESTIONS
+from proxy.errors import ToolErrorCode
+from proxy.events import ToolCall
+from proxy.records import ToolInvocationRecord
+from proxy.server.config import load_config
+from proxy.server.config_rules import _UNBUILT
+from proxy.server.config_text import settings_table
+from proxy.tools.capabilities import Capabilities
+from proxy.tools.ledger import RunContext
+from proxy.tools.modules import load_module
+from proxy.tools.policy import Policy
+from proxy.tools.registry import Registry
+from proxy.tools.runner import Runner
+
+
+class _Clock:
+    """The machine's clock."""
+
+    def now(self, tz: tzinfo) -> datetime:
+        return datetime.now(tz)
+
+
+class _NoLog:
+    """A record that takes everything and keeps nothing."""
+
+    async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
+        return
+
+    def close_invocation(self, record: ToolInvocationRecord) -> None:
+        return
+
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def snippets(language: str) -> list[str]:
+    """Every fenced block of one language, in order."""
+    return [text for found, text in _FENCE.findall(README) if found == language]
+
+
+def section(title: str) -> str:
+    """The text below a heading of the second level."""
+    return re.split(r"^## ", README.partition(f"\n## {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def codes_in_source() -> set[str]:
+    """Every error code that is written anywhere in the package as a literal.
+
+    That is: a keyword ``code=``, a class attribute ``code``, a dict's key "code", the default of
+    ``getattr(…, "code", …)``.
+    """
+    found: set[str] = set()
+    for path in (ROOT / "proxy").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            values: list[ast.expr] = []
+            match node:
+                case ast.keyword(arg="code", value=value):
+                    values = [value]
+                case ast.ClassDef(body=body):
+                    for statement in body:
+                        match statement:
+                            case ast.Assign(targets=[ast.Name(id="code")], value=value):
+                                values.append(value)
+                case ast.Dict(keys=keys, values=items):
+                    for key, value in zip(keys, items, strict=True):
+                        if isinstance(key, ast.Constant) and key.value == "code":
+                            values.append(value)
+                case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value="code"), default]):
+                    values = [default]
+            for value in values:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    found.add(value.value)
+    return found
+
+
+def test_settings_table_is_the_generated_one() -> None:
+    """The table between the markers is exactly what the settings' own descriptions give."""
+    shown = README.partition("<!-- settings -->\n")[2].partition("<!-- /settings -->")[0]
+    assert shown == settings_table()
+
+
+def test_every_error_code_is_explained() -> None:
+    """Each code that the source can put into an error stands in the Errors section."""
+    codes = codes_in_source() | set(get_args(ToolErrorCode))
+    assert {"model_not_found", "upstream_broken", "duplicate_key", "upstream_malformed"} <= codes
+    explained = set(re.findall(r"^\| `([a-z_]+)` \|", section("Errors"), re.MULTILINE))
+    assert codes - explained == set()
+
+
+def test_no_error_code_is_invented() -> None:
+    """Each code in the tables of the Errors section is one that the source can produce."""
+    explained = set(re.findall(r"^\| `([a-z_]+)` \|", section("Errors"), re.MULTILINE))
+    assert explained - codes_in_source() - set(get_args(ToolErrorCode)) == set()
+
+
+def test_every_unbuilt_setting_is_owned_up_to() -> None:
+    """Each setting that stops the start stands under "Not built yet", and no other is said to."""
+    named = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)?)`(?! †)", section("Not built yet")))
+    assert {row.setting for row in _UNBUILT} - named == set()
+
+
+def test_demo_question_is_one_that_is_recorded() -> None:
+    """The README's curl line asks the demo's own question of the demo's own model."""
+    line = next(text for text in snippets("bash") if "curl -N" in text)
+    body = json.loads(line.partition("-d '")[2].rpartition("'")[0])
+    assert body["model"] == MODEL
+    assert body["messages"] == [{"role": "user", "content": QUESTIONS[0][0]}]
+
+
+def test_two_commands_are_of_the_promised_form() -> None:
+    """A machine with Python alone gets from a clone to the demo, and to the tests, in one command."""
+    commands = snippets("bash")
+    start = "python3 -m venv .venv && .venv/bin/pip install "
+    assert f"{start}. && .venv/bin/toolrelay demo\n" in commands
+    assert f"{start}-e '.[test]' && .venv/bin/python -m pytest\n" in commands
+
+
+def test_shell_snippets_parse() -> None:
+    """Every shell snippet is one that a shell can read."""
+    shell = shutil.which("bash") or shutil.which("sh")
+    assert shell is not None
+    for text in snippets("bash"):
+        subprocess.run([shell, "-n"], input=text, text=True, check=True, timeout=10)
+
+
+def test_python_snippets_parse() -> None:
+    """Every Python snippet compiles."""
+    assert len(snippets("python")) >= 2
+    for text in snippets("python"):
+        compile(text, "README.md", "exec")
+
+
+def test_javascript_snippets_parse(tmp_path: Path) -> None:
+    """Every JavaScript snippet is a module that Node can read."""
+    node = shutil.which("node")
+    if node is None:
+        if "node" in os.environ.get("TOOLRELAY_TEST_REQUIRE", ""):
+            pytest.fail("node is required here and missing")
+        pytest.skip("node is not installed")
+    for number, text in enumerate(snippets("javascript")):
+        path = tmp_path / f"snippet{number}.mjs"
+        path.write_text(text, encoding="utf-8")
+        subprocess.run([node, "--check", path], check=True, timeout=30)
+
+
+def test_configurations_load(tmp_path: Path) -> None:
+    """Every TOML snippet is a configuration that this version takes."""
+    assert snippets("toml")
+    for number, text in enumerate(snippets("toml")):
+        path = tmp_path / f"snippet{number}.toml"
+        path.write_text(text, encoding="utf-8")
+        config = load_config(path, {"OPENROUTER_API_KEY": "x", "OPENAI_API_KEY": "x"})
+        assert list(config.policy.allow) == tomllib.loads(text)["policy"]["allow"]
+
+
+async def test_tool_of_ones_own_works(tmp_path: Path) -> None:
+    """The README's tool has under 15 lines, loads as pasted, answers, and fails in its own words."""
+    code = next(text for text in snippets("python") if "@tool" in text)
+    assert len(code.splitlines()) < 15
+    (tmp_path / "my_tools.py").write_text(code, encoding="utf-8")
+    allow = next(text for text in snippets("toml") if "my_tools" in text)
+    registry = await Registry.load(
+        [load_module("my_tools.py", base=tmp_path, capabilities=Capabilities(clock=_Clock()))]
+    )
+    policy = Policy(allow=tomllib.loads(allow)["policy"]["allow"])
+    runner = Runner(registry, policy, _NoLog(), None, _Clock())
+    context = RunContext("run_1", 1, "test", "req_1")
+    good = await runner.run(ToolCall("call_1", "my_tools__order_total", '{"order": "A-17"}', 0), context)
+    bad = await runner.run(ToolCall("call_2", "my_tools__order_total", '{"order": "B-1"}', 1), context)
+    assert (good.ok, json.loads(good.content)) == (True, {"total": 42.5})
+    assert (bad.ok, bad.safe_message) == (False, "there is no order of this number")
+
+
+def test_files_named_are_there() -> None:
+    """Every path of the package that the README names exists."""
+    named = set(re.findall(r"`(proxy/[a-z_/]+(?:\.py)?)`", README))
+    assert len(named) >= 8
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
