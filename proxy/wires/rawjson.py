@@ -14,7 +14,7 @@ import orjson
 
 from proxy.errors import RequestError
 
-__all__ = ["elements", "join_array", "join_object", "load_strict", "members"]
+__all__ = ["elements", "join_array", "join_object", "load_strict", "members", "replace_values"]
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -53,16 +53,41 @@ def _value_end(raw: bytes, start: int) -> int:
 
 def members(raw: bytes) -> dict[str, bytes]:
     """The members of the object ``raw``: decoded key → raw bytes of its value, in order."""
-    found: dict[str, bytes] = {}
-    position = _skip_space(raw, _skip_space(raw, 0) + 1)
+    return {key: raw[start:end] for key, (start, end) in _spans(raw, 0).items()}
+
+
+def _spans(raw: bytes, position: int) -> dict[str, tuple[int, int]]:
+    """Where the value of each member of the object at ``position`` begins and ends."""
+    found: dict[str, tuple[int, int]] = {}
+    position = _skip_space(raw, _skip_space(raw, position) + 1)
     while raw[position] != 0x7D:  # a closing brace
         key_end = _value_end(raw, position)
         key = orjson.loads(raw[position:key_end])
         start = _skip_space(raw, _skip_space(raw, key_end) + 1)
         end = _value_end(raw, start)
-        found[key] = raw[start:end]
+        found[key] = (start, end)
         position = _after_comma(raw, end)
     return found
+
+
+def replace_values(raw: bytes, values: Mapping[str, bytes], *path: str) -> bytes:
+    """``raw`` with new values for members that it has; every other byte stays as it is.
+
+    ``path`` leads from the outermost object to the one whose members are meant; where it leads
+    nowhere, ``raw`` is returned as it is.
+    """
+    spans = _spans(raw, 0)
+    for key in path:
+        if key not in spans or raw[spans[key][0]] != 0x7B:  # an opening brace
+            return raw
+        spans = _spans(raw, spans[key][0])
+    edits = sorted((spans[key], value) for key, value in values.items() if key in spans)
+    pieces: list[bytes] = []
+    done = 0
+    for (start, end), value in edits:
+        pieces += [raw[done:start], value]
+        done = end
+    return b"".join([*pieces, raw[done:]])
 
 
 def elements(raw: bytes) -> list[bytes]:

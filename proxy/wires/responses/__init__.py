@@ -1,0 +1,5 @@
+"""OpenAI Responses."""
+
+from proxy.wires.responses.errors import error_event
+
+__all__ = ["error_event"]

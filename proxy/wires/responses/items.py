@@ -1,0 +1,122 @@
+"""The items of a Responses conversation: which are whose, and how ours look.
+
+Source: OpenAI's API reference, "The response object" and "Input items"; wire notes, C.3 and C.8.
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+__all__ = [
+    "SERVER_LABEL",
+    "as_upstream_items",
+    "is_model_item",
+    "item_text",
+    "mcp_call",
+    "message_item",
+    "mint_item_id",
+    "reasoning_item",
+]
+
+SERVER_LABEL = "toolrelay"
+
+_CLIENT_ROLES = frozenset({"user", "system", "developer"})
+_CLIENT_ITEMS = frozenset(
+    {
+        "function_call_output",
+        "custom_tool_call_output",
+        "computer_call_output",
+        "local_shell_call_output",
+        "shell_call_output",
+        "apply_patch_call_output",
+        "mcp_approval_response",
+        "item_reference",
+        "compaction_trigger",
+        "additional_tools",
+        "configuration_update",
+    }
+)
+
+
+def mint_item_id(prefix: str) -> str:
+    """An item id of the shape that clients know: a prefix of its kind and random digits."""
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def is_model_item(item: Mapping[str, Any]) -> bool:
+    """Whether a model or its provider produced an item, rather than the client."""
+    kind = item.get("type") or "message"
+    if kind == "message":
+        return item.get("role") not in _CLIENT_ROLES
+    return kind not in _CLIENT_ITEMS
+
+
+def item_text(item: Mapping[str, Any]) -> str:
+    """The text of a message item; empty for anything else."""
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def mcp_call(item_id: str, name: str, arguments: str, *, status: str) -> dict[str, Any]:
+    """A server call as a hosted MCP call, the one form that every client shows and none runs."""
+    return {
+        "id": item_id,
+        "type": "mcp_call",
+        "server_label": SERVER_LABEL,
+        "name": name,
+        "arguments": arguments,
+        "output": None,
+        "error": None,
+        "status": status,
+        "approval_request_id": None,
+    }
+
+
+def message_item(item_id: str, text: str | None, *, status: str) -> dict[str, Any]:
+    """A message of the assistant; without a text its content is still to come."""
+    content = [] if text is None else [text_part(text)]
+    return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def reasoning_item(item_id: str, text: str | None) -> dict[str, Any]:
+    """A reasoning item with a summary of one part."""
+    summary = [] if text is None else [{"type": "summary_text", "text": text}]
+    return {"id": item_id, "type": "reasoning", "summary": summary}
+
+
+def as_upstream_items(item: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """What an upstream is sent for an item that we made and a client sends back.
+
+    A call that we showed as ``mcp_call`` becomes the call and its output; its approval items say
+    nothing to an upstream.  ``None`` where the item is not ours.
+    """
+    if item.get("server_label") != SERVER_LABEL:
+        return None
+    if item.get("type") != "mcp_call":
+        return []
+    call_id = f"call_{str(item.get('id', ''))[-48:]}"
+    error = item.get("error")
+    output = item.get("output")
+    if not isinstance(output, str):
+        output = error if isinstance(error, str) else orjson.dumps(error or "").decode()
+    name, arguments = item.get("name"), item.get("arguments")
+    return [
+        {
+            "type": "function_call",
+            "call_id": call_id,
+            "name": name if isinstance(name, str) else "",
+            "arguments": arguments if isinstance(arguments, str) and arguments else "{}",
+        },
+        {"type": "function_call_output", "call_id": call_id, "output": output},
+    ]

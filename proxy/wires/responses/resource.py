@@ -1,0 +1,99 @@
+"""The Response resource: what every one of them has, and what the client said of itself.
+
+Source: OpenAI's API reference, "The response object"; Open Responses' schema, which asks for every
+field to be present, null where it allows null (wire notes, sections 0.1 and C.2).
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["ECHOED", "complete_resource"]
+
+ECHOED = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "previous_response_id",
+    "store",
+    "tool_choice",
+    "tools",
+)
+"""Fields of the resource that repeat the request, and that we change on the way upstream."""
+
+_DEFAULTS: dict[str, Any] = {
+    "object": "response",
+    "status": "completed",
+    "background": False,
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "output": [],
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "usage": None,
+    "user": None,
+}
+_REQUEST_FIELDS = (
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "safety_identifier",
+    "temperature",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+)
+
+
+def complete_resource(
+    response: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    *,
+    public_id: str,
+    created_at: int,
+    model: str,
+    output: Sequence[Mapping[str, Any]],
+    usage: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """A whole resource: the last turn's, under the run's id, with what the client sees and said."""
+    whole = dict(_DEFAULTS)
+    whole |= {key: asked[key] for key in _REQUEST_FIELDS if asked.get(key) is not None}
+    whole |= {key: value for key, value in response.items() if value is not None or key not in whole}
+    whole |= {key: asked.get(key, _DEFAULTS[key]) for key in ECHOED}
+    for key in ("tools", "tool_choice", "store"):
+        if whole[key] is None:
+            whole[key] = _DEFAULTS[key]
+    created = created_at or whole.get("created_at")
+    whole |= {
+        "id": public_id,
+        "created_at": int(created) if isinstance(created, int | float) and created else int(time.time()),
+        "model": model,
+        "output": list(output),
+        "usage": usage,
+    }
+    if whole["status"] == "completed":
+        whole["completed_at"] = int(time.time())
+    else:
+        whole.setdefault("completed_at", None)
+    return whole
