@@ -20,7 +20,8 @@ END_MARK = b"data: [DONE]\n\n"
 _BOM = b"\xef\xbb\xbf"
 # Atomic groups: CR LF is one line end and must never be read as two.
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-_BOUNDARY = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+# CR CR ends an event at once, in every stream: an LF after it would begin the next one, harmlessly.
+_BOUNDARY = re.compile(rb"\r\r|(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
 
 
@@ -49,16 +50,17 @@ class SSEParser:
     """Split a byte stream into events.
 
     For every way of cutting the input, ``b"".join(e.raw for e in events) + parser.tail`` is the
-    input, and the events are the same.  The one freedom taken: an event whose blank line ends in a
-    CR that is the last byte so far waits for the next byte where the stream uses CRLF, and does
-    not where it uses bare CR, since no LF will come.
+    input, and the events are the same.  An event whose blank line ends in a CR that is the last
+    byte so far waits for the next byte where the stream uses CRLF, and does not where it uses bare
+    CR, since no LF will come.  ``at_start`` is false for a stream that is joined in its middle, where
+    a byte order mark is not one.
     """
 
-    def __init__(self, *, max_event_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(self, *, max_event_bytes: int = 16 * 1024 * 1024, at_start: bool = True) -> None:
         self._pending = bytearray()
         self._searched = 0
         self._max = max_event_bytes
-        self._at_start = True
+        self._at_start = at_start
 
     @property
     def tail(self) -> bytes:
@@ -78,7 +80,8 @@ class SSEParser:
             position = 0
         events: list[SSEEvent] = []
         start = 0
-        while (end := _next_boundary(data, position)) >= 0:
+        has_cr = data.find(b"\r", position) >= 0
+        while (end := _next_boundary(data, position, has_cr)) >= 0:
             events.append(self._event(bytes(data[start:end])))
             start = position = end
         if data is pending:
@@ -111,9 +114,9 @@ class SSEParser:
         return _decode(raw, raw)
 
 
-def _next_boundary(data: bytes | bytearray, position: int) -> int:
+def _next_boundary(data: bytes | bytearray, position: int, has_cr: bool) -> int:
     """The end of the first event boundary from ``position`` on, or -1."""
-    if data.find(b"\r", position) < 0:
+    if not has_cr:
         found = data.find(b"\n\n", position)
         return found + 2 if found >= 0 else -1
     match = _BOUNDARY.search(data, position)
@@ -141,7 +144,7 @@ def _decode(raw: bytes, text: bytes) -> SSEEvent:
 
 def missing_blank_line(tail: bytes) -> bytes:
     """What has to follow ``tail`` so that the event it ends in is whole."""
-    if not tail or _ends_event(tail):
+    if not tail.strip(b"\r\n") or _ends_event(tail):
         return b""
     # After a bare CR the first LF only completes that line end; it takes a second one.
     return b"\n" if tail.endswith(b"\n") else b"\n\n"
@@ -176,46 +179,34 @@ class EventBoundary:
     def __init__(self, *, max_held: int = 64 * 1024) -> None:
         self._held = b""
         self._max = max_held
+        self._at_start = True
         self.overflowing = False
         self.done_seen = False
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that may leave now."""
-        if self._held or self.overflowing:
-            return self._feed_slow(chunk)
-        if DONE in chunk:
-            self._look_for_end_mark(chunk)
-        if chunk[-2:] == b"\n\n":
-            return chunk
-        return self._cut(chunk)
-
-    def _feed_slow(self, chunk: bytes) -> bytes:
         # No boundary lies in what is held, but one may begin in its last three bytes.
         searched = max(0, len(self._held) - 3)
-        data = self._held + chunk
-        self._held = b""
-        if DONE in data:
-            self._look_for_end_mark(data)
-        if self.overflowing:
-            if _last_boundary(data, searched) < 0:
-                # Only what could be the start of a boundary stays, or the end would be missed.
-                self._held = data[-3:] if data[-1:] in (b"\r", b"\n") else b""
-                return data[: len(data) - len(self._held)]
-            self.overflowing = False
-        return self._cut(data, searched)
-
-    def _cut(self, data: bytes, searched: int = 0) -> bytes:
-        end = max(_last_boundary(data, searched), 0)
+        data = self._held + chunk if self._held else chunk
+        end = len(data) if data[-2:] == b"\n\n" else max(_last_boundary(data, searched), 0)
+        if end:
+            if DONE in data:
+                # The rest of an event that overflowed is not an event.
+                self._look_for_end_mark(data[:end], skip=int(self.overflowing))
+            self._at_start = self.overflowing = False
         if len(data) - end > self._max:
             self.overflowing = True
-            return data
+        if self.overflowing:
+            # Only what could be the start of a boundary stays, or the end would be missed.
+            end = max(end, len(data) - 3 if data[-1:] in (b"\r", b"\n") else len(data))
         self._held = data[end:]
         return data[:end]
 
-    def _look_for_end_mark(self, data: bytes) -> None:
-        parser = SSEParser()
-        events = parser.feed(data)
-        self.done_seen = self.done_seen or any(event.is_end_mark for event in events)
+    def _look_for_end_mark(self, data: bytes, skip: int = 0) -> None:
+        parser = SSEParser(at_start=self._at_start)
+        # Where the data ends an event has ended, also on a CR that could be half of a CRLF.
+        events = [*parser.feed(data), parser.close()][skip:]
+        self.done_seen = self.done_seen or any(event is not None and event.is_end_mark for event in events)
 
     def close(self) -> bytes:
         """The held bytes of a stream that ended properly, and its end mark if it had none."""
