@@ -38,6 +38,6 @@ def returned(headers: Headers, *, keep_length: bool = False) -> list[tuple[str, 
             found.append(("x-upstream-request-id", value))
         elif lower == "content-length":
             found += [(name, value)] if keep_length else []
-        elif lower not in _NOT_RETURNED and not lower.startswith("access-control-"):
+        elif lower not in _NOT_RETURNED and not lower.startswith(("access-control-", "x-toolrelay-")):
             found.append((name, value))
     return found

@@ -18,7 +18,8 @@ __all__ = ["Job", "State"]
 class Job:
     """One client request that server tools may take part in.
 
-    ``headers`` are those an upstream may see; ``policy`` is the caller's, already intersected.
+    ``headers`` are those an upstream may see, ``query`` goes with every turn; ``policy`` is the
+    caller's, already intersected.
     """
 
     run_id: str
@@ -32,6 +33,7 @@ class Job:
     headers: Headers
     policy: Policy
     trace: Trace = "silent"
+    query: str = ""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import orjson
 
-from proxy.errors import ToolRelayError, UpstreamError
+from proxy.errors import ToolRelayError, UpstreamError, WireError
 from proxy.relay.base import RunSettings
 from proxy.relay.headers import returned
 from proxy.relay.job import Job, State
@@ -114,9 +114,11 @@ class ModelTurns:
         request = UpstreamRequest(
             "POST",
             job.wire.path,
+            query=job.query,
             headers=job.headers,
             body=job.editor.render(),
-            expect_stream=job.request.stream,
+            # What comes back has to be read here, streamed or not, so it must not be compressed.
+            expect_stream=True,
         )
         return await job.route.served.upstream.open(request)
 
@@ -147,30 +149,37 @@ class ModelTurns:
         state.reader = job.wire.reader(
             state.offer.declared, state.offer.is_hidden, self._settings.max_argument_bytes
         )
+        if _is_coded(response):
+            if command.number > 1:
+                raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
+            return await self._relay(state, response)
         streamed = response.content_type == "text/event-stream"
         if job.request.stream and streamed:
             await self._read_stream(state, state.reader, response)
             return True
-        if job.request.stream or streamed:
-            if command.number > 1 or streamed:
-                raise TurnRejected(502, _unexpected(response), "upstream_malformed")
-            return await self._relay_reply_to_stream(state, state.reader, response)
-        frame = state.reader.read_reply(await response.read(self._settings.max_reply_bytes))
+        if streamed or (job.request.stream and command.number > 1):
+            raise TurnRejected(502, _unexpected(response), "upstream_malformed")
+        body = await response.read(self._settings.max_reply_bytes)
+        try:
+            frame = state.reader.read_reply(body)
+        except WireError:
+            if command.number > 1:
+                raise
+            return await self._relay(state, _Reread(response, body))
         state.run.observe(frame.events)
+        if job.request.stream:
+            # A stream was asked for and one object came: theirs to read, unless it calls our tools.
+            if state.run.hidden_calls:
+                raise TurnRejected(502, _unexpected(response), "upstream_malformed")
+            return await self._relay(state, _Reread(response, body))
         state.run.saw_end_mark()
         state.writer.write(frame)
         return True
 
-    async def _relay_reply_to_stream(
-        self, state: State, reader: TurnReader, response: UpstreamResponse
-    ) -> bool:
-        """A stream was asked for and one object came: relay it, unless it calls a tool of ours."""
-        body = await response.read(self._settings.max_reply_bytes)
-        frame = reader.read_reply(body)
-        state.run.observe(frame.events)
-        if state.run.hidden_calls:
-            raise TurnRejected(502, _unexpected(response), "upstream_malformed")
-        await pump(_Reread(response, body), state.client, error_event=None)
+    @staticmethod
+    async def _relay(state: State, response: UpstreamResponse) -> bool:
+        """Hand on a first turn that cannot be read here, or need not be (rule W2)."""
+        await pump(response, state.client, error_event=None)
         return False
 
     async def _read_stream(self, state: State, reader: TurnReader, response: UpstreamResponse) -> None:
@@ -222,6 +231,12 @@ class _Reread:
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def _is_coded(response: UpstreamResponse) -> bool:
+    """Whether the body is in a coding that the upstream room does not take off."""
+    codings = [value for name, value in response.headers if name.lower() == "content-encoding"]
+    return any(coding.strip().lower() not in ("", "identity") for coding in codings)
 
 
 def _answer_head(response: UpstreamResponse, stream: bool) -> list[tuple[str, str]]:

@@ -169,6 +169,7 @@ class Api:
             headers=self._headers(request, identity=True),
             policy=self._policy,
             trace=trace,
+            query=target.query,
         )
         return await self._orchestrate(request, job)
 

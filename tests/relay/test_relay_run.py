@@ -505,7 +505,7 @@ NOT_WRAPPERS = {
     "no name": '{"tool_uses":[{"parameters":{}}]}',
     "name no text": '{"tool_uses":[{"recipient_name":7}]}',
     "one odd of two": '{"tool_uses":[{"recipient_name":"core__x"},{}]}',
-    "too many": '{"tool_uses":[%s]}' % ",".join(['{"recipient_name":"core__x"}'] * 65),
+    "too many": '{{"tool_uses":[{}]}}'.format(",".join(['{"recipient_name":"core__x"}'] * 65)),
 }
 
 
@@ -519,7 +519,7 @@ def test_a_wrapper_of_another_shape_is_an_unknown_tool(arguments: str) -> None:
 
 def test_wrappers_hold_up_to_64_calls() -> None:
     """Missing parameters are none; a call inside keeps its parameters as JSON."""
-    whole = a("w", "parallel", '{"tool_uses":[%s]}' % ",".join(['{"recipient_name":"x"}'] * 64))
+    whole = a("w", "parallel", '{{"tool_uses":[{}]}}'.format(",".join(['{"recipient_name":"x"}'] * 64)))
     assert len(expand(whole)) == 64
     assert {part.arguments for part in expand(whole)} == {"{}"}
     assert expand(wrapping(use("x", "[1]")))[0].arguments == "[1]"

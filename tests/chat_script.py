@@ -1,0 +1,159 @@
+"""What a Chat upstream says, written as short as a test can read it, and what it means to a client.
+
+Nothing here uses the package under test: the reader of streams is a second opinion.
+"""
+
+import json
+from typing import Any
+
+from raw_upstream import Step, chunked, event, whole
+
+__all__ = [
+    "DONE",
+    "call",
+    "chunk_of",
+    "content",
+    "events_of",
+    "finish",
+    "payloads_of",
+    "reply",
+    "role",
+    "sse",
+    "stream",
+    "text_of",
+    "usage",
+]
+
+DONE = b"data: [DONE]\n\n"
+
+
+def sse(payload: Any) -> bytes:
+    """One event with JSON as its data."""
+    return event(json.dumps(payload, separators=(",", ":")))
+
+
+def chunk_of(
+    delta: dict[str, Any], reason: str | None = None, *, id: str = "chatcmpl-1", **more: Any
+) -> bytes:
+    """One chunk with one choice."""
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return sse(
+        {"id": id, "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": [choice], **more}
+    )
+
+
+def role(**more: Any) -> bytes:
+    """The opening chunk."""
+    return chunk_of({"role": "assistant", "content": ""}, **more)
+
+
+def content(*texts: str, **more: Any) -> bytes:
+    """Chunks of text."""
+    return b"".join(chunk_of({"content": text}, **more) for text in texts)
+
+
+def call(
+    call_id: str | None, name: str | None, arguments: str | None = "{}", index: int | None = 0, **more: Any
+) -> bytes:
+    """A fragment of a call; what is ``None`` is left out."""
+    function = {k: v for k, v in (("name", name), ("arguments", arguments)) if v is not None}
+    fragment: dict[str, Any] = {"index": index, "id": call_id, "type": "function", "function": function}
+    return chunk_of({"tool_calls": [{k: v for k, v in fragment.items() if v is not None}]}, **more)
+
+
+def finish(reason: str = "stop", **more: Any) -> bytes:
+    """The chunk with the finish reason."""
+    return chunk_of({}, reason, **more)
+
+
+def usage(prompt: int, completion: int, *, id: str = "chatcmpl-1", **details: Any) -> bytes:
+    """The chunk with the usage."""
+    counted = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    payload = {"id": id, "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": []}
+    return sse({**payload, "usage": {**counted, **details}})
+
+
+def stream(*events: bytes, done: bool = True, status: str = "200 OK") -> list[Step]:
+    """A whole streamed turn."""
+    return chunked(*events, *([DONE] if done else []), status=status)
+
+
+def reply(
+    text: str | None = None,
+    *calls: tuple[str, str, str],
+    reason: str | None = None,
+    used: tuple[int, int] | None = None,
+    **message: Any,
+) -> list[Step]:
+    """A whole turn that is not streamed; ``calls`` are (id, name, arguments)."""
+    said: dict[str, Any] = {"role": "assistant", "content": text, **message}
+    if calls:
+        said["tool_calls"] = [
+            {"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls
+        ]
+    choice = {
+        "index": 0,
+        "message": said,
+        "finish_reason": reason or ("tool_calls" if calls else "stop"),
+        "logprobs": None,
+    }
+    payload: dict[str, Any] = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 7,
+        "model": "m",
+        "choices": [choice],
+    }
+    if used:
+        payload["usage"] = {
+            "prompt_tokens": used[0],
+            "completion_tokens": used[1],
+            "total_tokens": sum(used),
+        }
+    return whole(json.dumps(payload).encode())
+
+
+def events_of(body: bytes) -> list[str]:
+    """The data of every event; comments left out.  Fails for what a strict client would choke on."""
+    assert body.endswith(b"\n\n"), "the last event has no blank line"
+    found = []
+    for block in body.decode().split("\n\n")[:-1]:
+        if block.startswith(":"):
+            assert "\n" not in block
+            continue
+        assert block.startswith("data: "), f"not a data line: {block[:80]!r}"
+        assert "\n" not in block
+        found.append(block.removeprefix("data: "))
+    return found
+
+
+def payloads_of(body: bytes) -> list[dict[str, Any]]:
+    """The chunks of a composed stream.
+
+    Holds what every composed stream owes its client: one end mark, last; one id; one role, first;
+    dense call indices; one finish reason unless it failed; usage, if any, in the last chunk.
+    """
+    *events, last = events_of(body)
+    assert last == "[DONE]"
+    assert "[DONE]" not in events
+    chunks = [json.loads(data) for data in events]
+    failed = [c for c in chunks if "error" in c]
+    normal = [c for c in chunks if "error" not in c]
+    assert len({c["id"] for c in normal}) <= 1
+    assert all(c["object"] == "chat.completion.chunk" for c in normal)
+    deltas = [choice["delta"] for c in normal for choice in c["choices"]]
+    assert sum("role" in delta for delta in deltas) <= 1
+    if deltas:
+        assert deltas[0].get("role") == "assistant"
+    indices = [f["index"] for delta in deltas for f in delta.get("tool_calls", ()) if "id" in f]
+    assert indices == list(range(len(indices)))
+    reasons = [r for c in normal for choice in c["choices"] if (r := choice["finish_reason"])]
+    assert len(reasons) == (0 if failed else 1)
+    with_usage = [position for position, c in enumerate(chunks) if c.get("usage")]
+    assert with_usage in ([], [len(chunks) - 1])
+    return chunks
+
+
+def text_of(chunks: list[dict[str, Any]]) -> str:
+    """The text that a client would show."""
+    return "".join(choice["delta"].get("content") or "" for c in chunks for choice in c.get("choices", ()))

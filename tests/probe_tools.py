@@ -1,0 +1,82 @@
+"""Tools that a test can watch and hold up.  Their state belongs to whichever test runs now."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from proxy.errors import ToolFailure
+from proxy.tools.function import tool
+from proxy.tools.spec import Redaction
+
+
+@dataclass
+class Watch:
+    """What the tools did, and the gates they wait at."""
+
+    started: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    has_started: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def reset(self) -> None:
+        """Forget everything; called before each test."""
+        self.__init__()  # type: ignore[misc]
+
+    async def pass_gate(self, name: str) -> None:
+        """Note that a tool runs, and hold it until the test lets it go on."""
+        self.started.append(name)
+        self.has_started.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
+        self.finished.append(name)
+
+
+WATCH = Watch()
+
+
+@tool(effect="read_only", redaction=Redaction(output=("echo",)))
+async def echo(text: str) -> dict[str, str]:
+    """Say the text again."""
+    WATCH.started.append("echo")
+    return {"echo": text, "inside": "hidden-output"}
+
+
+@tool(effect="read_only", redaction=Redaction(output=("done",)))
+async def slow() -> dict[str, bool]:
+    """Wait for the test."""
+    await WATCH.pass_gate("slow")
+    return {"done": True}
+
+
+@tool(effect="external_side_effect", redaction=Redaction(output=("done",)))
+async def buy(what: str) -> dict[str, Any]:
+    """Change the world at once."""
+    WATCH.started.append("buy")
+    WATCH.finished.append("buy")
+    return {"done": True, "what": what}
+
+
+@tool(effect="external_side_effect", redaction=Redaction(output=("done",)))
+async def slow_buy() -> dict[str, bool]:
+    """Change the world when the test says so."""
+    await WATCH.pass_gate("slow_buy")
+    return {"done": True}
+
+
+@tool(effect="read_only", redaction=Redaction())
+async def fail() -> None:
+    """Fail with words of its own."""
+    raise ToolFailure("the shop is closed")
+
+
+@tool(effect="read_only", redaction=Redaction(output=("ok",), private_arguments=("pin",)))
+async def unlock(pin: Annotated[str, Field(description="A secret number")]) -> dict[str, bool]:
+    """Take a private argument."""
+    WATCH.started.append("unlock")
+    return {"ok": True}

@@ -1,0 +1,237 @@
+"""A whole proxy on a real socket, and a client that is nothing but a socket.
+
+The client reads status line, headers, framing and body itself, so that what a library would hide
+(a missing last chunk, a header sent twice, bytes after the end) is there to be looked at.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from proxy.records import RunRecord, RunStatus
+from proxy.server.app import SERVICES, Overrides, Services, create_app
+from proxy.server.config import Config
+from proxy.server.secret import Secret
+from proxy.store.base import RunDetail, RunFilter
+
+__all__ = ["SERVER_KEY", "Answer", "Conversation", "Proxy", "make_config", "running"]
+
+SERVER_KEY = "sk-server-0123456789abcdef"
+
+
+@dataclass
+class Answer:
+    """One response as it came.  ``clean`` says that its HTTP framing was complete."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes = b""
+    clean: bool = False
+    pieces: list[bytes] = field(default_factory=list)
+
+    def header(self, name: str) -> str | None:
+        """The value of the first header of that name."""
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+    def names(self) -> list[str]:
+        """All header names in lower case, in order."""
+        return [key.lower() for key, _ in self.headers]
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object of a response in OpenAI's shape, all four keys of it."""
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"]
+        return dict(error)
+
+
+class Conversation:
+    """One connection to the proxy: requests go out as bytes, responses come back piece by piece."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def head(self) -> Answer:
+        """The next response's status and headers; 1xx responses are passed over."""
+        while True:
+            lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+            status = int(lines[0].split(" ")[1])
+            pairs = [line.partition(":") for line in lines[1:]]
+            if status >= 200:
+                return Answer(status, [(name.strip(), value.strip()) for name, _, value in pairs])
+
+    async def pieces(self, answer: Answer) -> AsyncIterator[bytes]:
+        """The body as it is framed: each chunk, or whatever a read gives; sets ``answer.clean``."""
+        if (answer.header("transfer-encoding") or "").lower() == "chunked":
+            while True:
+                line = await self.reader.readline()
+                if not line.endswith(b"\r\n"):
+                    return
+                size = int(line, 16)
+                try:
+                    data = await self.reader.readexactly(size + 2)
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    return
+                assert data.endswith(b"\r\n")
+                if size == 0:
+                    answer.clean = True
+                    return
+                yield data[:-2]
+        elif (length := answer.header("content-length")) is not None:
+            left = int(length)
+            while left:
+                data = await self.reader.read(left)
+                if not data:
+                    return
+                left -= len(data)
+                yield data
+            answer.clean = True
+        else:
+            while data := await self.reader.read(65536):
+                yield data
+            answer.clean = True
+
+    async def answer(self) -> Answer:
+        """A whole response."""
+        answer = await self.head()
+        try:
+            async for piece in self.pieces(answer):
+                answer.pieces.append(piece)
+        except ConnectionError:
+            answer.clean = False
+        answer.body = b"".join(answer.pieces)
+        return answer
+
+    def leave(self) -> None:
+        """Go away without a word."""
+        self.writer.transport.abort()
+
+
+@dataclass
+class Proxy:
+    """A running proxy."""
+
+    port: int
+    services: Services
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Conversation]:
+        """One connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26)
+        try:
+            yield Conversation(reader, writer)
+        finally:
+            writer.close()
+
+    def request(
+        self,
+        body: Any = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        *,
+        method: str = "POST",
+        path: str = "/v1/chat/completions",
+    ) -> bytes:
+        """A request as bytes; a body that is not bytes goes out as JSON."""
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/1.1"]
+        if not any(name.lower() == "host" for name, _ in pairs):
+            lines.append(f"Host: 127.0.0.1:{self.port}")
+        lines += [f"{name}: {value}" for name, value in pairs]
+        if body is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+    @asynccontextmanager
+    async def sent(
+        self, body: Any = None, headers: Mapping[str, str] | Sequence[tuple[str, str]] = (), **target: str
+    ) -> AsyncIterator[Conversation]:
+        """A connection on which one request has gone out."""
+        async with self.connect() as conversation:
+            conversation.writer.write(self.request(body, headers, **target))
+            await conversation.writer.drain()
+            yield conversation
+
+    async def ask(
+        self, body: Any = None, headers: Mapping[str, str] | Sequence[tuple[str, str]] = (), **target: str
+    ) -> Answer:
+        """One request and its whole response."""
+        async with asyncio.timeout(20), self.sent(body, headers, **target) as conversation:
+            return await conversation.answer()
+
+    async def runs(self) -> Sequence[RunRecord]:
+        """All runs on record, the newest first."""
+        return await self.services.store.list_runs(RunFilter())
+
+    async def only_run(self) -> RunDetail:
+        """The one run that there is, with all that hangs on it."""
+        (run,) = await self.runs()
+        detail = await self.services.store.get_run(run.id)
+        assert detail is not None
+        return detail
+
+    async def run_reaches(self, status: RunStatus, within_s: float = 2.0) -> RunDetail:
+        """Wait until the one run has that status."""
+        async with asyncio.timeout(within_s):
+            while True:
+                detail = await self.only_run() if await self.runs() else None
+                if detail is not None and detail.run.status == status:
+                    return detail
+                await asyncio.sleep(0.01)
+
+
+def make_config(
+    *upstreams: str | Mapping[str, Any],
+    allow: Sequence[str] = ("core__*", "probe_tools__*"),
+    modules: Sequence[str] = (),
+    tools: Mapping[str, Any] | None = None,
+    **sections: Any,
+) -> Config:
+    """A configuration over upstreams (URLs, or tables with ``name``), nothing in files."""
+    tables: dict[str, Any] = {}
+    for position, upstream in enumerate(upstreams):
+        table = {"base_url": upstream} if isinstance(upstream, str) else dict(upstream)
+        name = table.pop("name", f"u{position}" if position else "default")
+        tables[name] = {
+            "api_key": Secret("env:SERVER_KEY", SERVER_KEY),
+            "first_byte_timeout_s": 5.0,
+            "idle_timeout_s": 5.0,
+            **table,
+        }
+    return Config.model_validate(
+        {
+            "upstreams": tables,
+            "policy": {"allow": tuple(allow), **sections.pop("policy", {})},
+            "store": {"url": "memory:", **sections.pop("store", {})},
+            "tools": {"modules": tuple(modules), **(tools or {})},
+            **sections,
+        }
+    )
+
+
+@asynccontextmanager
+async def running(config: Config, overrides: Overrides | None = None) -> AsyncIterator[Proxy]:
+    """Serve the configuration on a free port, as the command does."""
+    app = await create_app(config, overrides=overrides)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        yield Proxy(port, app[SERVICES])
+    finally:
+        await runner.cleanup()
