@@ -251,6 +251,8 @@ async def test_redirects(serve, pool):
             raise web.HTTPFound("http://other.example/")
         if request.path == "/98":
             raise web.HTTPFound("http://169.254.169.254/latest")
+        if request.path == "/97":
+            raise web.HTTPFound(f"http://user:word@{request.host}/0")
         if left:
             raise web.HTTPFound(f"/{left - 1}")
         return web.json_response("here")
@@ -262,6 +264,7 @@ async def test_redirects(serve, pool):
     await refused(client, str(server.make_url("/4")), "too often")
     await refused(client, str(server.make_url("/99")), "another host")
     await refused(client, str(server.make_url("/98")), "another host")
+    await refused(client, str(server.make_url("/97")), "not one that may be called")
 
 
 @pytest.mark.parametrize("status", [429, 503])

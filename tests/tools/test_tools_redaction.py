@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.tools.redaction import MASK, bounded, mask_private_values, redact_arguments, redact_output
@@ -78,6 +78,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=30, deadline=None)
 @given(json_values)
 def test_whatever_is_shown_is_bounded(value):
     """Rule T7: nothing that traces and rows show is ever large, and it is still JSON."""

@@ -158,6 +158,7 @@ async def test_rate_limited(make_runner, context, call):
         ('{"text":1e999}', "invalid_json"),
         ('{"text":"\\ud800"}', "invalid_json"),
         ('{"text":"\ud800"}', "invalid_json"),
+        ('{"text":"a","\\ud800":1}', "invalid_json"),
         ("[" * 5000, "invalid_json"),
         ("[" * 4000 + "]" * 4000, "invalid_json"),
         ('{"text":' + "[" * 80 + "]" * 80 + "}", "invalid_json"),
@@ -214,6 +215,7 @@ async def test_no_record_no_effect(make_runner, log, context, call):
     assert failure(result)["error_code"] == "execution_failed"
     assert counter.times == 0
     assert (await runner.run(call("echo", '{"text":"a"}', 1), context)).ok, "read-only tools go on"
+    assert log.closed == [], "a row that was never opened is not closed"
     log.broken = False
     assert (await runner.run(call("count", "{}", 2), context)).ok
     assert counter.times == 1
