@@ -1,0 +1,71 @@
+"""Writes what the proxy answers to each exchange into its folder, to be read before it is committed.
+
+By hand: ``python tests/e2e/make_goldens.py [NAME…]``.  The tests compare with these files, so a file
+that was written and not read proves nothing.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from e2e_rig import (
+    CORE_TOOLS,
+    Answer,
+    fixtures_for,
+    golden_file,
+    invocation_rows,
+    is_orchestrated,
+    proxy_for,
+    response_ids,
+)
+from fixture_loader import Exchange, all_exchanges
+
+from proxy.records import ToolInvocationRecord
+from proxy.server.telemetry import configure_logging
+
+__all__ = ["main"]
+
+
+async def main(names: list[str]) -> None:
+    """Write the goldens of the named exchanges, or of all."""
+    configure_logging(level="critical")
+    for fixture in all_exchanges():
+        if names and fixture.name not in names:
+            continue
+        allow = CORE_TOOLS if is_orchestrated(fixture) else ()
+        async with proxy_for("replay", allow=allow, fixtures=fixtures_for(fixture)) as proxy:
+            answers = await proxy.play(fixture)
+            for position, answer in enumerate(answers):
+                file = golden_file(fixture, position)
+                file.parent.mkdir(exist_ok=True)
+                file.write_bytes(_with_recorded_ids(fixture, position, answer.body))
+            if is_orchestrated(fixture):
+                await _write_invocations(fixture, [await proxy.invocations(a.run_id) for a in answers])
+            _say(fixture, answers)
+
+
+async def _write_invocations(fixture: Exchange, runs: list[list[ToolInvocationRecord]]) -> None:
+    file = fixture.path / "expected" / "invocations.json"
+    file.parent.mkdir(exist_ok=True)
+    rows = [row for records in runs for row in invocation_rows(records)]
+    file.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _with_recorded_ids(fixture: Exchange, position: int, body: bytes) -> bytes:
+    """The answer under the ids of the turn that it begins with, so that it is the same at every writing."""
+    turn = fixture.turns[position]
+    recorded = turn.sse if fixture.streams and turn.sse is not None else turn.json_body
+    for known, fresh in zip(response_ids(recorded or b""), response_ids(body), strict=False):
+        body = body.replace(fresh.encode(), known.encode())
+    return body
+
+
+def _say(fixture: Exchange, answers: list[Answer]) -> None:
+    print(fixture.name, *(f"{answer.status}:{len(answer.body)}" for answer in answers))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

@@ -1,0 +1,254 @@
+"""Every recorded exchange, end to end: what the client gets, what the upstream was asked, the record.
+
+Each test runs twice, with the recordings embedded and over a second socket, and expects the same bytes.
+"""
+
+import json
+from typing import Any
+
+import pytest
+from conftest import ProxyFor
+from e2e_rig import (
+    CORE_TOOLS,
+    PINNED_CLOCK,
+    Answer,
+    fixtures_for,
+    golden_file,
+    invocation_rows,
+    is_orchestrated,
+    with_ids_of,
+)
+from fixture_loader import FIXTURES, Exchange, Turn, all_exchanges
+from sse_check import check_chat_stream
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+END_MARK = b"data: [DONE]\n\n"
+ALL = all_exchanges()
+# Responses are passed through so far, so the one that needs a server tool has no second turn here.
+ORCHESTRATED = [e for e in ALL if is_orchestrated(e)]
+PASSED = [e for e in ALL if not is_orchestrated(e)]
+NAMED = {"ids": lambda e: e.name}
+
+
+def expected_rows(fixture: Exchange) -> list[dict[str, Any]]:
+    """The tool calls that an exchange leads to."""
+    file = fixture.path / "expected" / "invocations.json"
+    return list(json.loads(file.read_text("utf-8")))
+
+
+def goldens(fixture: Exchange) -> list[bytes]:
+    """The answers to the client's requests."""
+    count = max(1, len(fixture.client_requests))
+    return [golden_file(fixture, position).read_bytes() for position in range(count)]
+
+
+def body_of(turn: Turn, fixture: Exchange) -> bytes:
+    """A recorded body as it is sent for this exchange."""
+    body = turn.sse if fixture.streams and turn.sse is not None else turn.json_body
+    assert body is not None
+    return body
+
+
+def passed_through(turn: Turn, fixture: Exchange) -> bytes:
+    """What a turn looks like that nobody changed: the upstream's bytes, with an end mark if it had none."""
+    body = body_of(turn, fixture)
+    streamed = fixture.streams and turn.status == 200
+    return body + END_MARK if streamed and b"data: [DONE]" not in body else body
+
+
+def assert_golden(fixture: Exchange, answers: list[Answer]) -> None:
+    """Each answer is the golden one byte for byte, but for the response id, which is a fresh one."""
+    for position, (golden, answer) in enumerate(zip(goldens(fixture), answers, strict=True)):
+        assert answer.status == fixture.turns[position].status
+        assert answer.whole
+        assert with_ids_of(golden, answer.body) == golden
+        kind = "text/event-stream" if fixture.streams and answer.status == 200 else "application/json"
+        assert answer.headers["content-type"].split(";")[0] == kind
+
+
+def comparable(request: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Messages and tools of a request, tool results read as JSON: their spacing is nobody's business."""
+    messages = []
+    for message in request["messages"]:
+        copy = dict(message)
+        if copy.get("role") in ("tool", "function"):
+            copy["content"] = json.loads(copy["content"])
+        messages.append(copy)
+    return messages, request.get("tools", request.get("functions", []))
+
+
+def other_fields(request: dict[str, Any]) -> dict[str, Any]:
+    """What a turn's request has to keep of the client's; the token bound counts over all turns."""
+    changed = {"messages", "tools", "functions", "max_tokens", "max_completion_tokens"}
+    return {key: value for key, value in request.items() if key not in changed}
+
+
+@pytest.mark.parametrize("fixture", ORCHESTRATED, **NAMED)
+async def test_an_exchange_with_server_tools(fixture: Exchange, way: str, shared_proxy: ProxyFor) -> None:
+    """The client's bytes, the upstream's requests and the rows on record are those of the exchange."""
+    proxy = await shared_proxy(way, clock=fixture.meta.get("clock", PINNED_CLOCK))
+    answers = await proxy.play(fixture)
+    assert_golden(fixture, answers)
+    assert all(answer.run_id for answer in answers)
+    asked = [comparable(request) for request in proxy.upstream_requests]
+    assert asked == [comparable(turn.request or {}) for turn in fixture.turns]
+    for request in proxy.upstream_requests:
+        assert other_fields(request) == other_fields(fixture.client_request)
+    rows = [row for a in answers for row in invocation_rows(await proxy.invocations(a.run_id))]
+    assert rows == expected_rows(fixture)
+
+
+@pytest.mark.parametrize("fixture", PASSED, **NAMED)
+async def test_an_exchange_without_server_tools(fixture: Exchange, way: str, shared_proxy: ProxyFor) -> None:
+    """Rule W1: no tool is allowed, so both sides get each other's bytes; only an end mark is added."""
+    proxy = await shared_proxy(way, allow=(), fixtures=fixtures_for(fixture))
+    answers = await proxy.play(fixture)
+    assert_golden(fixture, answers)
+    assert [answer.run_id for answer in answers] == [None] * len(answers)
+    assert proxy.upstream_requests == fixture.client_requests
+
+
+@pytest.mark.parametrize("fixture", [e for e in PASSED if e.client_requests], **NAMED)
+async def test_an_exchange_in_which_no_server_tool_is_called(
+    fixture: Exchange, way: str, shared_proxy: ProxyFor
+) -> None:
+    """Rule W2: tools are allowed and offered where that may be, none is called: the same bytes."""
+    proxy = await shared_proxy(way, fixtures=fixtures_for(fixture))
+    answers = await proxy.play(fixture)
+    assert_golden(fixture, answers)
+    for asked, sent in zip(fixture.client_requests, proxy.upstream_requests, strict=True):
+        declared = asked.get("tools", [])
+        names = [tool["function"]["name"] for tool in sent.get("tools", ())] if fixture.wire == "chat" else []
+        own = [tool["function"]["name"] for tool in declared] if fixture.wire == "chat" else []
+        assert names in (own, [*own, *CORE_TOOLS])
+        assert (names == own) == (not may_inject(asked, fixture))
+        assert {k: v for k, v in sent.items() if k != "tools"} == {
+            k: v for k, v in asked.items() if k != "tools"
+        }
+    for answer in answers:
+        assert await proxy.invocations(answer.run_id) == []
+
+
+def may_inject(request: dict[str, Any], fixture: Exchange) -> bool:
+    """Whether server tools may be added: not for several choices, ``none``, or a forced client tool."""
+    choice = request.get("tool_choice")
+    forced = isinstance(choice, dict) and choice.get("type") == "function"
+    return fixture.wire == "chat" and request.get("n", 1) == 1 and choice != "none" and not forced
+
+
+# The golden files themselves, so that a wrong one is found whatever the proxy says.
+
+
+@pytest.mark.parametrize("fixture", PASSED, **NAMED)
+async def test_a_golden_that_was_passed_through_is_the_upstreams_own(fixture: Exchange) -> None:
+    """Rule W1: the upstream's bytes, and an end mark where it sent none."""
+    expected = [passed_through(turn, fixture) for turn in fixture.turns[: len(goldens(fixture))]]
+    assert goldens(fixture) == expected
+
+
+@pytest.mark.parametrize("fixture", ORCHESTRATED, **NAMED)
+async def test_a_golden_keeps_the_rules(fixture: Exchange) -> None:
+    """Rules W3, W4 and W5 hold for every composed stream; what no tool took part in is the upstream's."""
+    rows = expected_rows(fixture)
+    for position, golden in enumerate(goldens(fixture)):
+        first = fixture.turns[position]
+        if golden == passed_through(first, fixture):
+            continue
+        assert rows or not first_turn_is_whole(first), "composed, although nothing was hidden"
+        if not fixture.streams:
+            check_reply(json.loads(golden), fixture)
+            continue
+        read = check_chat_stream(
+            golden,
+            wants_usage=bool(fixture.client_request.get("stream_options", {}).get("include_usage")),
+            hidden=("core__", "multi_tool_use", "x_toolrelay"),
+            forwarded=forwarded_chunks(golden, first.sse or b""),
+        )
+        turns = fixture.turns if fixture.run_by == "server" else [first]
+        assert read.text == "".join(text_of(turn) for turn in turns)
+        if read.usage is not None:
+            assert read.usage == summed_usage(turns)
+
+
+async def test_no_golden_is_left_without_an_exchange() -> None:
+    """Every answer file belongs to a request, every list of rows to an orchestrated exchange."""
+    known = {golden_file(e, n) for e in ALL for n in range(max(1, len(e.client_requests)))}
+    assert set(FIXTURES.rglob("client/response*")) == known
+    rows = {file.parent.parent for file in FIXTURES.rglob("expected/invocations.json")}
+    assert rows == {e.path for e in ORCHESTRATED}
+
+
+def payloads(body: bytes) -> list[dict[str, Any]]:
+    """The JSON objects of a stream's whole events."""
+    events = body.replace(b"\r\n", b"\n").split(b"\n\n")[:-1]
+    lines = [line for event in events for line in event.split(b"\n")]
+    return [json.loads(line[5:]) for line in lines if line.startswith(b"data:") and b"[DONE]" not in line]
+
+
+def first_turn_is_whole(turn: Turn) -> bool:
+    """Whether a recorded stream came to its end, with a finish that lets calls run."""
+    ended = b"[DONE]" in (turn.sse or turn.json_body or b"")
+    reasons = [c.get("finish_reason") for p in payloads(turn.sse or b"") for c in p.get("choices") or ()]
+    return ended and "length" not in reasons
+
+
+def forwarded_chunks(golden: bytes, upstream: bytes) -> int:
+    """How many chunks at the start of a stream are the upstream's own."""
+    count = 0
+    for ours, theirs in zip(payloads(golden), payloads(upstream), strict=False):
+        if ours != theirs:
+            break
+        count += 1
+    return count
+
+
+def text_of(turn: Turn) -> str:
+    """The text that a recorded stream says, as a person would join it."""
+    text = ""
+    for payload in payloads(turn.sse or b""):
+        for choice in payload.get("choices") or ():
+            content = (choice.get("delta") or {}).get("content")
+            text += content if isinstance(content, str) else ""
+    return text
+
+
+def summed_usage(turns: list[Turn]) -> dict[str, Any]:
+    """Each count of the last usage of each turn, added up."""
+    total: dict[str, Any] = {}
+    for turn in turns:
+        last: dict[str, Any] = {}
+        for payload in payloads(turn.sse or b""):
+            groq = payload.get("x_groq") or {}
+            last = payload.get("usage") or groq.get("usage") or last
+        add(total, last)
+    return total
+
+
+def add(total: dict[str, Any], usage: dict[str, Any]) -> None:
+    """Add the numbers of one usage to another, nested ones too."""
+    for key, value in usage.items():
+        if isinstance(value, dict):
+            add(total.setdefault(key, {}), value)
+        elif isinstance(value, int | float):
+            total[key] = total.get(key, 0) + value
+
+
+def check_reply(reply: dict[str, Any], fixture: Exchange) -> None:
+    """A composed reply that was not streamed: whole, with nothing hidden in it."""
+    assert reply["object"] == "chat.completion"
+    assert reply["id"]
+    assert reply["model"] == fixture.client_request["model"]
+    (choice,) = reply["choices"]
+    assert choice["index"] == 0
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["role"] == "assistant"
+    assert "tool_calls" not in choice["message"]
+    assert "core__" not in json.dumps(reply)
+    replies = [json.loads(turn.json_body or b"{}") for turn in fixture.turns]
+    texts = [r["choices"][0]["message"].get("content") for r in replies]
+    assert choice["message"]["content"] == "\n\n".join(text for text in texts if text)
+    total: dict[str, Any] = {}
+    for part in replies:
+        add(total, part["usage"])
+    assert reply["usage"] == total
