@@ -6,7 +6,7 @@ those of the wire notes (section B.0), each for a provider that was seen to need
 by the order of first sight, never by an id: ids repeat.
 """
 
-import json
+import re
 import secrets
 import string
 from collections.abc import Callable, Collection, Mapping
@@ -23,6 +23,12 @@ __all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id"]
 _ALPHABET = string.ascii_letters + string.digits
 _MAX_CALLS = 256
 _MAX_TURN_BYTES = 32 * 1024 * 1024
+_SHORT = 64
+_NOT_JSON = object()
+_UNREAD = object()
+_NOT_BLANK = re.compile(r"[^ \t\r\n]")
+_BRACKETS = re.compile(r'[{}\[\]"]')
+_IN_STRING = re.compile(r'\\|"')
 
 
 def mint_call_id() -> str:
@@ -32,33 +38,73 @@ def mint_call_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """One piece of one call with the blanks taken out: absent is ``None`` or empty, never ``""``.
-
-    ``whole`` says that the arguments came as a JSON object and not as text.
-    """
+    """One piece of one call with the blanks taken out: an absent id or name is ``None``, never ``""``."""
 
     index: int | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str = ""
-    whole: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     legacy: bool = False
     item_id: str = ""
 
 
+class _Brackets:
+    """Whether a JSON text that comes in pieces has closed what it opened; each piece is read once."""
+
+    __slots__ = ("_closed", "_depth", "_escaped", "_in_string", "_spoilt")
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = self._closed = self._spoilt = False
+
+    @property
+    def closed(self) -> bool:
+        """One value has ended, and nothing but blanks came after it."""
+        return self._closed and not self._spoilt
+
+    def feed(self, text: str) -> None:
+        position = 0
+        while not self._spoilt and position < len(text):
+            if self._closed:
+                self._spoilt = _NOT_BLANK.search(text, position) is not None
+                return
+            if self._escaped:
+                self._escaped = False
+                position += 1
+                continue
+            match = (_IN_STRING if self._in_string else _BRACKETS).search(text, position)
+            if match is None:
+                return
+            position = match.end()
+            self._take(match[0])
+
+    def _take(self, token: str) -> None:
+        if token == "\\":
+            self._escaped = True
+        elif token == '"':
+            self._in_string = not self._in_string
+        else:
+            self._depth += 1 if token in "{[" else -1
+        self._closed = self._depth <= 0 and not self._in_string and not self._escaped
+
+
 @dataclass(slots=True)
 class _Slot:
-    """A call in the making."""
+    """A call in the making.  ``upstream_id`` is what came, ``call_id`` what the call goes by."""
 
     seq: int
     index: int | None
-    call_id: str | None = None
+    upstream_id: str | None = None
+    call_id: str = ""
     name: str | None = None
     parts: list[str] = field(default_factory=list)
     size: int = 0
+    brackets: _Brackets = field(default_factory=_Brackets)
+    known: Any = _UNREAD
     extra: dict[str, Any] = field(default_factory=dict)
     started: bool = False
+    withheld: str = ""
     legacy: bool = False
     item_id: str = ""
 
@@ -69,18 +115,38 @@ class _Slot:
         return self.parts[0] if self.parts else ""
 
     @property
+    def value(self) -> Any:
+        """The arguments so far as JSON, if they are one whole value; parsed when that can be."""
+        if self.known is _UNREAD:
+            may_be = self.size <= _SHORT or self.brackets.closed
+            self.known = _parse(self.arguments) if may_be else _NOT_JSON
+        return self.known
+
+    @property
     def is_complete(self) -> bool:
         """Whether the arguments so far are one whole JSON value."""
-        return self.size > 0 and _parse(self.arguments) is not _NOT_JSON
+        return self.value is not _NOT_JSON
 
+    def append(self, text: str, kept: str) -> None:
+        """Take ``text`` as the next piece of the arguments, and keep ``kept`` of it."""
+        self.size += len(text)
+        self.brackets.feed(text)
+        if _NOT_BLANK.search(text):
+            self.known = _UNREAD
+        if kept:
+            self.parts.append(kept)
 
-_NOT_JSON = object()
+    def clear(self) -> None:
+        """Forget the arguments so far."""
+        self.parts, self.size, self.brackets, self.known = [], 0, _Brackets(), _UNREAD
+        self.withheld = ""
 
 
 def _parse(text: str) -> Any:
+    """``text`` as JSON, or ``_NOT_JSON``."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
         return _NOT_JSON
 
 
@@ -116,21 +182,16 @@ class ToolCallAssembler:
         """How many calls have begun whose name is not certain yet."""
         return sum(not slot.started for slot in self._slots)
 
-    def __bool__(self) -> bool:
-        return bool(self._slots)
-
     def add(self, fragment: Fragment) -> list[TurnEvent]:
         """Take one fragment; the events it causes, in order."""
+        self._count(fragment)
         slot = self._place(fragment)
-        self._bytes += len(fragment.arguments)
-        if self._bytes > _MAX_TURN_BYTES:
-            raise WireError(f"the tool calls of one turn are larger than {_MAX_TURN_BYTES} bytes")
-        if fragment.call_id and not slot.call_id:
-            slot.call_id = fragment.call_id
+        if fragment.call_id and not slot.upstream_id:
+            slot.upstream_id = fragment.call_id
             self._by_id.setdefault(fragment.call_id, []).append(slot)
         if fragment.name:
             self._merge_name(slot, fragment.name)
-        _merge_extra(slot.extra, fragment.extra)
+        slot.extra = _merged(slot.extra, fragment.extra)
         text = self._merge_arguments(slot, fragment)
         events: list[TurnEvent] = []
         for earlier in self._slots[: slot.seq]:
@@ -141,6 +202,22 @@ class ToolCallAssembler:
         elif slot.size or not self._may_grow(slot.name):
             events += self._start(slot)
         return events
+
+    def _count(self, fragment: Fragment) -> None:
+        size = len(fragment.arguments) + len(fragment.name or "")
+        if fragment.extra:
+            size += len(orjson.dumps(fragment.extra))
+        self._bytes += size
+        if self._bytes > _MAX_TURN_BYTES:
+            raise WireError(f"the tool calls of one turn are larger than {_MAX_TURN_BYTES} bytes")
+
+    def settle(self, index: int, arguments: str) -> None:
+        """Say what the arguments of the call with that index are, whatever its fragments were."""
+        slot = self._by_index.get(index)
+        if slot is not None:
+            hidden = slot.name is not None and self._is_hidden(slot.name)
+            slot.clear()
+            slot.append(arguments, arguments[: self._kept + 1] if hidden else arguments)
 
     def finish(self) -> list[TurnEvent]:
         """The turn has ended: every named call, decided and whole.
@@ -153,8 +230,11 @@ class ToolCallAssembler:
             if slot.name is None:
                 continue
             events += self._start(slot)
-            arguments = _last_word(slot.arguments)
-            call = ToolCall(slot.call_id or "", slot.name, arguments, index, slot.item_id, slot.legacy)
+            if slot.withheld:
+                events.append(ToolCallDelta(slot.seq, slot.withheld))
+            call = ToolCall(
+                slot.call_id, slot.name, _last_word(slot.arguments), index, slot.item_id, slot.legacy
+            )
             events.append(ToolCallFinished(slot.seq, call))
             index += 1
         return events
@@ -171,8 +251,7 @@ class ToolCallAssembler:
             slot = self._with_id(fragment) if fragment.call_id in self._by_id else self._adopting(fragment)
         elif fragment.index is not None:
             slot = self._by_index.get(fragment.index)
-            if slot is not None and fragment.name and slot.name and slot.is_complete:
-                slot = None
+            slot = None if slot and _opens_another(slot, fragment) else slot
         else:
             slot = self._anonymous(fragment)
         return slot or self._open(fragment)
@@ -184,7 +263,8 @@ class ToolCallAssembler:
         if not fragment.name:
             return slot
         elsewhere = None not in (fragment.index, slot.index) and fragment.index != slot.index
-        again = slot.is_complete and (fragment.name != slot.name or _differs(slot, fragment))
+        new = fragment.arguments.strip() and not _repeats(slot, fragment)
+        again = slot.is_complete and (fragment.name != slot.name or new)
         return None if elsewhere or again else slot
 
     def _adopting(self, fragment: Fragment) -> _Slot | None:
@@ -192,13 +272,14 @@ class ToolCallAssembler:
         if fragment.index is None:
             # Some gateways mint an id for every fragment: without a name it cannot open a call.
             latest = self._slots[-1] if self._slots else None
-            return latest if latest and not fragment.name and not latest.is_complete else None
+            goes_on = latest and not fragment.name and not (latest.is_complete and fragment.arguments.strip())
+            return latest if goes_on else None
         slot = self._by_index.get(fragment.index)
         if slot is None:
             return None
+        if slot.upstream_id is None:
+            return None if _opens_another(slot, fragment) else slot
         restarts = slot.is_complete and fragment.arguments.lstrip().startswith("{")
-        if slot.call_id is None:
-            return None if fragment.name and slot.name and slot.is_complete else slot
         return None if fragment.name or restarts else slot
 
     def _anonymous(self, fragment: Fragment) -> _Slot | None:
@@ -207,7 +288,7 @@ class ToolCallAssembler:
         if latest is None or not fragment.name:
             return latest
         name = latest.name or ""
-        goes_on = name == fragment.name or name + fragment.name in self._declared
+        goes_on = name == fragment.name or self._is_declared(name + fragment.name)
         return latest if goes_on and latest.size == 0 else None
 
     def _open(self, fragment: Fragment) -> _Slot:
@@ -222,32 +303,40 @@ class ToolCallAssembler:
     def _merge_name(self, slot: _Slot, name: str) -> None:
         if slot.name is None:
             slot.name = name
-        elif slot.name == name or slot.size or slot.started:
+        elif slot.started:
             return
         elif name.startswith(slot.name):
             slot.name = name
-        elif slot.name + name in self._declared or self._may_grow(slot.name + name):
+        elif self._is_declared(slot.name + name):
             slot.name += name
 
     def _merge_arguments(self, slot: _Slot, fragment: Fragment) -> str:
-        """Append the fragment's arguments; the text that was really new."""
+        """Append the fragment's arguments; the text that may be told now."""
         text = fragment.arguments
         if not text:
             return ""
-        if text.lstrip().startswith("{") and slot.size:
-            so_far = slot.arguments
-            if so_far.strip() == "{}" and not fragment.name and text.strip() != "{}":
-                # A placeholder sent before the real arguments.
-                slot.parts, slot.size = [], 0
-            elif so_far.rstrip().endswith("}") and not _differs(slot, fragment):
-                return ""
-        slot.size += len(text)
-        if slot.size <= self._kept or not (slot.name and self._is_hidden(slot.name)):
-            slot.parts.append(text)
-        elif not slot.parts or len(slot.arguments) <= self._kept:
-            # Enough to see that it is too large, and never valid JSON by accident.
-            slot.parts.append(text[: self._kept + 1 - len(slot.arguments)])
+        if slot.withheld and not fragment.name and _is_other_object(text):
+            # What came first was a placeholder for the real arguments.
+            slot.clear()
+        elif _repeats(slot, fragment):
+            return ""
+        first = not slot.size
+        slot.append(text, self._kept_of(slot, text))
+        if first and text.strip() == "{}":
+            slot.withheld = text
+            return ""
+        text, slot.withheld = slot.withheld + text, ""
         return text
+
+    def _kept_of(self, slot: _Slot, text: str) -> str:
+        """How much of a new piece is kept: of a hidden call, enough to see that it is too large."""
+        if not (slot.name and self._is_hidden(slot.name)):
+            return text
+        return text[: max(0, self._kept + 1 - slot.size)]
+
+    def _is_declared(self, name: str) -> bool:
+        """Whether a declared name is, or begins with, this one."""
+        return any(other.startswith(name) for other in self._declared)
 
     def _may_grow(self, name: str | None) -> bool:
         """Whether a longer declared name begins with this one."""
@@ -260,31 +349,44 @@ class ToolCallAssembler:
         if slot.started or slot.name is None:
             return []
         slot.started = True
+        slot.call_id = slot.upstream_id or ""
         if not slot.call_id or slot.call_id in self._taken_ids:
             slot.call_id = mint_call_id()
         self._taken_ids.add(slot.call_id)
-        events: list[TurnEvent] = [ToolCallStarted(slot.seq, slot.call_id, slot.name, dict(slot.extra))]
-        if slot.size:
+        events: list[TurnEvent] = [ToolCallStarted(slot.seq, slot.call_id, slot.name, slot.extra)]
+        if slot.size and not slot.withheld:
             events.append(ToolCallDelta(slot.seq, slot.arguments))
         return events
 
 
-def _differs(slot: _Slot, fragment: Fragment) -> bool:
-    """Whether the fragment's arguments are another JSON value than the slot's whole one."""
-    if not fragment.arguments:
-        return False
-    if fragment.arguments == slot.arguments:
-        return False
-    known, new = _parse(slot.arguments), _parse(fragment.arguments)
-    return known is _NOT_JSON or new is _NOT_JSON or known != new
+def _repeats(slot: _Slot, fragment: Fragment) -> bool:
+    """Whether the fragment's arguments are the slot's whole value once more."""
+    return slot.is_complete and _parse(fragment.arguments) == slot.value
 
 
-def _merge_extra(known: dict[str, Any], new: Mapping[str, Any]) -> None:
+def _opens_another(slot: _Slot, fragment: Fragment) -> bool:
+    """Whether a fragment without a known id opens a call although its index has one already."""
+    if not (fragment.name and slot.name and slot.is_complete):
+        return False
+    return fragment.name != slot.name or not _repeats(slot, fragment)
+
+
+def _is_other_object(text: str) -> bool:
+    """Whether the text begins an object that is not the empty one."""
+    text = text.strip()
+    return text.startswith("{") and text != "{}"
+
+
+def _merged(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``new`` on top of ``known``, neither of them changed: what a frame holds must stay as it came."""
+    merged = dict(known)
     for key, value in new.items():
-        if isinstance(value, dict) and isinstance(known.get(key), dict):
-            _merge_extra(known[key], value)
-        elif value is not None:
-            known[key] = dict(value) if isinstance(value, dict) else value
+        before = merged.get(key)
+        if isinstance(value, dict):
+            merged[key] = _merged(before if isinstance(before, dict) else {}, value)
+        elif value is not None or key not in merged:
+            merged[key] = value
+    return merged
 
 
 def _last_word(arguments: str) -> str:
@@ -301,7 +403,7 @@ def _last_word(arguments: str) -> str:
         if isinstance(inner, str):
             if inner.strip() in ("", "null"):
                 return "{}"
-            if isinstance(_parse(inner), dict):
+            if is_object(inner):
                 return inner
     return arguments
 

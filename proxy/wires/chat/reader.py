@@ -4,6 +4,7 @@ Source for the chunk: OpenAI's API reference, "The chat completion chunk object"
 make of it, sections A and B of the wire notes.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,17 @@ from proxy.wires.sse import SSEEvent, SSEParser
 
 __all__ = ["ChatTurnReader", "usage_of"]
 
+_MALFORMED = {
+    "message": "The upstream sent an event that is not valid JSON.",
+    "type": "upstream_error",
+    "code": "upstream_malformed",
+}
+_MAX_DEPTH = 200
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[dD][c-fC-F][0-9a-fA-F]{2})?|u[dD][c-fC-F][0-9a-fA-F]{2}|.)",
+    re.DOTALL,
+)
+_LONE_SURROGATE = 6
 _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 
 
@@ -49,6 +61,7 @@ class ChatTurnReader:
         self._reply: Mapping[str, Any] | None = None
         self._finished: list[ToolCallFinished] = []
         self._started = False
+        self._ended = False
         self._is_hidden = is_hidden
 
     @property
@@ -61,15 +74,12 @@ class ChatTurnReader:
     def close(self) -> list[Frame]:
         frames = []
         if (event := self._parser.close()) is not None:
-            frames.append(self._read(event))
+            frames.append(self._read(event, cut=True))
         frames.append(Frame(b"", events=tuple(self._finish())))
         return frames
 
     def read_reply(self, body: bytes) -> Frame:
-        try:
-            payload = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            payload = None
+        payload = _loads(body)
         if not isinstance(payload, dict):
             raise WireError("the upstream's reply is not a JSON object")
         events = [*self._events(payload, whole=True), *self._finish()]
@@ -87,7 +97,7 @@ class ChatTurnReader:
 
         The model has the error result to read; a client's call goes back as it came (rule W8).
         """
-        fits = len(call.arguments) <= self._bound and is_object(call.arguments)
+        fits = len(call.arguments.encode()) <= self._bound and is_object(call.arguments)
         return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
 
     def _finish(self) -> list[TurnEvent]:
@@ -95,17 +105,22 @@ class ChatTurnReader:
         self._finished = [event for event in events if isinstance(event, ToolCallFinished)]
         return events
 
-    def _read(self, event: SSEEvent) -> Frame:
-        data = event.data
-        if not data:
-            return Frame(event.raw)
-        if event.is_end_mark:
-            return Frame(event.raw, is_end_mark=True)
-        payload = _loads(data)
-        if not isinstance(payload, dict):
-            return Frame(event.raw)
-        events = self._events(payload, whole=False)
-        return Frame(event.raw, payload, tuple(events), undecided=self._calls.undecided if self._calls else 0)
+    def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
+        """One event as a frame.  ``cut`` says that the stream ended before the event did."""
+        if self._ended or event.is_end_mark:
+            # What comes after the end mark is not part of the turn.
+            self._ended = True
+            return Frame(event.raw, is_end_mark=True, undecided=self._calls.undecided)
+        payload = _loads(event.data) if event.data else None
+        events: list[TurnEvent] = []
+        if isinstance(payload, dict):
+            events = self._events(payload, whole=False)
+        else:
+            if event.data[:1] == b"{" and not cut:
+                # A piece of the turn is lost, so that no call of it can be trusted.
+                events = [TurnFailed(_MALFORMED)]
+            payload = None
+        return Frame(event.raw, payload, tuple(events), undecided=self._calls.undecided)
 
     def _events(self, payload: dict[str, Any], *, whole: bool) -> list[TurnEvent]:
         events: list[TurnEvent] = []
@@ -162,23 +177,49 @@ class ChatTurnReader:
                     fragment = _fragment(call)
                     # In a whole message each element is a call of its own, whatever its index says.
                     events += self._calls.add(replace(fragment, index=position) if whole else fragment)
-        if isinstance(call := delta.get("function_call"), dict):
+        if not calls and isinstance(call := delta.get("function_call"), dict):
+            # Some gateways say the same call in both forms.
             events += self._calls.add(_legacy_fragment(call))
 
 
 def _loads(data: bytes) -> Any:
-    """The event's data as JSON, or ``None``.
+    """The event's data as JSON; ``None`` where it is none, or nested deeper than JSON can be written.
 
-    Invalid UTF-8 is replaced for reading only: a call must not hide behind one bad byte.
+    Invalid UTF-8 and half surrogate pairs are replaced for reading only: a call must not hide behind
+    one bad byte, and some servers cut an emoji in two.
     """
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        pass
-    try:
-        return orjson.loads(data.decode("utf-8", "replace"))
-    except orjson.JSONDecodeError:
+        whole = _ESCAPES.sub(_whole_character, data.decode("utf-8", "replace").encode())
+        try:
+            value = orjson.loads(whole)
+        except orjson.JSONDecodeError:
+            return None
+    if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
         return None
+    return value
+
+
+def _whole_character(match: re.Match[bytes]) -> bytes:
+    """The JSON escape ``match``; the replacement character for half a surrogate pair."""
+    escape = match[0]
+    return rb"\ufffd" if len(escape) == _LONE_SURROGATE else escape
+
+
+def _depth(value: Any) -> int:
+    """How deeply containers are nested in a JSON value."""
+    depth = 0
+    level = [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+    return depth
 
 
 def _text(value: Any) -> str | None:
@@ -196,13 +237,11 @@ def _index(value: Any) -> int | None:
     return None
 
 
-def _arguments(value: Any) -> tuple[str, bool]:
-    """Arguments as text, and whether they came as a JSON value instead."""
+def _arguments(value: Any) -> str:
+    """Arguments as text, also where they came as a JSON value."""
     if value is None:
-        return "", False
-    if isinstance(value, str):
-        return value, False
-    return orjson.dumps(value).decode(), True
+        return ""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _fragment(call: Mapping[str, Any]) -> Fragment:
@@ -216,22 +255,18 @@ def _fragment(call: Mapping[str, Any]) -> Fragment:
         function = {}
     if inner := {key: value for key, value in function.items() if key not in ("name", "arguments")}:
         extra["function"] = inner
-    arguments, whole = _arguments(function.get("arguments"))
     return Fragment(
         _index(call.get("index")),
         _text(call.get("id")),
         _text(function.get("name")),
-        arguments,
-        whole,
+        _arguments(function.get("arguments")),
         extra,
     )
 
 
 def _legacy_fragment(call: Mapping[str, Any]) -> Fragment:
-    arguments, whole = _arguments(call.get("arguments"))
-    return Fragment(
-        None, None, _text(call.get("name")), arguments, whole, {"type": "function_call"}, legacy=True
-    )
+    arguments = _arguments(call.get("arguments"))
+    return Fragment(None, None, _text(call.get("name")), arguments, {"type": "function_call"}, legacy=True)
 
 
 def usage_of(payload: Mapping[str, Any]) -> Usage | None:
