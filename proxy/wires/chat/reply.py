@@ -13,7 +13,7 @@ from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.chat.message import call_object, part_text
-from proxy.wires.chat.trace import reasoning_line, status_line, trace_call, trace_result
+from proxy.wires.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.usage import add_usage
 
 __all__ = ["ChatReplyWriter"]

@@ -23,8 +23,8 @@ from proxy.events import (
 )
 from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import Trace, TurnEnd
-from proxy.wires.chat.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.sse import END_MARK, comment, encode_event
+from proxy.wires.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.usage import add_usage
 
 __all__ = ["ChatStreamWriter", "error_event"]

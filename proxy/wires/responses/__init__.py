@@ -1,5 +1,83 @@
-"""OpenAI Responses."""
+"""OpenAI Responses: request, response and stream."""
 
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, cast
+
+import orjson
+
+from proxy.wires.base import BodyEditor, ClientRequest, StreamWriter, Trace, TurnReader
+from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.errors import error_event
+from proxy.wires.responses.reader import ResponsesTurnReader
+from proxy.wires.responses.reply import ResponsesReplyWriter
+from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
+from proxy.wires.responses.resource import ECHOED
+from proxy.wires.responses.writer import ResponsesStreamWriter
 
-__all__ = ["error_event"]
+__all__ = ["ResponsesWire", "error_event"]
+
+_ECHO_DEFAULTS: dict[str, Any] = {"tools": [], "tool_choice": "auto"}
+
+
+class ResponsesWire:
+    """The Responses wire."""
+
+    name = "responses"
+    path = "/responses"
+
+    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
+        return parse_responses_request(payload)
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: Literal["auto", "chained", "stateless"] = "auto"
+    ) -> BodyEditor:
+        return ResponsesBody(raw, cast(ResponsesRequest, request), state)
+
+    def reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader:
+        return ResponsesTurnReader(declared, is_hidden, max_argument_bytes)
+
+    def writer(
+        self,
+        request: ClientRequest,
+        *,
+        is_hidden: Callable[[str], bool],
+        trace: Trace,
+        model: str,
+        usage_was_added: bool,
+    ) -> StreamWriter:
+        asked = cast(ResponsesRequest, request)
+        echo = _echo(asked)
+        if not asked.stream:
+            return ResponsesReplyWriter(
+                model=model,
+                asked=asked.asked,
+                echo=echo,
+                is_hidden=is_hidden,
+                trace=trace,
+                last_text_only=asked.wants_json,
+            )
+        return ResponsesStreamWriter(
+            model=model,
+            asked=asked.asked,
+            echo=echo,
+            is_hidden=is_hidden,
+            trace=trace,
+            hold_text=asked.wants_json,
+        )
+
+    def error_event(self, message: str, *, type: str, code: str | None) -> bytes:
+        return error_event(message, type=type, code=code)
+
+
+def _echo(asked: ResponsesRequest) -> dict[str, bytes]:
+    """What the resource must say of the fields that we change: what the client sent (rule W2).
+
+    ``previous_response_id`` only where there is one, since only then it can differ.
+    """
+    changed = ["tools", "tool_choice"]
+    if asked.continues is not None:
+        changed.append("previous_response_id")
+    values = {key: asked.asked.get(key, _ECHO_DEFAULTS.get(key)) for key in ECHOED if key in changed}
+    return {key: orjson.dumps(value) for key, value in values.items()}

@@ -1,0 +1,309 @@
+"""Responses: the request as it goes upstream, turn after turn.
+
+Two ways to go on, and the upstream decides which it can take: *chained*, where it kept the turn
+before and is sent only what is new under ``previous_response_id``; and *stateless*, where it is sent
+everything again, reasoning and all, item by item as it came.  With a ``conversation`` the upstream
+appends to it by itself and wants only the outputs (wire notes, sections C.5 and G.2).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import orjson
+
+from proxy.events import ToolCall, ToolDefinition
+from proxy.records import MessageRecord
+from proxy.wires.assembler import mint_call_id
+from proxy.wires.base import HeldTurn, Mask
+from proxy.wires.rawjson import elements, join_array, join_object, members
+from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
+from proxy.wires.responses.request import ResponsesRequest
+
+__all__ = ["ResponsesBody", "State"]
+
+State = Literal["auto", "chained", "stateless"]
+_LEAST_TOKENS = 16
+_OURS = SERVER_LABEL.encode()
+
+
+class ResponsesBody:
+    """The body of one run's upstream requests."""
+
+    def __init__(self, raw: bytes, request: ResponsesRequest, state: State) -> None:
+        self._members = members(raw)
+        self._request = request
+        self._state = state
+        self._chained = False
+        given = self._members.get("input", b"[]")
+        self._text_input = given if given[:1] == b'"' else None
+        self._input = elements(given) if given[:1] == b"[" else [orjson.dumps(i) for i in request.items]
+        self._declared = self._members.get("tools")
+        self._added: list[bytes] = []
+        self._outputs: list[bytes] = []
+        self._callers: dict[str, Any] = {}
+        self._last_id = ""
+        self._used_tokens = 0
+        self._without_reasoning = False
+
+    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        ours = {definition.name: _definition(definition) for definition in replaced}
+        declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
+        kept = [ours.get(_function_name(raw), raw) for raw in declared]
+        new = [_definition(definition) for definition in sorted(added, key=lambda d: d.name)]
+        if kept or new:
+            self._members["tools"] = join_array([*kept, *new])
+
+    def withdraw(self) -> None:
+        if self._declared is None:
+            self._members.pop("tools", None)
+        else:
+            self._members["tools"] = self._declared
+
+    def rename_model(self, model: str) -> None:
+        self._members["model"] = orjson.dumps(model)
+
+    def ask_usage(self) -> None:
+        """Nothing to do: the terminal event always has it."""
+
+    def resume(self, continuation: bytes) -> None:
+        """Go on from a response of ours in place of its id, which the upstream does not know.
+
+        ``continuation`` is what :meth:`continuation` made of that response's run.
+        """
+        held = orjson.loads(continuation)
+        before = [part.encode() for part in held["items"]]
+        if held["upstream_id"]:
+            self._members["previous_response_id"] = orjson.dumps(held["upstream_id"])
+        elif held["previous_response_id"]:
+            self._members["previous_response_id"] = orjson.dumps(held["previous_response_id"])
+        else:
+            self._members.pop("previous_response_id", None)
+        if before:
+            self._text_input = None
+            self._input = [*before, *self._input]
+
+    def continuation(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
+        """What the request after this run has to go on with.
+
+        ``message`` is the run's last turn, ``calls`` those of its calls whose results are ours and
+        wait for the client's.
+        """
+        turn = orjson.loads(message)
+        pending = [call.result for call in calls if call.result is not None]
+        chained = self._can_chain(turn)
+        if chained or "conversation" in self._members:
+            items = pending
+        else:
+            items = [*self._input, *self._added, *self._turn_items(turn), *pending]
+        return orjson.dumps(
+            {
+                "upstream_id": turn["id"] if chained else "",
+                "previous_response_id": orjson.loads(self._members.get("previous_response_id", b"null")),
+                "items": [_masked(item, mask).decode() for item in items],
+            }
+        )
+
+    def restore(self, position: int, payload: bytes) -> int:
+        """Put the hidden items of a run back into a client's full input."""
+        held = orjson.loads(payload)
+        end = position
+        while end < len(self._input) and _is_model_item(self._input[end]):
+            end += 1
+        restored = [part.encode() for part in held["items"]]
+        self._text_input = None
+        self._input[position:end] = restored
+        return len(restored) - (end - position)
+
+    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+        turn = orjson.loads(message)
+        self._chained = self._can_chain(turn)
+        self._last_id = turn["id"]
+        self._callers = {
+            item["call_id"]: item["caller"]
+            for item in turn["output"]
+            if item.get("type") == "function_call" and item.get("caller") is not None
+        }
+        self._outputs = [self._with_caller(result) for result in results]
+        self._added += [*self._turn_items(turn), *self._outputs]
+
+    def _can_chain(self, turn: Mapping[str, Any]) -> bool:
+        """Whether the upstream kept the turn, as far as it says."""
+        if self._state == "stateless" or not turn["id"] or not self._request.keeps:
+            return False
+        return self._state == "chained" or turn["store"] is True
+
+    def _turn_items(self, turn: Mapping[str, Any]) -> list[bytes]:
+        return [orjson.dumps(item) for item in turn["output"]]
+
+    def _with_caller(self, result: bytes) -> bytes:
+        """A program's call wants its caller back with the output (wire notes, C.4)."""
+        caller = self._callers.get(orjson.loads(result)["call_id"])
+        return result if caller is None else join_object({**members(result), "caller": orjson.dumps(caller)})
+
+    def suspend(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
+        turn = orjson.loads(message)
+        pending = [call.result for call in calls if call.result is not None]
+        items = [*self._added, *self._turn_items(turn), *pending]
+        return orjson.dumps({"items": [_masked(item, mask).decode() for item in items]})
+
+    def result_message(self, call: ToolCall, content: str) -> bytes:
+        return orjson.dumps({"type": "function_call_output", "call_id": call.call_id, "output": content})
+
+    def relax_tool_choice(self, called: Collection[str]) -> None:
+        choice = orjson.loads(self._members.get("tool_choice", b"null"))
+        if choice == "required" and called:
+            self._members["tool_choice"] = b'"auto"'
+        elif isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            if choice.get("mode") == "required" and called:
+                self._members["tool_choice"] = orjson.dumps({**choice, "mode": "auto"})
+        elif isinstance(choice, dict) and choice.get("name") in called:
+            self._members["tool_choice"] = b'"auto"'
+
+    def forbid_tools(self) -> None:
+        self._members["tool_choice"] = b'"none"'
+
+    def spend_tokens(self, used: int) -> None:
+        self._used_tokens = used
+
+    def recover(self, message: str, code: str | None) -> bool:
+        """Change what the upstream refused, if it is of a kind that can be done without."""
+        said = f"{code or ''} {message}".lower()
+        if "encrypted_content" in said or "encrypted content" in said:
+            if self._without_reasoning:
+                return False
+            self._without_reasoning = True
+            return True
+        if self._chained and "previous_response" in said:
+            self._chained = False
+            self._state = "stateless"
+            return True
+        return False
+
+    def render(self) -> bytes:
+        parts = dict(self._members)
+        if self._added:
+            parts["input"] = self._later_input(parts)
+        elif self._text_input is None:
+            parts["input"] = join_array(self._kept(self._input))
+        if self._used_tokens:
+            bound = orjson.loads(parts.get("max_output_tokens", b"null"))
+            if type(bound) is int:
+                left = max(bound - self._used_tokens, min(_LEAST_TOKENS, bound))
+                parts["max_output_tokens"] = str(left).encode()
+        return join_object(parts)
+
+    def _later_input(self, parts: dict[str, bytes]) -> bytes:
+        """The input of a turn after the first."""
+        if "conversation" in parts:
+            return join_array(self._outputs)
+        if self._chained:
+            parts["previous_response_id"] = orjson.dumps(self._last_id)
+            return join_array(self._outputs)
+        return join_array(_unique_calls(self._kept([*self._input, *self._added])))
+
+    def _kept(self, items: Sequence[bytes]) -> list[bytes]:
+        """The items less reasoning that the upstream could not read, or that has lost what it led to."""
+        kept: list[bytes] = []
+        for position, item in enumerate(items):
+            if _OURS in item and (ours := as_upstream_items(orjson.loads(item))) is not None:
+                # What we showed as ours becomes what the upstream knows.
+                kept += [orjson.dumps(one) for one in ours]
+                continue
+            if _kind(item) == "reasoning":
+                following = items[position + 1] if position + 1 < len(items) else None
+                orphaned = following is None or not _is_model_item(following)
+                if self._without_reasoning or orphaned:
+                    continue
+            kept.append(item)
+        return kept
+
+    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+        rows = []
+        turn = 1
+        answered = False
+        for seq, raw in enumerate(self._added):
+            item = orjson.loads(_masked(raw, mask))
+            is_output = item.get("type") == "function_call_output"
+            turn += answered and not is_output
+            answered = is_output
+            rows.append(_record(run_id, turn, seq, item))
+        return rows
+
+
+def _definition(definition: ToolDefinition) -> bytes:
+    """One element of ``tools``, flat as this wire has it; ``strict`` is never left to its default."""
+    return orjson.dumps(
+        {
+            "type": "function",
+            "name": definition.name,
+            "description": definition.description,
+            "parameters": definition.parameters,
+            "strict": definition.strict,
+        }
+    )
+
+
+def _function_name(raw: bytes) -> str:
+    tool = orjson.loads(raw)
+    name = tool.get("name") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    return name if isinstance(name, str) else ""
+
+
+def _kind(raw: bytes) -> str:
+    return str(orjson.loads(raw).get("type") or "message")
+
+
+def _is_model_item(raw: bytes) -> bool:
+    return is_model_item(orjson.loads(raw))
+
+
+def _unique_calls(items: Sequence[bytes]) -> list[bytes]:
+    """Items in which no call id stands twice: upstreams refuse that, and models repeat ids."""
+    seen: set[str] = set()
+    renamed: dict[str, str] = {}
+    unique = []
+    for raw in items:
+        item = orjson.loads(raw)
+        call_id = item.get("call_id")
+        if isinstance(call_id, str):
+            if item.get("type") == "function_call":
+                if call_id in seen:
+                    renamed[call_id] = mint_call_id()
+                seen.add(call_id)
+            if call_id in renamed:
+                raw = join_object({**members(raw), "call_id": orjson.dumps(renamed[call_id])})
+        unique.append(raw)
+    return unique
+
+
+def _masked(raw: bytes, mask: Mask) -> bytes:
+    """An item with the private arguments of a call masked; the same bytes where there are none."""
+    item = orjson.loads(raw)
+    if item.get("type") != "function_call":
+        return raw
+    masked = mask(str(item.get("name")), str(item.get("arguments")))
+    if masked == item.get("arguments"):
+        return raw
+    return join_object({**members(raw), "arguments": orjson.dumps(masked)})
+
+
+def _record(run_id: str, turn: int, seq: int, item: Mapping[str, Any]) -> MessageRecord:
+    """An item as a row, in the terms that all wires share."""
+    kind = item.get("type") or "message"
+    if kind == "function_call_output":
+        output = item.get("output")
+        return MessageRecord(
+            run_id,
+            turn,
+            seq,
+            "tool",
+            content=output if isinstance(output, str) else orjson.dumps(output).decode(),
+            tool_call_id=str(item.get("call_id")),
+        )
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        calls = [{"id": item.get("call_id"), "type": "function", "function": function}]
+        return MessageRecord(run_id, turn, seq, "assistant", tool_calls=orjson.dumps(calls).decode())
+    if kind == "message":
+        return MessageRecord(run_id, turn, seq, "assistant", content=item_text(item))
+    return MessageRecord(run_id, turn, seq, "assistant", content_json=orjson.dumps(item).decode())

@@ -1,0 +1,308 @@
+"""Responses: what the upstream says, read event by event.
+
+Items are told apart by ``output_index`` first: some gateways rotate item ids with every event, and
+llama-server sends neither indices nor sequence numbers.  What ``output_item.done`` says of an item is
+the last word on it.  Source: OpenAI's API reference, "Streaming events"; wire notes, C.4 and C.5.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from proxy.errors import WireError
+from proxy.events import (
+    Frame,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCall,
+    ToolCallFinished,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from proxy.wires.assembler import Fragment, ToolCallAssembler, is_object
+from proxy.wires.responses.items import item_text
+from proxy.wires.sse import SSEEvent, SSEParser
+
+__all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader"]
+
+OPENING = frozenset({"response.created", "response.queued", "response.in_progress"})
+CLOSING = frozenset(
+    {
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+        "response.cancelled",
+        "response.done",
+    }
+)
+_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_MAX_ITEMS = 4096
+
+
+class ItemKeys:
+    """Which item an event is about, as a number that is dense in order of first sight."""
+
+    def __init__(self) -> None:
+        self._by_index: dict[int, int] = {}
+        self._by_id: dict[str, int] = {}
+        self._count = 0
+        self._latest = 0
+
+    def opened(self, payload: Mapping[str, Any]) -> int:
+        """The key of the item that ``output_item.added`` opens."""
+        if self._count >= _MAX_ITEMS:
+            raise WireError(f"more than {_MAX_ITEMS} items in one response")
+        key = self._count
+        self._count += 1
+        self._latest = key
+        index = payload.get("output_index")
+        if type(index) is int:
+            self._by_index[index] = key
+        item = payload.get("item")
+        if isinstance(item, dict) and isinstance(item.get("id"), str):
+            self._by_id[item["id"]] = key
+        return key
+
+    def of(self, payload: Mapping[str, Any]) -> int:
+        """The key of the item that any other event is about; a new one for an item never opened."""
+        index = payload.get("output_index")
+        if type(index) is int:
+            return self._by_index[index] if index in self._by_index else self.opened(payload)
+        item = payload.get("item")
+        item_id = payload.get("item_id") or (item.get("id") if isinstance(item, dict) else None)
+        if isinstance(item_id, str) and item_id in self._by_id:
+            return self._by_id[item_id]
+        if item is not None or not self._count:
+            return self.opened(payload)
+        return self._latest
+
+
+class ResponsesTurnReader:
+    """One response of a Responses upstream."""
+
+    def __init__(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> None:
+        self._parser = SSEParser()
+        self._bound = max_argument_bytes
+        self._declared = frozenset(declared)
+        self._is_hidden = is_hidden
+        self._calls = ToolCallAssembler(
+            declared, is_hidden=is_hidden, kept_bytes=max(1024 * 1024, max_argument_bytes)
+        )
+        self._keys = ItemKeys()
+        self._call_keys: set[int] = set()
+        self._items: dict[int, dict[str, Any]] = {}
+        self._seqs: dict[int, int] = {}
+        self._finished: list[ToolCallFinished] = []
+        self._started = False
+        self._id = ""
+        self._final: Mapping[str, Any] = {}
+        self._text: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text) or "".join(map(item_text, self._output()))
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        return [self._read(event) for event in self._parser.feed(chunk)]
+
+    def close(self) -> list[Frame]:
+        frames = []
+        if (event := self._parser.close()) is not None:
+            frames.append(self._read(event))
+        frames.append(Frame(b"", events=tuple(self._finish())))
+        return frames
+
+    def read_reply(self, body: bytes) -> Frame:
+        try:
+            payload = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            payload = None
+        if not isinstance(payload, dict):
+            raise WireError("the upstream's reply is not a JSON object")
+        events: list[TurnEvent] = []
+        if error := payload.get("error"):
+            events.append(TurnFailed(error if isinstance(error, dict) else {"message": str(error)}))
+        else:
+            output = payload.get("output")
+            for position, item in enumerate(output if isinstance(output, list) else ()):
+                if isinstance(item, dict):
+                    self._item(position, item, events)
+            self._closed(payload, events)
+        events += self._finish()
+        return Frame(body, payload, tuple(events))
+
+    def message(self) -> bytes:
+        """The turn as the next request needs it: its id, whether it was stored, its items."""
+        return orjson.dumps(
+            {"id": self._id, "store": self._final.get("store"), "output": self._repaired_output()}
+        )
+
+    def _output(self) -> list[dict[str, Any]]:
+        """The turn's items in order: as streamed, else as the terminal event has them."""
+        if self._items:
+            return [self._items[key] for key in sorted(self._items)]
+        output = self._final.get("output")
+        return [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+
+    def _repaired_output(self) -> list[dict[str, Any]]:
+        calls = {finished.seq: finished.call for finished in self._finished}
+        repaired = []
+        for key in sorted(self._items.keys() | self._call_keys):
+            item = self._items.get(key, {"type": "function_call"})
+            if key in self._call_keys and item.get("type") == "function_call":
+                call = calls.get(self._seqs[key])
+                if call is None:
+                    continue  # a call that never got a name cannot be answered
+                call = self._safe(call)
+                item = {**item, "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+                item["status"] = "completed"
+            repaired.append(item)
+        return repaired
+
+    def _safe(self, call: ToolCall) -> ToolCall:
+        """A hidden call whose arguments are no JSON object, or too long, goes back with ``{}``."""
+        fits = len(call.arguments) <= self._bound and is_object(call.arguments)
+        return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
+
+    def _finish(self) -> list[TurnEvent]:
+        events = self._calls.finish()
+        self._finished = [event for event in events if isinstance(event, ToolCallFinished)]
+        return events
+
+    def _read(self, event: SSEEvent) -> Frame:
+        if not event.data:
+            return Frame(event.raw)
+        if event.is_end_mark:
+            return Frame(event.raw, is_end_mark=True)
+        try:
+            payload = orjson.loads(event.data)
+        except orjson.JSONDecodeError:
+            payload = None
+        if not isinstance(payload, dict):
+            return Frame(event.raw)
+        kind = payload.get("type")
+        if not isinstance(kind, str):
+            # Some gateways name the event in its SSE field only.
+            kind = event.event.decode("ascii", "replace")
+            payload = {"type": kind, **payload}
+        events: list[TurnEvent] = []
+        self._event(kind, payload, events)
+        ended = kind in CLOSING
+        return Frame(event.raw, payload, tuple(events), is_end_mark=ended, undecided=self._calls.undecided)
+
+    def _event(self, kind: str, payload: dict[str, Any], events: list[TurnEvent]) -> None:
+        if kind.endswith(".delta"):
+            self._delta(kind, payload, events)
+        elif kind == "response.output_item.added":
+            key = self._keys.opened(payload)
+            if isinstance(item := payload.get("item"), dict):
+                self._item(key, item, events, whole=False)
+        elif kind == "response.function_call_arguments.done":
+            if isinstance(arguments := payload.get("arguments"), str):
+                self._arguments(self._keys.of(payload), arguments)
+        elif kind == "response.output_item.done":
+            key = self._keys.of(payload)
+            if isinstance(item := payload.get("item"), dict):
+                self._item(key, item, events)
+        elif kind in OPENING or kind in CLOSING:
+            self._lifecycle(kind, payload, events)
+        elif kind == "error" or payload.get("error"):
+            nested = payload.get("error")
+            events.append(TurnFailed(nested if isinstance(nested, dict) else payload))
+
+    def _delta(self, kind: str, payload: dict[str, Any], events: list[TurnEvent]) -> None:
+        delta = payload.get("delta")
+        if not isinstance(delta, str) or not delta:
+            return
+        if kind == "response.output_text.delta":
+            self._text.append(delta)
+            events.append(TextDelta(delta))
+        elif kind == "response.function_call_arguments.delta":
+            key = self._keys.of(payload)
+            if key in self._call_keys:
+                events += self._calls.add(Fragment(index=key, arguments=delta))
+        elif kind.startswith("response.reasoning"):
+            events.append(ReasoningDelta(delta))
+        elif kind == "response.refusal.delta":
+            events.append(RefusalDelta(delta))
+
+    def _item(self, key: int, item: dict[str, Any], events: list[TurnEvent], *, whole: bool = True) -> None:
+        """Take an item as it is opened or, ``whole``, as it ended up."""
+        if whole:
+            self._items[key] = item
+        name = _text(item.get("name"))
+        custom = item.get("type") == "custom_tool_call" and name in self._declared
+        if item.get("type") != "function_call" and not custom:
+            # An undeclared custom tool is one that the provider runs itself (wire notes, C.4).
+            return
+        known = key in self._call_keys
+        call_id = _text(item.get("call_id"))
+        arguments = item.get("input" if custom else "arguments")
+        text = arguments if isinstance(arguments, str) else ""
+        if arguments is not None and not isinstance(arguments, str):
+            text = orjson.dumps(arguments).decode()
+        self._call_keys.add(key)
+        if not known:
+            self._seqs[key] = len(self._seqs)
+            item_id = _text(item.get("id")) or ""
+            events += self._calls.add(Fragment(key, call_id, name, text, item_id=item_id))
+        elif whole:
+            self._arguments(key, text)
+
+    def _arguments(self, key: int, arguments: str) -> None:
+        """The last word on a call's arguments.  A blank one says nothing where deltas came."""
+        if key in self._call_keys and arguments:
+            self._calls.settle(key, arguments)
+
+    def _lifecycle(self, kind: str, payload: dict[str, Any], events: list[TurnEvent]) -> None:
+        response = payload.get("response")
+        if not isinstance(response, dict):
+            response = {}
+        if not self._started and _text(response.get("id")):
+            self._started = True
+            self._id = str(response["id"])
+            events.append(TurnStarted(self._id, str(response.get("model") or "")))
+        if kind in CLOSING:
+            self._closed(response, events, kind)
+
+    def _closed(self, response: dict[str, Any], events: list[TurnEvent], kind: str = "") -> None:
+        """The response is over: its usage, and why it ended."""
+        self._final = response
+        self._id = self._id or str(response.get("id") or "")
+        if not self._started and self._id:
+            self._started = True
+            events.append(TurnStarted(self._id, str(response.get("model") or "")))
+        if not self._items:
+            for position, item in enumerate(self._output()):
+                self._item(position, item, events)
+        if isinstance(native := response.get("usage"), dict):
+            events.append(UsageReported(_usage(native)))
+        status = response.get("status")
+        if status in ("failed", "cancelled") or kind in ("response.failed", "response.cancelled"):
+            error = response.get("error")
+            events.append(TurnFailed(error if isinstance(error, dict) else {"code": status or "failed"}))
+        elif status == "incomplete" or kind == "response.incomplete":
+            details = response.get("incomplete_details")
+            reason = details.get("reason") if isinstance(details, dict) else None
+            events.append(TurnFinished(_REASONS.get(str(reason), "length")))
+        else:
+            events.append(TurnFinished("tool_calls" if self._call_keys else "stop"))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _usage(native: Mapping[str, Any]) -> Usage:
+    counts = [native.get(key) for key in ("input_tokens", "output_tokens", "total_tokens")]
+    first, second, third = (value if type(value) is int and value > 0 else 0 for value in counts)
+    return Usage(first, second, third, native)

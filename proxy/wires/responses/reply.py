@@ -1,0 +1,135 @@
+"""Responses without streaming: the one object the client gets.
+
+As on a stream, the upstream's bytes are handed on unless a server tool was called, but for the
+fields that repeat our own changes to the request.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from proxy.errors import error_body
+from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
+from proxy.wires.base import Trace, TurnEnd
+from proxy.wires.rawjson import replace_values
+from proxy.wires.responses.items import mint_item_id
+from proxy.wires.responses.resource import complete_resource
+from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.trace import reasoning_line, status_line
+from proxy.wires.usage import add_usage
+
+__all__ = ["ResponsesReplyWriter"]
+
+
+class ResponsesReplyWriter:
+    """One Response over all turns of its run."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        asked: Mapping[str, Any],
+        echo: Mapping[str, bytes],
+        is_hidden: Callable[[str], bool],
+        trace: Trace = "silent",
+        last_text_only: bool = False,
+    ) -> None:
+        self._model = model
+        self._asked = asked
+        self._echo = echo
+        self._is_hidden = is_hidden
+        self._trace = trace
+        self._last_text_only = last_text_only
+        self._composing = False
+        self._public_id = ""
+        self._created_at = 0
+        self._last = Frame(b"")
+        self._output: list[Any] = []
+        self._usage: dict[str, Any] | None = None
+        self._client_ids: dict[str, str] = {}
+        self._result: dict[str, Any] | None = None
+
+    @property
+    def composing(self) -> bool:
+        return self._composing
+
+    def client_ids(self) -> Mapping[str, str]:
+        return self._client_ids
+
+    def result(self) -> dict[str, Any] | None:
+        return self._result
+
+    def write(self, frame: Frame) -> bytes:
+        """Take a whole reply; nothing leaves before :meth:`finish`."""
+        payload = frame.payload or {}
+        self._last = frame
+        self._public_id = self._public_id or str(payload.get("id") or "")
+        created = payload.get("created_at")
+        if not self._created_at and isinstance(created, int | float):
+            self._created_at = int(created)
+        calls = [event.call for event in frame.events if isinstance(event, ToolCallFinished)]
+        self._client_ids = {call.call_id: call.call_id for call in calls if not self._is_hidden(call.name)}
+        self._composing = self._composing or any(self._is_hidden(call.name) for call in calls)
+        if isinstance(usage := payload.get("usage"), dict):
+            self._usage = add_usage(self._usage or {}, usage)
+        output = payload.get("output")
+        for item in output if isinstance(output, list) else ():
+            if not isinstance(item, dict):
+                continue
+            hidden = item.get("type") == "function_call" and self._is_hidden(str(item.get("name") or ""))
+            if not hidden:
+                self._output.append(item)
+        return b""
+
+    def turn_ended(self, end: TurnEnd) -> bytes:
+        if end == "hidden":
+            self._composing = True
+            if self._last_text_only:
+                self._output = [item for item in self._output if item.get("type") != "message"]
+        return b""
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        return b""
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if self._trace == "events":
+            self._show(call_events(call, result))
+        elif self._trace == "reasoning":
+            self._show(reasoning_events(reasoning_line(call, result)))
+        elif self._trace == "status" and not self._last_text_only:
+            self._show(message_events(status_line(call, result) + "\n\n"))
+        return b""
+
+    def _show(self, events: Iterable[Event]) -> None:
+        self._output += [event["item"] for event in events if event["type"] == "response.output_item.done"]
+
+    def note(self, text: str) -> bytes:
+        if not self._last_text_only:
+            self._show(message_events(text))
+        return b""
+
+    def keep_alive(self) -> bytes:
+        return b""
+
+    def finish(self, reason: str | None) -> bytes:
+        payload = self._last.payload or {}
+        if not self._composing:
+            self._result = {**payload, **{k: orjson.loads(v) for k, v in self._echo.items() if k in payload}}
+            return replace_values(self._last.raw, self._echo)
+        status = str(payload.get("status") or "completed")
+        if reason in ("stop", "tool_calls") or status == "in_progress":
+            status = "completed"
+        self._result = complete_resource(
+            {**payload, "status": status},
+            self._asked,
+            public_id=self._public_id or mint_item_id("resp"),
+            created_at=self._created_at,
+            model=str(payload.get("model") or self._model),
+            output=self._output,
+            usage=self._usage,
+        )
+        return orjson.dumps(self._result)
+
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
+        return orjson.dumps(error_body(message, type=type, code=code))

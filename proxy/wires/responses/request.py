@@ -1,0 +1,210 @@
+"""Responses: what the client asked for.
+
+Source: OpenAI's API reference, "Create a model response"; wire notes, section C.1.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from proxy.errors import RequestError
+from proxy.wires.base import ReturnedCalls
+from proxy.wires.responses.items import is_model_item, item_text
+
+__all__ = ["ResponsesRequest", "parse_responses_request"]
+
+_MAX_CALL_ID = 128
+_PREVIEW = 120
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesRequest:
+    """The parts of a request that decide what happens to it.
+
+    ``items`` is ``input`` as a list.  ``asked`` is the whole body, for the fields of the resource
+    that repeat it.  ``open_names`` says that the request may bring tools that nobody here sees
+    (a stored prompt): a name that is unknown is then the client's.
+    """
+
+    model: str
+    stream: bool
+    items: Sequence[Mapping[str, Any]]
+    declared: tuple[str, ...]
+    tools_forbidden: bool
+    forced: frozenset[str] | None
+    continues: str | None
+    conversation: bool
+    background: bool
+    keeps: bool
+    wants_json: bool
+    max_calls: int | None
+    open_names: bool
+    asked: Mapping[str, Any] = field(repr=False)
+    choices: int = 1
+
+    @property
+    def preview(self) -> str:
+        for item in reversed(self.items):
+            if item.get("role") == "user":
+                return item_text(item)[:_PREVIEW]
+        return ""
+
+    def check_history(self, reserved: Callable[[str], bool]) -> None:
+        """Every output answers one call, once; where the calls are at hand, one of them."""
+        names = {
+            item["call_id"]: item.get("name")
+            for item in self.items
+            if item.get("type") == "function_call" and isinstance(item.get("call_id"), str)
+        }
+        elsewhere = self.continues is not None or self.conversation or self._has_references
+        answered: set[str] = set()
+        for position, item in enumerate(self.items):
+            if item.get("type") != "function_call_output":
+                continue
+            param = f"input[{position}].call_id"
+            call_id = item.get("call_id")
+            if not isinstance(call_id, str) or not call_id:
+                raise RequestError(400, f"{param} must name the call that this answers.", param=param)
+            if len(call_id) > _MAX_CALL_ID:
+                raise RequestError(400, f"{param} is longer than {_MAX_CALL_ID} characters.", param=param)
+            if call_id in answered:
+                raise RequestError(400, f"{param} answers a call that has its output already.", param=param)
+            if call_id not in names and not elsewhere:
+                raise RequestError(400, f"{param} answers no call of this input.", param=param)
+            name = names.get(call_id)
+            if isinstance(name, str) and reserved(name):
+                raise RequestError(
+                    400,
+                    f"{param} answers a call of a server tool, which only the proxy may answer.",
+                    param=param,
+                )
+            answered.add(call_id)
+
+    @property
+    def _has_references(self) -> bool:
+        return any(item.get("type") == "item_reference" for item in self.items)
+
+    def returned_calls(self) -> Sequence[ReturnedCalls]:
+        """Each unbroken stretch of items that a model made, if a call is among them."""
+        found = []
+        start: int | None = None
+        ids: set[str] = set()
+        for position, item in enumerate((*self.items, {"role": "user"})):
+            if is_model_item(item):
+                start = position if start is None else start
+                if item.get("type") == "function_call" and isinstance(item.get("call_id"), str):
+                    ids.add(item["call_id"])
+            elif start is not None:
+                if ids:
+                    found.append(ReturnedCalls(start, frozenset(ids)))
+                start, ids = None, set()
+        return found
+
+    def used_ids(self) -> frozenset[str]:
+        """Call ids that stand in the input."""
+        return frozenset(
+            item["call_id"]
+            for item in self.items
+            if item.get("type") == "function_call" and isinstance(item.get("call_id"), str)
+        )
+
+    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
+        digest = hashlib.blake2b(digest_size=24)
+        for part in ("responses", caller, self.continues or "", *sorted(call_ids)):
+            digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
+        for item in self.items[:upto]:
+            if item.get("type") != "reasoning":
+                digest.update(orjson.dumps(_visible(item), option=orjson.OPT_SORT_KEYS) + b"\n")
+        return digest.hexdigest()
+
+
+def _visible(item: Mapping[str, Any]) -> list[Any]:
+    """What makes an item the same item, with or without the ids and states that libraries drop."""
+    kind = item.get("type") or "message"
+    if kind == "message":
+        content = item.get("content")
+        parts = content if isinstance(content, list) else []
+        rest = [part for part in parts if not isinstance(part, dict) or "text" not in part]
+        return [item.get("role"), item_text(item), rest]
+    if kind == "function_call":
+        return [kind, item.get("call_id"), item.get("name"), item.get("arguments")]
+    if kind == "function_call_output":
+        return [kind, item.get("call_id"), item.get("output")]
+    return [{key: value for key, value in item.items() if key not in ("id", "status") and value is not None}]
+
+
+def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
+    """Read the parts of a request that matter here; everything else is the upstream's to judge.
+
+    Raises :class:`RequestError` for a model or input of the wrong type and for a tool that is
+    declared twice.
+    """
+    model = payload.get("model")
+    if not isinstance(model, str) or not model:
+        raise RequestError(400, "You must provide a model parameter.", param="model")
+    choice = payload.get("tool_choice")
+    text = payload.get("text")
+    form = text.get("format") if isinstance(text, dict) else None
+    continues = payload.get("previous_response_id")
+    bound = payload.get("max_tool_calls")
+    return ResponsesRequest(
+        model=model,
+        stream=payload.get("stream") is True,
+        items=_items(payload.get("input")),
+        declared=_declared(payload.get("tools")),
+        tools_forbidden=choice == "none",
+        forced=_forced(choice),
+        continues=continues if isinstance(continues, str) and continues else None,
+        conversation=payload.get("conversation") is not None,
+        background=payload.get("background") is True,
+        keeps=payload.get("store") is not False,
+        wants_json=isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"),
+        max_calls=bound if type(bound) is int and bound >= 0 else None,
+        open_names=payload.get("prompt") is not None,
+        asked=payload,
+    )
+
+
+def _items(given: Any) -> list[Mapping[str, Any]]:
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise RequestError(400, "input must be a string or a list of items.", param="input")
+    for position, item in enumerate(given):
+        if not isinstance(item, dict):
+            raise RequestError(400, f"input[{position}] must be an object.", param=f"input[{position}]")
+    return given
+
+
+def _declared(tools: Any) -> tuple[str, ...]:
+    """Names of function and custom tools; hosted tools have none that a model calls by."""
+    names: dict[str, None] = {}
+    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+        name = tool.get("name") if isinstance(tool, dict) else None
+        if not isinstance(name, str) or tool.get("type") not in ("function", "custom"):
+            continue
+        if name in names:
+            raise RequestError(
+                400, f"The tool {name[:64]!r} is declared twice.", param=f"tools[{position}].name"
+            )
+        names[name] = None
+    return tuple(names)
+
+
+def _forced(choice: Any) -> frozenset[str] | None:
+    """The only tools that may be called; a hosted tool is named by its type."""
+    if not isinstance(choice, dict):
+        return None
+    named = choice.get("tools") if choice.get("type") == "allowed_tools" else [choice]
+    found = set()
+    for tool in named if isinstance(named, list) else ():
+        if isinstance(tool, dict):
+            name = tool.get("name") or tool.get("type")
+            if isinstance(name, str):
+                found.add(name)
+    return frozenset(found) or None

@@ -1,0 +1,351 @@
+"""Responses: the stream the client sees.
+
+Like the Chat writer it begins by handing on the upstream's bytes; only what the lifecycle events say
+of our own changes to the request is put back to what the client sent.  From the first server call on
+it composes: one response id, one opening, dense output indices, numbers without a gap, one terminal
+event that repeats exactly what was emitted, one end mark (wire notes, sections 0.1 and G.2).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from proxy.errors import FrameTooLarge
+from proxy.events import Frame, ToolCall, ToolCallStarted, ToolResult, TurnStarted
+from proxy.wires.base import Trace, TurnEnd
+from proxy.wires.rawjson import replace_values
+from proxy.wires.responses.errors import error_event
+from proxy.wires.responses.items import mint_item_id
+from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
+from proxy.wires.responses.resource import complete_resource
+from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.sse import END_MARK, comment, encode_event
+from proxy.wires.trace import reasoning_line, status_line
+from proxy.wires.usage import add_usage
+
+__all__ = ["ResponsesStreamWriter"]
+
+_KEEP_ALIVE = comment("keep-alive", pad_to=2048)
+_MAX_HELD = 16 * 1024 * 1024
+
+
+class ResponsesStreamWriter:
+    """One client's stream, over all turns of its run.
+
+    ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
+    repeats and that we changed on the way upstream.  With ``hold_text`` the messages of a turn
+    wait for its end: of several turns only the last may give JSON output.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        asked: Mapping[str, Any],
+        echo: Mapping[str, bytes],
+        is_hidden: Callable[[str], bool],
+        trace: Trace = "silent",
+        hold_text: bool = False,
+    ) -> None:
+        self._model = model
+        self._asked = asked
+        self._echo = echo
+        self._is_hidden = is_hidden
+        self._trace = trace
+        self._hold_text = hold_text
+        self._composing = False
+        self._held: list[Frame] = []
+        self._held_bytes = 0
+        self._done_seen = False
+        self._public_id = ""
+        self._created_at = 0
+        self._sequence = 0
+        self._opened = False
+        self._output: dict[int, dict[str, Any]] = {}
+        self._next_index = 0
+        self._item_ids: set[str] = set()
+        self._new_turn()
+        self._terminal: Mapping[str, Any] = {}
+        self._usage: dict[str, Any] | None = None
+        self._turn_usage: Mapping[str, Any] = {}
+        self._result: dict[str, Any] | None = None
+
+    def _new_turn(self) -> None:
+        self._keys = ItemKeys()
+        self._places: dict[int, tuple[int, str]] = {}
+        self._hidden_keys: set[int] = set()
+        self._client_ids: dict[str, str] = {}
+
+    @property
+    def composing(self) -> bool:
+        return self._composing
+
+    def client_ids(self) -> Mapping[str, str]:
+        return self._client_ids
+
+    def result(self) -> dict[str, Any] | None:
+        """The Response resource the client was given last; ``None`` before the end."""
+        return self._result
+
+    def write(self, frame: Frame) -> bytes:
+        for event in frame.events:
+            if isinstance(event, TurnStarted):
+                self._public_id = self._public_id or event.id
+            elif isinstance(event, ToolCallStarted) and not self._is_hidden(event.name):
+                self._client_ids[event.call_id] = event.call_id
+        if self._composing:
+            return self._hold(frame) if self._hold_text else self._compose(frame)
+        if any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events):
+            self._composing = True
+            if self._hold_text:
+                return self._hold(frame)
+            return b"".join(map(self._compose, [*self._take_held(), frame]))
+        if frame.undecided or self._held or self._hold_text:
+            self._hold(frame)
+            return b"" if frame.undecided or self._hold_text else self._release()
+        return self._forward(frame)
+
+    def _hold(self, frame: Frame) -> bytes:
+        self._held.append(frame)
+        self._held_bytes += len(frame.raw)
+        if self._held_bytes > _MAX_HELD:
+            raise FrameTooLarge(f"more than {_MAX_HELD} bytes had to be held back")
+        return b""
+
+    def _take_held(self) -> list[Frame]:
+        held, self._held, self._held_bytes = self._held, [], 0
+        return held
+
+    def _release(self) -> bytes:
+        return b"".join(map(self._forward, self._take_held()))
+
+    # The upstream's own bytes.
+
+    def _forward(self, frame: Frame) -> bytes:
+        """Hand on a frame, remembering what a composed stream would have to go on with."""
+        payload = frame.payload
+        if payload is None:
+            self._done_seen = self._done_seen or frame.is_end_mark
+            return frame.raw
+        number = payload.get("sequence_number")
+        self._sequence = number + 1 if type(number) is int else self._sequence + 1
+        kind = payload.get("type")
+        if kind in OPENING or kind in CLOSING:
+            self._note_lifecycle(str(kind), payload)
+            return self._put_back(frame.raw, payload)
+        if kind == "response.output_item.added":
+            key = self._keys.opened(payload)
+            self._place(key, payload, self._index_of(payload))
+        elif kind == "response.output_item.done" and isinstance(payload.get("item"), dict):
+            key = self._keys.of(payload)
+            index, _ = self._places.get(key) or self._place(key, payload, self._index_of(payload))
+            self._output[index] = payload["item"]
+        return frame.raw
+
+    def _index_of(self, payload: Mapping[str, Any]) -> int:
+        index = payload.get("output_index")
+        return index if type(index) is int else self._next_index
+
+    def _place(self, key: int, payload: Mapping[str, Any], index: int) -> tuple[int, str]:
+        """Give an item its place in the client's output."""
+        item = payload.get("item")
+        item_id = item.get("id") if isinstance(item, dict) else None
+        if not isinstance(item_id, str) or not item_id or (self._composing and item_id in self._item_ids):
+            item_id = mint_item_id("item") if self._composing else str(item_id or "")
+        self._item_ids.add(item_id)
+        self._places[key] = (index, item_id)
+        self._next_index = max(self._next_index, index + 1)
+        return index, item_id
+
+    def _note_lifecycle(self, kind: str, payload: Mapping[str, Any]) -> None:
+        response = payload.get("response")
+        if not isinstance(response, dict):
+            response = {}
+        created = response.get("created_at")
+        if not self._created_at and isinstance(created, int | float):
+            self._created_at = int(created)
+        if kind in CLOSING:
+            self._terminal = payload
+            if isinstance(usage := response.get("usage"), dict):
+                self._turn_usage = usage
+            self._result = {**response, **{key: orjson.loads(raw) for key, raw in self._echo.items()}}
+        else:
+            self._opened = True
+
+    def _put_back(self, raw: bytes, payload: Mapping[str, Any]) -> bytes:
+        """A lifecycle event with the values the client sent where it repeats our own (rule W2)."""
+        response = payload.get("response")
+        if not isinstance(response, dict) or not any(key in response for key in self._echo):
+            return raw
+        start = raw.find(b"{", raw.find(b"data:"))
+        end = raw.rfind(b"}") + 1
+        data = raw[start:end]
+        if b"\n" in data or b"\r" in data:
+            # Data over several lines: written anew, in one.
+            patched = {**response, **{k: orjson.loads(v) for k, v in self._echo.items() if k in response}}
+            return self._encode({**payload, "response": patched})
+        return raw[:start] + replace_values(data, self._echo, "response") + raw[end:]
+
+    # The composed stream.
+
+    def _compose(self, frame: Frame) -> bytes:
+        payload = frame.payload
+        if payload is None:
+            return frame.raw if not frame.is_end_mark and frame.raw[:1] == b":" else b""
+        kind = str(payload.get("type"))
+        if kind in CLOSING:
+            self._note_lifecycle(kind, payload)
+            return b""
+        if kind in OPENING:
+            return self._compose_opening(kind, payload)
+        if kind == "error" or payload.get("error"):
+            return b""
+        if "output_index" in payload or "item_id" in payload or "item" in payload:
+            return self._compose_item(kind, payload, frame)
+        return self._emit(payload)
+
+    def _compose_opening(self, kind: str, payload: dict[str, Any]) -> bytes:
+        """Only the first turn opens the response."""
+        already = self._opened and (kind == "response.created" or self._next_index > 0)
+        if already or self._turns_hidden:
+            return b""
+        self._note_lifecycle(kind, payload)
+        response = payload.get("response")
+        whole = self._whole(response if isinstance(response, dict) else {}, status="in_progress")
+        return self._emit({**payload, "response": whole})
+
+    def _compose_item(self, kind: str, payload: dict[str, Any], frame: Frame) -> bytes:
+        item = payload.get("item")
+        if kind == "response.output_item.added":
+            key = self._keys.opened(payload)
+            if isinstance(item, dict) and self._hides(item):
+                self._hidden_keys.add(key)
+        else:
+            key = self._keys.of(payload)
+        if key in self._hidden_keys:
+            return b""
+        if key not in self._places:
+            if isinstance(item, dict) and self._hides(item):
+                self._hidden_keys.add(key)
+                return b""
+            self._place(key, payload, self._next_index)
+        index, item_id = self._places[key]
+        out = {**payload, "output_index": index}
+        if "item_id" in out:
+            out["item_id"] = item_id
+        if isinstance(item, dict):
+            out["item"] = {**item, "id": item_id}
+            if kind == "response.output_item.done":
+                self._output[index] = out["item"]
+        return self._emit(out)
+
+    def _hides(self, item: Mapping[str, Any]) -> bool:
+        """Whether an item is a call that the client must not see."""
+        return item.get("type") == "function_call" and self._is_hidden(str(item.get("name") or ""))
+
+    def _emit(self, payload: Mapping[str, Any]) -> bytes:
+        """One event of the composed stream, under the next number."""
+        numbered = {**payload, "sequence_number": self._sequence}
+        self._sequence += 1
+        return self._encode(numbered)
+
+    @staticmethod
+    def _encode(payload: Mapping[str, Any]) -> bytes:
+        return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
+
+    def _show(self, events: Iterable[Event]) -> bytes:
+        """An item of our own at the next place."""
+        index = self._next_index
+        self._next_index += 1
+        out = []
+        for event in events:
+            if event["type"] == "response.output_item.done":
+                self._output[index] = event["item"]
+            out.append(self._emit({**event, "output_index": index}))
+        return b"".join(out)
+
+    def _whole(self, response: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+        return complete_resource(
+            {**response, **changes},
+            self._asked,
+            public_id=self._public_id or mint_item_id("resp"),
+            created_at=self._created_at or int(time.time()),
+            model=str(response.get("model") or self._model),
+            output=[self._output[index] for index in sorted(self._output)],
+            usage=self._usage,
+        )
+
+    # What the run tells.
+
+    _turns_hidden = 0
+
+    def turn_ended(self, end: TurnEnd) -> bytes:
+        frames = self._take_held()
+        if not self._composing:
+            out = b"".join(map(self._forward, frames))
+        else:
+            if end == "hidden" and self._hold_text:
+                frames = [frame for frame in frames if not self._is_message_event(frame)]
+            out = b"".join(map(self._compose, frames))
+        if self._turn_usage:
+            self._usage = add_usage(self._usage or {}, self._turn_usage)
+            self._turn_usage = {}
+        if end == "hidden":
+            self._composing = True
+            self._turns_hidden += 1
+            self._new_turn()
+        return out
+
+    def _is_message_event(self, frame: Frame) -> bool:
+        """Whether a held frame is part of a message, whose JSON would stand before the final one."""
+        payload = frame.payload or {}
+        kind = str(payload.get("type"))
+        item = payload.get("item")
+        if isinstance(item, dict):
+            return item.get("type") == "message"
+        return kind.startswith(("response.output_text.", "response.content_part.", "response.refusal."))
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        """Nothing yet: a call is shown when it has come to something, so that its item is whole."""
+        return b""
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if self._trace == "events":
+            return self._show(call_events(call, result))
+        if self._trace == "reasoning":
+            return self._show(reasoning_events(reasoning_line(call, result)))
+        if self._trace == "status" and not self._hold_text:
+            return self._show(message_events(status_line(call, result) + "\n\n"))
+        return b""
+
+    def note(self, text: str) -> bytes:
+        return b"" if self._hold_text else self._show(message_events(text))
+
+    def keep_alive(self) -> bytes:
+        return _KEEP_ALIVE
+
+    def finish(self, reason: str | None) -> bytes:
+        if not self._composing:
+            return b"" if self._done_seen else END_MARK
+        response = self._terminal.get("response")
+        response = response if isinstance(response, dict) else {}
+        status = str(response.get("status") or "completed")
+        if reason in ("stop", "tool_calls") or status not in ("incomplete", "failed", "cancelled"):
+            status = "completed"
+        whole = self._whole(response, status=status)
+        self._result = whole
+        return self._emit({"type": f"response.{status}", "response": whole}) + END_MARK
+
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
+        """Error event, ``response.failed`` with the output so far, end mark."""
+        self._take_held()
+        if self._done_seen or (self._terminal and not self._composing):
+            return b"" if self._done_seen else END_MARK
+        out = error_event(message, type=type, code=code, sequence_number=self._sequence)
+        self._sequence += 1
+        error = {"code": code or type, "message": message}
+        whole = self._whole({}, status="failed", error=error)
+        self._result = whole
+        return out + self._emit({"type": "response.failed", "response": whole}) + END_MARK
