@@ -8,17 +8,20 @@ them.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from proxy.events import Frame, ToolCall, ToolDefinition, ToolResult
 from proxy.records import MessageRecord
 
 __all__ = [
     "BodyEditor",
+    "ChainedEditor",
     "ClientRequest",
     "HeldTurn",
     "Mask",
+    "ResourceWriter",
     "ReturnedCalls",
+    "StateHabit",
     "StreamWriter",
     "Trace",
     "TurnEnd",
@@ -29,6 +32,9 @@ __all__ = [
 Mask = Callable[[str, str], str]
 """Takes a tool's name on the wire and the JSON text of arguments; gives that text with the private
 fields masked, as it may stand in a file (rule R3)."""
+
+StateHabit = Literal["auto", "chained", "stateless"]
+"""Whether an upstream keeps responses to go on from; ``auto`` goes by what it says of itself."""
 
 Trace = Literal["silent", "reasoning", "status", "events"]
 """How much of a server tool call the client is shown."""
@@ -64,6 +70,31 @@ class ClientRequest(Protocol):
     @property
     def forced(self) -> frozenset[str] | None:
         """The only tools that ``tool_choice`` allows, or ``None`` where it names none."""
+        ...
+
+    @property
+    def background(self) -> bool:
+        """Whether the upstream is to answer later, with nobody listening."""
+        ...
+
+    @property
+    def continues(self) -> str | None:
+        """The id of the response that this request goes on from."""
+        ...
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what comes of the request may be stored for later requests."""
+        ...
+
+    @property
+    def max_calls(self) -> int | None:
+        """The client's own bound on tool calls, or ``None``."""
+        ...
+
+    @property
+    def open_names(self) -> bool:
+        """Whether the model may know tools that the request does not show (a stored prompt)."""
         ...
 
     @property
@@ -156,8 +187,38 @@ class BodyEditor(Protocol):
         """The body of the next upstream request."""
         ...
 
+    def recover(self, message: str, code: str | None) -> bool:
+        """Change what the upstream refused with these words; whether another try may go better."""
+        ...
+
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         """The hidden messages so far, as rows (rule R2)."""
+        ...
+
+
+@runtime_checkable
+class ChainedEditor(Protocol):
+    """The editor of a wire whose responses have ids that later requests go on from."""
+
+    def resume(self, continuation: bytes) -> None:
+        """Go on from a response of ours, whose id the upstream does not know."""
+        ...
+
+    def continuation(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
+        """What a request after this run has to go on with; what :meth:`resume` takes."""
+        ...
+
+    def input_items(self) -> bytes:
+        """The client's own input as a JSON array of items."""
+        ...
+
+
+@runtime_checkable
+class ResourceWriter(Protocol):
+    """The writer of a wire whose response is an object with an id of its own."""
+
+    def result(self) -> dict[str, Any] | None:
+        """The resource as the client was given it; ``None`` before the end."""
         ...
 
 
@@ -249,7 +310,9 @@ class Wire(Protocol):
         """Read a request.  Raises :class:`~proxy.errors.RequestError` naming the field."""
         ...
 
-    def editor(self, raw: bytes, request: ClientRequest) -> BodyEditor: ...
+    def editor(self, raw: bytes, request: ClientRequest, state: StateHabit = "auto") -> BodyEditor:
+        """``state`` says how the upstream goes on from one turn to the next."""
+        ...
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int

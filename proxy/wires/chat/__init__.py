@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
-from proxy.wires.base import BodyEditor, ClientRequest, StreamWriter, Trace, TurnReader
+from proxy.wires.base import BodyEditor, ClientRequest, StateHabit, StreamWriter, Trace, TurnReader
 from proxy.wires.chat.body import ChatBody
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
@@ -22,7 +22,7 @@ class ChatWire:
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_chat_request(payload)
 
-    def editor(self, raw: bytes, request: ClientRequest) -> BodyEditor:
+    def editor(self, raw: bytes, request: ClientRequest, state: StateHabit = "auto") -> BodyEditor:
         return ChatBody(raw, cast(ChatRequest, request))
 
     def reader(

@@ -133,6 +133,10 @@ class ChatBody:
     def spend_tokens(self, used: int) -> None:
         self._used_tokens = used
 
+    def recover(self, message: str, code: str | None) -> bool:
+        """Nothing that a Chat upstream refuses can be done without."""
+        return False
+
     def render(self) -> bytes:
         parts = dict(self._members)
         parts["messages"] = join_array([*self._messages, *self._added])

@@ -4,6 +4,7 @@ Source for the chunk: OpenAI's API reference, "The chat completion chunk object"
 make of it, sections A and B of the wire notes.
 """
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -186,7 +187,8 @@ def _loads(data: bytes) -> Any:
     """The event's data as JSON; ``None`` where it is none, or nested deeper than JSON can be written.
 
     Invalid UTF-8 and half surrogate pairs are replaced for reading only: a call must not hide behind
-    one bad byte, and some servers cut an emoji in two.
+    one bad byte, and some servers cut an emoji in two.  So are NaN and infinities, which JSON does
+    not have: Python servers write them as log probabilities, and clients in Python read them.
     """
     try:
         value = orjson.loads(data)
@@ -195,7 +197,10 @@ def _loads(data: bytes) -> Any:
         try:
             value = orjson.loads(whole)
         except orjson.JSONDecodeError:
-            return None
+            try:
+                value = json.loads(whole, parse_constant=lambda _: None, parse_int=_integer)
+            except (ValueError, RecursionError):
+                return None
     if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
         return None
     return value
@@ -220,6 +225,11 @@ def _depth(value: Any) -> int:
             for inner in (item.values() if isinstance(item, dict) else item)
         ]
     return depth
+
+
+def _integer(text: str) -> int | float:
+    """A whole number as orjson reads it: what 64 bits do not hold becomes a float."""
+    return int(text) if len(text) < 19 else float(text)
 
 
 def _text(value: Any) -> str | None:

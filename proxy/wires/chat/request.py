@@ -34,6 +34,11 @@ class ChatRequest:
     wants_json: bool
     legacy: bool
     preview: str
+    background: bool = False
+    continues: str | None = None
+    keeps: bool = True
+    max_calls: int | None = None
+    open_names: bool = False
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every tool message answers one open call of the assistant message before it, once."""

@@ -20,9 +20,11 @@ from proxy.events import (
     ToolCallDelta,
     ToolCallStarted,
     ToolResult,
+    UsageReported,
 )
 from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import Trace, TurnEnd
+from proxy.wires.chat.message import part_text
 from proxy.wires.sse import END_MARK, comment, encode_event
 from proxy.wires.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.usage import add_usage
@@ -30,7 +32,7 @@ from proxy.wires.usage import add_usage
 __all__ = ["ChatStreamWriter", "error_event"]
 
 _STANDARD = frozenset(
-    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"}
+    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
 )
 _KEEP_ALIVE = comment("keep-alive", pad_to=2048)
 _MAX_HELD = 16 * 1024 * 1024
@@ -69,6 +71,7 @@ class ChatStreamWriter:
         self._filter_usage = filter_usage
         self._hold_text = hold_text
         self._composing = False
+        self._hold_turn = hold_text
         self._held: list[Frame] = []
         self._held_bytes = 0
         self._done_seen = False
@@ -102,12 +105,22 @@ class ChatStreamWriter:
     def write(self, frame: Frame) -> bytes:
         if self._composing:
             return self._hold(frame) if self._hold_text else self._compose(frame)
-        if any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events):
+        started = [event for event in frame.events if isinstance(event, ToolCallStarted)]
+        if any(self._is_hidden(event.name) for event in started):
             return self._begin_composing(frame)
-        if frame.undecided or self._held or self._hold_text:
-            self._hold(frame)
-            return b"" if frame.undecided or self._hold_text else self._release()
-        return self._forward(frame)
+        if not (started or frame.undecided or self._held or self._hold_turn):
+            return self._forward(frame)
+        self._hold(frame)
+        self._hold_turn = self._hold_turn or not all(self._is_shown(event.call_id) for event in started)
+        return b"" if frame.undecided or self._hold_turn else self._release()
+
+    def _is_shown(self, call_id: str) -> bool:
+        """Whether the upstream's own bytes show a client call under the id that we hold it by.
+
+        A blank or repeated id was repaired.  Those bytes may then reach the client only if the turn
+        calls no server tool, or the client would answer a call that nobody knows.
+        """
+        return any(call_id.encode() in frame.raw for frame in self._held)
 
     def _hold(self, frame: Frame) -> bytes:
         self._held.append(frame)
@@ -147,8 +160,7 @@ class ChatStreamWriter:
                 self._note_client_call(event, payload)
             elif isinstance(event, TextDelta):
                 self._last_text = event.text
-        if payload.get("usage"):
-            self._turn_usage = payload["usage"] if isinstance(payload["usage"], dict) else {}
+        self._note_usage(frame)
         return self._without_usage(frame.raw, payload) if self._filter_usage else frame.raw
 
     def _without_usage(self, raw: bytes, payload: dict[str, Any]) -> bytes:
@@ -157,8 +169,10 @@ class ChatStreamWriter:
             return raw
         if payload["usage"] is None:
             # Inside a JSON string the quotes would be escaped, so this can only be the key.
-            return raw.replace(b',"usage":null', b"").replace(b', "usage": null', b"")
-        if not payload.get("choices"):
+            less = raw.replace(b',"usage":null', b"").replace(b', "usage": null', b"")
+            if less != raw:
+                return less
+        elif not payload.get("choices"):
             return b""
         return encode_event(orjson.dumps({k: v for k, v in payload.items() if k != "usage"}))
 
@@ -175,40 +189,49 @@ class ChatStreamWriter:
         """A client's call went out as it came: later ones go on from its index and avoid its id."""
         self._used_ids.add(event.call_id)
         self._client_ids[event.call_id] = event.call_id
-        self._calls[event.seq] = self._next_call
-        highest = max((i for i in _call_indices(payload)), default=self._next_call)
-        self._next_call = max(self._next_call + 1, highest + 1)
+        shown = _shown_indices(payload)
+        self._calls[event.seq] = shown.get(event.call_id, self._next_call)
+        self._next_call = max(self._next_call, self._calls[event.seq], *shown.values()) + 1
+        if event.extra.get("type") == "custom":
+            self._custom.add(event.seq)
 
     # The composed stream.
 
     def _compose(self, frame: Frame) -> bytes:
         """A frame as part of the composed stream: less what is hidden, under our ids."""
         payload = frame.payload
+        calls = self._client_fragments(frame)
         if payload is None:
+            if calls:
+                # A call whose name or arguments were certain only when the turn had ended.
+                return self._chunk(self._with_calls({}, calls), None)
             return frame.raw if not frame.is_end_mark and frame.raw[:1] == b":" else b""
         self._note_head(payload)
         if payload.get("error"):
             return b""
-        calls = self._client_fragments(frame)
-        choice = next(
-            (c for c in payload.get("choices") or () if isinstance(c, dict) and not c.get("index")), None
-        )
+        choice = next((c for c in _choices(payload) if not c.get("index")), None)
         rest = {key: value for key, value in payload.items() if key not in _STANDARD}
-        self._note_usage(payload, bool(choice))
+        self._note_usage(frame)
         if choice is None:
             return self._chunk({}, None, rest) if rest and not payload.get("usage") else b""
-        delta = self._visible_delta(choice)
-        if calls and self._legacy:
-            delta["function_call"] = calls[0]
-        elif calls:
-            delta["tool_calls"] = calls
+        delta = self._with_calls(self._visible_delta(choice), calls)
         if choice.get("finish_reason"):
             self._finish_chunk = payload
         if not any(value not in (None, "", []) for value in delta.values()):
             return b""
         extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
         extra.pop("native_finish_reason", None)
+        if self._finish_chunk is payload:
+            # Said now, so not once more with the finish reason: clients add logprobs up.
+            self._finish_chunk = {**payload, "choices": [{**choice, "logprobs": None}]}
         return self._chunk(delta, None, {**_labels(payload), **rest}, extra)
+
+    def _with_calls(self, delta: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        if calls and self._legacy:
+            delta["function_call"] = calls[0]
+        elif calls:
+            delta["tool_calls"] = calls
+        return delta
 
     def _visible_delta(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """The delta less role and calls, its text joined to the turns before."""
@@ -220,9 +243,13 @@ class ChatStreamWriter:
         visible = {
             key: value for key, value in delta.items() if key not in ("role", "tool_calls", "function_call")
         }
-        text = visible.get("content")
-        if isinstance(text, str) and text:
-            visible["content"] = self._joined(text)
+        content = visible.get("content")
+        if isinstance(content, str) and content:
+            visible["content"] = self._joined(content)
+        elif isinstance(content, list) and (text := "".join(map(part_text, content))):
+            joined = self._joined(text)
+            if joined != text:
+                visible["content"] = [{"type": "text", "text": joined.removesuffix(text)}, *content]
         return visible
 
     def _joined(self, text: str) -> str:
@@ -276,13 +303,13 @@ class ChatStreamWriter:
             return {**opened, "type": "custom", "custom": {"name": event.name, "input": ""}, **extra}
         return {**opened, "type": "function", "function": {"name": event.name, "arguments": ""}, **extra}
 
-    def _note_usage(self, payload: dict[str, Any], has_choice: bool) -> None:
+    def _note_usage(self, frame: Frame) -> None:
         """Keep the last usage of the turn; providers repeat it, cumulative (wire notes, B.1-18)."""
-        usage = payload.get("usage")
-        if isinstance(usage, dict):
-            self._turn_usage = usage
-            if not has_choice:
-                self._usage_chunk = payload
+        for event in frame.events:
+            if isinstance(event, UsageReported):
+                self._turn_usage = event.usage.native
+                if frame.payload is not None and not frame.payload.get("choices"):
+                    self._usage_chunk = frame.payload
 
     def _chunk(
         self,
@@ -321,12 +348,13 @@ class ChatStreamWriter:
             for frame in frames:
                 if frame.payload is not None:
                     self._note_head(frame.payload)
-                    self._note_usage(frame.payload, bool(frame.payload.get("choices")))
+                    self._note_usage(frame)
         else:
             out = b"".join(map(self._compose, frames))
         if self._turn_usage:
             self._usage = add_usage(self._usage, self._turn_usage)
             self._turn_usage = {}
+        self._hold_turn = self._hold_text
         if end == "hidden":
             self._composing = True
             self._join = bool(self._last_text)
@@ -369,7 +397,7 @@ class ChatStreamWriter:
 
     def _finish_event(self, reason: str | None) -> bytes:
         chunk = self._finish_chunk or {}
-        choice = next((c for c in chunk.get("choices") or () if isinstance(c, dict)), {})
+        choice = next(iter(_choices(chunk)), {})
         said = choice.get("finish_reason")
         final = reason or said or "stop"
         if final == "tool_calls" and self._legacy:
@@ -392,7 +420,7 @@ class ChatStreamWriter:
         )
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        """Error event and end mark; of what was held back, only what names no server call goes out."""
+        """Error event and end mark; what was held back may name a server call, and is dropped."""
         self._take_held()
         return error_event(message, type=type, code=code) + (b"" if self._done_seen else END_MARK)
 
@@ -402,21 +430,23 @@ def _labels(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {key: payload[key] for key in ("service_tier", "system_fingerprint") if key in payload}
 
 
-def _has_role(payload: Mapping[str, Any]) -> bool:
+def _choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
     choices = payload.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return False
-    delta = choices[0].get("delta")
-    return isinstance(delta, dict) and bool(delta.get("role"))
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
 
 
-def _call_indices(payload: Mapping[str, Any]) -> list[int]:
-    """Every call index that a chunk names."""
-    found = []
-    for choice in payload.get("choices") or ():
-        delta = choice.get("delta") if isinstance(choice, dict) else None
+def _has_role(payload: Mapping[str, Any]) -> bool:
+    deltas = [choice.get("delta") for choice in _choices(payload)[:1]]
+    return any(isinstance(delta, dict) and delta.get("role") for delta in deltas)
+
+
+def _shown_indices(payload: Mapping[str, Any]) -> dict[str, int]:
+    """The index of every call that a chunk shows, by call id."""
+    found = {}
+    for choice in _choices(payload):
+        delta = choice.get("delta")
         calls = delta.get("tool_calls") if isinstance(delta, dict) else None
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict) and type(call.get("index")) is int:
-                found.append(call["index"])  # noqa: PERF401 (a comprehension of this depth reads worse)
+                found[str(call.get("id"))] = call["index"]
     return found

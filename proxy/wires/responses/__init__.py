@@ -1,11 +1,11 @@
 """OpenAI Responses: request, response and stream."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import orjson
 
-from proxy.wires.base import BodyEditor, ClientRequest, StreamWriter, Trace, TurnReader
+from proxy.wires.base import BodyEditor, ClientRequest, StateHabit, StreamWriter, Trace, TurnReader
 from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.reader import ResponsesTurnReader
@@ -28,9 +28,7 @@ class ResponsesWire:
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_responses_request(payload)
 
-    def editor(
-        self, raw: bytes, request: ClientRequest, state: Literal["auto", "chained", "stateless"] = "auto"
-    ) -> BodyEditor:
+    def editor(self, raw: bytes, request: ClientRequest, state: StateHabit = "auto") -> BodyEditor:
         return ResponsesBody(raw, cast(ResponsesRequest, request), state)
 
     def reader(

@@ -7,21 +7,20 @@ appends to it by itself and wants only the outputs (wire notes, sections C.5 and
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
 from proxy.events import ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.assembler import mint_call_id
-from proxy.wires.base import HeldTurn, Mask
+from proxy.wires.base import HeldTurn, Mask, StateHabit
 from proxy.wires.rawjson import elements, join_array, join_object, members
 from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
 from proxy.wires.responses.request import ResponsesRequest
 
-__all__ = ["ResponsesBody", "State"]
+__all__ = ["ResponsesBody"]
 
-State = Literal["auto", "chained", "stateless"]
 _LEAST_TOKENS = 16
 _OURS = SERVER_LABEL.encode()
 
@@ -29,10 +28,10 @@ _OURS = SERVER_LABEL.encode()
 class ResponsesBody:
     """The body of one run's upstream requests."""
 
-    def __init__(self, raw: bytes, request: ResponsesRequest, state: State) -> None:
+    def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit) -> None:
         self._members = members(raw)
         self._request = request
-        self._state = state
+        self._state: StateHabit = state
         self._chained = False
         given = self._members.get("input", b"[]")
         self._text_input = given if given[:1] == b'"' else None
@@ -102,6 +101,9 @@ class ResponsesBody:
                 "items": [_masked(item, mask).decode() for item in items],
             }
         )
+
+    def input_items(self) -> bytes:
+        return orjson.dumps(list(self._request.items))
 
     def restore(self, position: int, payload: bytes) -> int:
         """Put the hidden items of a run back into a client's full input."""
