@@ -138,7 +138,8 @@ def payloads_of(body: bytes) -> list[dict[str, Any]]:
     assert "[DONE]" not in events
     chunks = [json.loads(data) for data in events]
     failed = [c for c in chunks if "error" in c]
-    normal = [c for c in chunks if "error" not in c]
+    # Azure opens with a chunk that has neither id nor choices; it passes before anything is composed.
+    normal = [c for c in chunks if "error" not in c and (c["id"] or c["choices"])]
     assert len({c["id"] for c in normal}) <= 1
     assert all(c["object"] == "chat.completion.chunk" for c in normal)
     deltas = [choice["delta"] for c in normal for choice in c["choices"]]
