@@ -1,7 +1,7 @@
 """The ports of the relay, and what an operator can set about a run."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from proxy.upstreams.base import Headers
@@ -54,3 +54,7 @@ class RunSettings:
     retries: int = 2
     max_reply_bytes: int = 64 * 1024 * 1024
     max_argument_bytes: int = 8192
+
+    def within(self, max_calls: int | None) -> "RunSettings":
+        """The same, within a client's own bound on calls."""
+        return self if max_calls is None else replace(self, max_calls=min(self.max_calls, max_calls))

@@ -6,11 +6,14 @@ ids, and goes back in when the client returns.  Never by an id alone: upstreams 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from proxy.records import SuspendedTurn
+import orjson
+
+from proxy.records import ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
-from proxy.wires.base import BodyEditor, ClientRequest, HeldTurn, Mask
+from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
 
 __all__ = ["History"]
 
@@ -29,7 +32,7 @@ class History:
 
         Reading does not consume: a client may ask again from the same place.
         """
-        restored = 0
+        restored = await self._resume(request, editor, caller)
         moved = 0
         for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
@@ -38,6 +41,41 @@ class History:
                 moved += editor.restore(returned.position + moved, held.payload)
                 restored += 1
         return restored
+
+    async def _resume(self, request: ClientRequest, editor: BodyEditor, caller: str) -> int:
+        """Go on from a response of ours; 1 if the request names one of this caller's."""
+        if request.continues is None or not isinstance(editor, ChainedEditor):
+            return 0
+        record = await self._store.find_response(request.continues, caller)
+        if record is None:
+            return 0
+        editor.resume(record.continuation)
+        return 1
+
+    def keep(
+        self,
+        editor: BodyEditor,
+        resource: Mapping[str, Any],
+        *,
+        run_id: str,
+        caller: str,
+        message: bytes,
+        calls: Sequence[HeldTurn],
+        mask: Mask,
+    ) -> None:
+        """Keep a response whose whole only we know, under the id the client was given."""
+        if isinstance(editor, ChainedEditor) and isinstance(resource.get("id"), str):
+            self._store.put_response(
+                ResponseRecord(
+                    id=resource["id"],
+                    run_id=run_id,
+                    caller=caller,
+                    response=orjson.dumps(resource),
+                    input_items=editor.input_items(),
+                    continuation=editor.continuation(message, calls, mask),
+                    created_at=self._now(),
+                )
+            )
 
     def hold(
         self,
@@ -61,5 +99,6 @@ class History:
                 wire=wire,
                 payload=editor.suspend(message, calls, mask),
                 created_at=self._now(),
+                ephemeral=not request.keeps,
             )
         )

@@ -18,6 +18,8 @@ __all__ = ["Job", "State"]
 class Job:
     """One client request that server tools may take part in.
 
+    ``put_back`` says that hidden parts of the conversation went into it that the client knows
+    nothing of.
     ``headers`` are those an upstream may see, ``query`` goes with every turn; ``policy`` is the
     caller's, already intersected.
     """
@@ -33,6 +35,7 @@ class Job:
     headers: Headers
     policy: Policy
     trace: Trace = "silent"
+    put_back: bool = False
     query: str = ""
 
 

@@ -95,8 +95,8 @@ class ModelTurns:
         """Send the turn's request.  Later turns are retried, since no SDK can do it (rule E2)."""
         if command.number == 1:
             response = await self._request(job)
-            refused = response.status in (400, 404, 422) and bool(state.offer)
-            return await self._without_tools(job, state, response) if refused else response
+            refused = response.status in (400, 404, 422) and (bool(state.offer) or job.put_back)
+            return await self._ask_again(job, state, response) if refused else response
         attempt = 0
         while True:
             response = await keeping_alive(self._request(job), self._settings.keepalive_s, state.keep_alive)
@@ -105,7 +105,10 @@ class ModelTurns:
             retry = response.status == 429 or response.status >= 500
             wait = _retry_wait(response, attempt)
             if not retry or attempt >= job.route.served.retries or wait is None:
-                raise await _rejection(response)
+                rejection = await _rejection(response)
+                if response.status != 400 or not job.editor.recover(rejection.message, rejection.code):
+                    raise rejection
+                continue
             await response.aclose()
             await keeping_alive(asyncio.sleep(wait), self._settings.keepalive_s, state.keep_alive)
             attempt += 1
@@ -122,20 +125,32 @@ class ModelTurns:
         )
         return await job.route.served.upstream.open(request)
 
-    async def _without_tools(self, job: Job, state: State, response: UpstreamResponse) -> UpstreamResponse:
-        """Ask again without our tools where the model says that it takes none.
+    async def _ask_again(self, job: Job, state: State, response: UpstreamResponse) -> UpstreamResponse:
+        """Ask again, once, without what was refused, if it was something of ours.
 
         Any other refusal goes back as it came, so what was read of it is put back in front.
         """
         body = await response.read(_MAX_ERROR_BYTES)
-        if not _NO_TOOLS.search(_error_message(body)[0]):
-            return _Reread(response, body)
-        await response.aclose()
+        message, code = _error_message(body)
+        if state.offer and _NO_TOOLS.search(message):
+            await response.aclose()
+            return await self._without_tools(job, state)
+        if job.put_back and job.editor.recover(message, code):
+            await response.aclose()
+            return await self._request(job)
+        return _Reread(response, body)
+
+    async def _without_tools(self, job: Job, state: State) -> UpstreamResponse:
+        """The model says that it takes no tools: none for this request, and none for a while."""
         self._memory.remember(job.route.served.upstream.name, job.route.model)
         job.editor.withdraw()
         reason = "the model was seen to take no tools"
         withheld = {**state.offer.withheld, **dict.fromkeys(state.offer.tool_ids(), reason)}
-        state.offer = Offer(client_names=frozenset(job.request.declared), withheld=withheld)
+        state.offer = Offer(
+            client_names=frozenset(job.request.declared),
+            withheld=withheld,
+            open_names=job.request.open_names,
+        )
         return await self._request(job)
 
     async def _relay_refusal(self, state: State, response: UpstreamResponse) -> Finish:

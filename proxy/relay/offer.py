@@ -5,7 +5,7 @@ one of our reserved ids: then it means our tool, and our schema goes upstream un
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from proxy.errors import RequestError
 from proxy.events import ToolDefinition
@@ -58,7 +58,8 @@ class Offer:
 
     ``added`` go in beside the client's own tools, ``replaced`` take the place of a declaration of
     the client's.  ``names`` maps a name on the wire to the tool's id, ``client_names`` are the
-    names whose calls belong to the client.  ``withheld`` maps the tools that were left out to why.
+    names whose calls belong to the client; with ``open_names`` every name that is not ours does.
+    ``withheld`` maps the tools that were left out to why.
     """
 
     added: tuple[ToolDefinition, ...] = ()
@@ -66,6 +67,7 @@ class Offer:
     names: Mapping[str, str] = field(default_factory=dict)
     client_names: frozenset[str] = frozenset()
     withheld: Mapping[str, str] = field(default_factory=dict)
+    open_names: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -77,7 +79,7 @@ class Offer:
 
     def is_hidden(self, name: str) -> bool:
         """Whether a call of this name must not reach the client: ours, or nobody's."""
-        return name not in self.client_names
+        return name in self.names if self.open_names else name not in self.client_names
 
     def tool_ids(self) -> tuple[str, ...]:
         return tuple(sorted(set(self.names.values())))
@@ -97,7 +99,9 @@ def decide(
     """
     available = {spec.name: spec for spec in selection.offered}
     withheld = dict(selection.withheld)
-    nothing = Offer(client_names=frozenset(request.declared), withheld=withheld)
+    nothing = Offer(
+        client_names=frozenset(request.declared), withheld=withheld, open_names=request.open_names
+    )
     if wanted is not None and not wanted.every and not wanted.names:
         return nothing
     chosen = _chosen(available, rules, wanted)
@@ -106,6 +110,12 @@ def decide(
     client_names = frozenset(request.declared) - frozenset(replaced)
     obstacle = _obstacle(request, client_names, upstream_takes_tools)
     if obstacle is not None:
+        if by_name and request.background:
+            raise RequestError(
+                400,
+                "Server tools do not run in the background yet. Leave background out, or the tools.",
+                param="background",
+            )
         if by_name and request.choices > 1:
             raise RequestError(
                 400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
@@ -113,10 +123,7 @@ def decide(
         if wanted and wanted.names and not upstream_takes_tools:
             raise RequestError(400, f"The upstream of this model takes no tools: {obstacle}.", param=HEADER)
         if not replaced or request.choices > 1 or not upstream_takes_tools:
-            return Offer(
-                client_names=nothing.client_names,
-                withheld={**withheld, **{spec.name: obstacle for spec in chosen}},
-            )
+            return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     added = []
     for spec in chosen:
@@ -130,6 +137,7 @@ def decide(
         names={**{spec.name: spec.name for spec in added}, **{n: spec.name for n, spec in replaced.items()}},
         client_names=client_names,
         withheld=withheld,
+        open_names=request.open_names,
     )
 
 
@@ -163,6 +171,8 @@ def _obstacle(request: ClientRequest, client_names: frozenset[str], upstream_tak
     """Why nothing may be injected, in words; ``None`` where it may."""
     if not upstream_takes_tools:
         return "the upstream takes no tools"
+    if request.background:
+        return "the request runs in the background"
     if request.choices > 1:
         return "the request asks for more than one choice"
     if request.tools_forbidden:

@@ -29,7 +29,7 @@ from proxy.tools.policy import Policy
 from proxy.tools.redaction import redact_arguments
 from proxy.tools.registry import Registry
 from proxy.tools.runner import Runner
-from proxy.wires.base import HeldTurn, Mask
+from proxy.wires.base import HeldTurn, Mask, ResourceWriter
 
 __all__ = ["Orchestrator"]
 
@@ -94,7 +94,7 @@ class Orchestrator:
 
         asks_usage = request.stream and (served.force_usage or self._settings.max_tokens > 0)
         state = State(
-            run=Run(self._settings, is_hidden=is_hidden, clock=self._clock),
+            run=Run(self._settings.within(request.max_calls), is_hidden=is_hidden, clock=self._clock),
             writer=job.wire.writer(
                 request,
                 is_hidden=is_hidden,
@@ -201,9 +201,32 @@ class Orchestrator:
             job.editor.relax_tool_choice(called)
         return command
 
+    def _held_calls(self, state: State) -> list[HeldTurn]:
+        ids = state.writer.client_ids()
+        return [
+            HeldTurn(call.call_id, ids.get(call.call_id), state.answers.get(call.call_id))
+            for call in state.run.turn.calls
+        ]
+
+    def _keep(self, job: Job, state: State) -> None:
+        """Keep a response that has an id of its own and that only we know whole."""
+        writer = state.writer
+        if not isinstance(writer, ResourceWriter) or not job.request.keeps or state.reader is None:
+            return
+        resource = writer.result()
+        if resource is not None and (writer.composing or job.put_back):
+            self._history.keep(
+                job.editor,
+                resource,
+                run_id=job.run_id,
+                caller=job.caller,
+                message=state.message(),
+                calls=self._held_calls(state),
+                mask=self._mask(state),
+            )
+
     def _hold(self, job: Job, state: State) -> None:
         """Keep what the client does not see of this turn until it returns."""
-        ids = state.writer.client_ids()
         self._history.hold(
             job.request,
             job.editor,
@@ -211,10 +234,7 @@ class Orchestrator:
             caller=job.caller,
             wire=job.wire.name,
             message=state.message(),
-            calls=[
-                HeldTurn(call.call_id, ids.get(call.call_id), state.answers.get(call.call_id))
-                for call in state.run.turn.calls
-            ],
+            calls=self._held_calls(state),
             mask=self._mask(state),
         )
 
@@ -268,6 +288,7 @@ class Orchestrator:
         writer, client = state.writer, state.client
         state.finish_reason = reason or state.run.turn.reason
         data = writer.turn_ended("final") + writer.finish(reason)
+        self._keep(job, state)
         if not job.request.stream:
             await client.start(200, [*state.answer, ("Content-Length", str(len(data)))])
         await state.send(data)

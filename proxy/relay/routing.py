@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from proxy.errors import RequestError
 from proxy.upstreams.base import Upstream
+from proxy.wires.base import StateHabit
 
 __all__ = ["Route", "Router", "Served"]
 
@@ -25,6 +26,7 @@ class Served:
     tools: bool = True
     force_usage: bool = False
     retries: int = 2
+    responses_state: StateHabit = "auto"
 
     def model_name(self, model: str) -> str | None:
         """What the upstream calls ``model``, or ``None`` where it does not serve it."""

@@ -37,9 +37,9 @@ from proxy.tools.runner import Runner
 from proxy.upstreams.base import Upstream
 from proxy.upstreams.http import HttpUpstream
 from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
-from proxy.wires import responses
 from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire, error_event
+from proxy.wires.responses import ResponsesWire
 
 __all__ = ["SERVICES", "Overrides", "Services", "create_app", "create_services"]
 
@@ -131,7 +131,7 @@ async def create_services(
         runner=runner,
         store=store,
         upstreams=upstreams,
-        wires={"chat": ChatWire()},
+        wires={"chat": ChatWire(), "responses": ResponsesWire()},
         limiter=limiter,
         egress=egress,
     )
@@ -230,6 +230,7 @@ def _served(services: Services, name: str) -> Served:
         tools=config.tools,
         force_usage=config.force_usage,
         retries=config.retries,
+        responses_state=config.responses_state,
     )
 
 
@@ -240,6 +241,6 @@ def _error_events() -> dict[str, ErrorEvent]:
         return error_event(error.message, type="upstream_error", code=error.code)
 
     def response(error: UpstreamError) -> bytes:
-        return responses.error_event(error.message, type="upstream_error", code=error.code)
+        return ResponsesWire().error_event(error.message, type="upstream_error", code=error.code)
 
     return {"/chat/completions": chat, "/completions": chat, "/responses": response}

@@ -140,7 +140,8 @@ class Api:
         route = self._route(payload.get("model"), wire.name)
         wanted = parse_wanted(request.headers.get("x-toolrelay-tools"))
         trace = self._trace(request.headers.get("x-toolrelay-trace"))
-        if not self._selection.offered and not (wanted and wanted.names):
+        goes_on = payload.get("previous_response_id") is not None
+        if not self._selection.offered and not (wanted and wanted.names) and not goes_on:
             return await self._pass(request, target, wire.path, route, raw)
         asked = wire.parse(payload)
         offer = decide(
@@ -150,7 +151,7 @@ class Api:
             wanted,
             upstream_takes_tools=self._takes_tools(route),
         )
-        editor = wire.editor(raw, asked)
+        editor = wire.editor(raw, asked, route.served.responses_state)
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
         restored = await self._history.restore(asked, editor, _CALLER)
@@ -170,6 +171,7 @@ class Api:
             policy=self._policy,
             trace=trace,
             query=target.query,
+            put_back=restored > 0,
         )
         return await self._orchestrate(request, job)
 
