@@ -75,7 +75,7 @@ class Store(InvocationLog, Protocol):
         ...
 
     def put_response(self, record: ResponseRecord) -> None:
-        """Keep a response, in place of an earlier one with its id."""
+        """Keep a response, in place of the caller's earlier one with its id."""
         ...
 
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
@@ -83,7 +83,10 @@ class Store(InvocationLog, Protocol):
         ...
 
     async def delete_response(self, response_id: str, caller: str) -> bool:
-        """Forget a response of the caller's; whether there was one."""
+        """Forget a response of the caller's for good; whether there was one.
+
+        Raises :class:`~proxy.errors.StoreUnavailable` where that cannot be said.
+        """
         ...
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]: ...

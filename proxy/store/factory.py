@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from proxy.errors import ConfigError
-from proxy.store.memory import ContentPolicy, MemoryStore
+from proxy.store.memory import MemoryStore
+from proxy.store.shelf import ContentPolicy
 from proxy.store.sqlite import SqliteStore, Synchronous
 
 __all__ = ["open_store", "sqlite_path"]

@@ -4,68 +4,28 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from proxy.errors import StoreUnavailable
 from proxy.records import (
     MessageRecord,
+    ResponseRecord,
     RunRecord,
     SuspendedTurn,
     ToolInvocationRecord,
     TurnRecord,
 )
 from proxy.store.base import RunDetail, RunFilter
+from proxy.store.shelf import ContentPolicy, oldest_kept, response_shelf, suspended_shelf
 
-__all__ = ["ContentPolicy", "MemoryStore", "SuspendedShelf", "is_error", "oldest_kept"]
+__all__ = ["MemoryStore", "is_error"]
 
-ContentPolicy = Literal["all", "tools", "none"]
-"""``store.content``.  Which runs had tool turns is the caller's to know: a store under ``all`` and
-``tools`` keeps the content it is given, under ``none`` it writes none of it anywhere."""
-
-_DAY_S: Final = 86400.0
 _MAX_LISTED: Final = 1000
-
-
-def oldest_kept(now: float, keep_days: float) -> float:
-    """Content from before this time is past its days; ``keep_days`` of 0 sets no limit."""
-    return now - keep_days * _DAY_S if keep_days > 0 else float("-inf")
 
 
 def is_error(run: RunRecord) -> bool:
     """Whether ``errors_only`` lists this run."""
     return run.error_code is not None or run.status in ("failed", "interrupted")
-
-
-class SuspendedShelf:
-    """Suspended turns in memory: the newest, so many and so many bytes of them."""
-
-    def __init__(self, *, max_turns: int = 1000, max_bytes: int = 64 * 2**20) -> None:
-        self._max_turns = max_turns
-        self._max_bytes = max_bytes
-        self._turns: OrderedDict[str, SuspendedTurn] = OrderedDict()
-        self._bytes = 0
-
-    def put(self, record: SuspendedTurn) -> None:
-        """Keep a turn in place of an earlier one of its key; the oldest make room."""
-        self.drop(record.key)
-        self._turns[record.key] = record
-        self._bytes += len(record.payload)
-        while self._turns and (len(self._turns) > self._max_turns or self._bytes > self._max_bytes):
-            self.drop(next(iter(self._turns)))
-
-    def find(self, key: str, not_before: float) -> SuspendedTurn | None:
-        """The turn of that key, unless it is older than ``not_before``."""
-        record = self._turns.get(key)
-        if record is not None and record.created_at < not_before:
-            self.drop(key)
-            return None
-        return record
-
-    def drop(self, key: str) -> None:
-        """Forget a key, known or not."""
-        gone = self._turns.pop(key, None)
-        if gone is not None:
-            self._bytes -= len(gone.payload)
 
 
 @dataclass(slots=True)
@@ -81,9 +41,9 @@ class _Kept:
 class MemoryStore:
     """:class:`~proxy.store.base.Store` for trials and tests.
 
-    Holds the last ``max_runs`` runs and ``max_content_bytes`` of messages; what no longer fits
-    goes with its run, oldest first.  ``lost`` counts writes that came before ``start`` or after
-    ``aclose``.
+    Holds the last ``max_runs`` runs and ``max_content_bytes`` each of messages, suspended turns
+    and responses; what no longer fits goes, oldest first.  ``lost`` counts writes that came before
+    ``start`` or after ``aclose``.
     """
 
     def __init__(
@@ -103,7 +63,8 @@ class MemoryStore:
         self._max_content_bytes = max_content_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._content_bytes = 0
-        self._suspended = SuspendedShelf(max_bytes=max_content_bytes)
+        self._suspended = suspended_shelf(self._oldest_kept, max_bytes=max_content_bytes)
+        self._responses = response_shelf(self._oldest_kept, max_bytes=max_content_bytes)
         self._open = False
 
     async def start(self) -> None:
@@ -160,7 +121,26 @@ class MemoryStore:
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """The turn of that key, unless its days are over."""
-        return self._suspended.find(key, oldest_kept(self._clock(), self._keep_days))
+        return self._suspended.find(key)
+
+    def put_response(self, record: ResponseRecord) -> None:
+        """Keep a response in place of the caller's earlier one with its id."""
+        if self._open:
+            self._responses.put(record)
+        else:
+            self.lost += 1
+
+    async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
+        """The caller's own response of that id, unless its days are over."""
+        return self._responses.find((response_id, caller))
+
+    async def delete_response(self, response_id: str, caller: str) -> bool:
+        """Forget a response of the caller's.  Raises :class:`StoreUnavailable` when closed."""
+        if not self._open:
+            raise StoreUnavailable("the record is closed")
+        held = self._responses.find((response_id, caller)) is not None
+        self._responses.drop((response_id, caller))
+        return held
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
         """Runs, newest first."""
@@ -195,7 +175,7 @@ class MemoryStore:
             kept = fitting[0]
         if kept.run is None:
             return None
-        fresh = kept.messages_at >= oldest_kept(self._clock(), self._keep_days)
+        fresh = kept.messages_at >= self._oldest_kept()
         return RunDetail(
             kept.run,
             [kept.turns[number] for number in sorted(kept.turns)],
@@ -206,6 +186,9 @@ class MemoryStore:
     async def healthy(self) -> bool:
         """Whether writes are taken."""
         return self._open
+
+    def _oldest_kept(self) -> float:
+        return oldest_kept(self._clock(), self._keep_days)
 
     def _of(self, run_id: str) -> _Kept | None:
         if not self._open:
@@ -220,7 +203,7 @@ class MemoryStore:
     def _make_room(self) -> None:
         while len(self._kept) > self._max_runs:
             self._content_bytes -= self._kept.popitem(last=False)[1].messages_bytes
-        expired = oldest_kept(self._clock(), self._keep_days)
+        expired = self._oldest_kept()
         for kept in self._kept.values():
             too_old = kept.messages_at < expired
             if not too_old and self._content_bytes <= self._max_content_bytes:

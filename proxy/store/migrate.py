@@ -1,7 +1,7 @@
 """Bringing a SQLite record up to the schema this code knows.
 
 Migrations are numbered SQL files.  Each is applied in a transaction of its own; the number of the
-last one stands in ``PRAGMA user_version``.  A file that already holds tables is copied first.
+last one stands in ``PRAGMA user_version``.  A file that already holds rows is copied first.
 Several processes may start at once: the version is read again inside the write lock, so that one
 of them migrates and the others find it done.
 """
@@ -168,7 +168,7 @@ def _migrate(
         try:
             # Another process may have been here while this one waited for the lock.
             if _version(connection, path, steps) < step.number:
-                if copy is None and _has_tables(connection):
+                if copy is None and _has_rows(connection):
                     copy = _keep_copy(path, step.number, clock())
                 _apply(connection, step)
                 applied.append(step.name)
@@ -196,6 +196,13 @@ def _version(connection: sqlite3.Connection, path: Path, steps: Sequence[Migrati
 
 def _has_tables(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
+
+
+def _has_rows(connection: sqlite3.Connection) -> bool:
+    """Whether there is anything to lose; a schema that a fellow process has just begun has nothing."""
+    tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    quoted = ['"' + name.replace('"', '""') + '"' for (name,) in tables]
+    return any(connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() for name in quoted)
 
 
 def _use_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:

@@ -13,6 +13,7 @@ import orjson
 from proxy.errors import StoreError
 from proxy.records import (
     MessageRecord,
+    ResponseRecord,
     RunRecord,
     SuspendedTurn,
     ToolEffect,
@@ -25,18 +26,22 @@ __all__ = [
     "HAS_ERROR",
     "INVOCATION_COLUMNS",
     "MESSAGE_COLUMNS",
+    "RESPONSE_COLUMNS",
     "RUN_COLUMNS",
     "SUSPENDED_COLUMNS",
     "TURN_COLUMNS",
     "Row",
     "clean_text",
     "invocation_row",
+    "is_text",
     "message_row",
     "read_invocation",
     "read_message",
+    "read_response",
     "read_run",
     "read_suspended",
     "read_turn",
+    "response_row",
     "run_row",
     "runs_query",
     "suspended_row",
@@ -68,6 +73,9 @@ INVOCATION_COLUMNS: Final = (
     "started_at", "ended_at",
 )  # fmt: skip
 SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
+RESPONSE_COLUMNS: Final = (
+    "id", "caller", "run_id", "response", "input_items", "continuation", "created_at",
+)  # fmt: skip
 
 _INT64 = 2**63 - 1
 
@@ -82,13 +90,20 @@ def upsert(table: str, columns: Sequence[str], key: Sequence[str]) -> str:
     )
 
 
-def clean_text(value: str) -> str:
-    """The text with lone surrogates, which no database takes, replaced by U+FFFD."""
+def is_text(value: str) -> bool:
+    """Whether a database takes the text as it is: it has no lone surrogates."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value
+        return False
+    return True
+
+
+def clean_text(value: str) -> str:
+    """The text with lone surrogates, which no database takes, replaced by U+FFFD."""
+    if is_text(value):
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def run_row(record: RunRecord) -> Row:
@@ -159,6 +174,17 @@ def suspended_row(record: SuspendedTurn) -> Row:
     )
 
 
+def response_row(record: ResponseRecord) -> Row:
+    """The values of :data:`RESPONSE_COLUMNS`."""
+    return (
+        *_texts(record.id, record.caller, record.run_id),
+        record.response,
+        record.input_items,
+        record.continuation,
+        record.created_at,
+    )
+
+
 def read_run(row: Row) -> RunRecord:
     """A run from the values of :data:`RUN_COLUMNS`."""
     values = dict(zip(RUN_COLUMNS, row, strict=True))
@@ -191,6 +217,11 @@ def read_invocation(row: Row) -> ToolInvocationRecord:
 def read_suspended(row: Row) -> SuspendedTurn:
     """A suspended turn from the values of :data:`SUSPENDED_COLUMNS`."""
     return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
+
+
+def read_response(row: Row) -> ResponseRecord:
+    """A response from the values of :data:`RESPONSE_COLUMNS`."""
+    return ResponseRecord(**dict(zip(RESPONSE_COLUMNS, row, strict=True)))
 
 
 def runs_query(wanted: RunFilter) -> tuple[str, Row]:

@@ -2,7 +2,7 @@
 
 Two connections, each in a thread of its own, so that the event loop never waits for a disk: one
 that alone writes, in groups (:mod:`proxy.store.writer`), and one that reads.  Runs, turns and
-invocations stay until they are purged; content (messages, suspended turns) goes after
+invocations stay until they are purged; content (messages, suspended turns, responses) goes after
 ``keep_days``.
 """
 
@@ -21,6 +21,7 @@ import aiosqlite
 from proxy.errors import StoreUnavailable
 from proxy.records import (
     MessageRecord,
+    ResponseRecord,
     RunRecord,
     SuspendedTurn,
     ToolInvocationRecord,
@@ -28,9 +29,10 @@ from proxy.records import (
 )
 from proxy.store import rows
 from proxy.store.base import RunDetail, RunFilter
-from proxy.store.memory import ContentPolicy, SuspendedShelf, oldest_kept
 from proxy.store.migrate import migrate_sqlite, store_error
 from proxy.store.owners import OwnerLock, proven_dead
+from proxy.store.shelf import ContentPolicy, ResponseKey, oldest_kept, response_shelf, suspended_shelf
+from proxy.store.write_behind import WriteBehind
 from proxy.store.writer import GroupWriter, Write, WriterHooks, failure_of
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -51,6 +53,8 @@ _PUT_MESSAGE: Final = rows.upsert(
 )
 _PUT_INVOCATION: Final = rows.upsert("tool_invocations", ("owner_id", *rows.INVOCATION_COLUMNS), ("id",))
 _PUT_SUSPENDED: Final = rows.upsert("suspended_turns", rows.SUSPENDED_COLUMNS, ("key",))
+_PUT_RESPONSE: Final = rows.upsert("responses", rows.RESPONSE_COLUMNS, ("id", "caller"))
+_DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
 _WITHDRAW_INVOCATION: Final = (
     "UPDATE tool_invocations SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'started'"
 )
@@ -71,8 +75,8 @@ _Record = TypeVar("_Record")
 class SqliteStore:
     """:class:`~proxy.store.base.Store` in a SQLite file of mode 0600.
 
-    ``content`` and ``keep_days`` say what becomes of messages and suspended turns; ``keep_days``
-    of 0 sets no limit.  With ``reap`` the store looks after the file: at its start, and every
+    ``content`` and ``keep_days`` say what becomes of messages, suspended turns and responses;
+    ``keep_days`` of 0 sets no limit.  With ``reap`` the store looks after the file: at its start, and every
     ``tidy_every_s`` seconds, it marks what dead owners left open as ``interrupted`` and deletes
     content past its days.  Only the server does that; other commands leave a file as it is, and
     one that only reads writes no row.  ``lost`` counts the writes that never reached the file.
@@ -113,8 +117,8 @@ class SqliteStore:
         self._db: aiosqlite.Connection | None = None
         self._reader: aiosqlite.Connection | None = None
         self._reading = asyncio.Lock()
-        self._waiting: dict[str, SuspendedTurn] = {}
-        self._shelf = SuspendedShelf()  # what may not be written, or could not be
+        self._suspended = WriteBehind(suspended_shelf(self._oldest_kept), self._writer.withdraw)
+        self._responses = WriteBehind(response_shelf(self._oldest_kept), self._writer.withdraw)
 
     @property
     def lost(self) -> int:
@@ -200,30 +204,24 @@ class SqliteStore:
         self._put(_PUT_MESSAGE, (), lambda record: (*rows.message_row(record), now), records)
 
     def put_suspended(self, record: SuspendedTurn) -> None:
-        """Hold a turn in place of an earlier one of its key; under ``none`` in memory only."""
-        if self._content == "none":
-            self._shelf.put(record)
-            return
+        """Hold a turn in place of an earlier one of its key.
 
-        def settled(committed: bool) -> None:
-            if self._waiting.get(record.key) is record:
-                del self._waiting[record.key]
-                if not committed:
-                    self._shelf.put(record)  # this process at least can still resume it
-
-        self._shelf.drop(record.key)
-        self._waiting[record.key] = record
-        self._put(_PUT_SUSPENDED, (), rows.suspended_row, (record,), settled)
+        Under ``none``, and an ephemeral one always, in memory only.
+        """
+        if record.ephemeral or self._content == "none":
+            self._suspended.keep(record)
+        else:
+            self._suspended.queue(
+                record, lambda settled: self._put(_PUT_SUSPENDED, (), rows.suspended_row, (record,), settled)
+            )
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """The last held turn of that key, also while it waits for its commit or could not be written.
 
         Raises :class:`~proxy.errors.StoreError` where the file cannot be read.
         """
-        not_before = oldest_kept(self._clock(), self._keep_days)
-        held = self._waiting.get(key) or self._shelf.find(key, not_before)
-        if held is not None or self._content == "none":
-            return held if held is not None and held.created_at >= not_before else None
+        if self._suspended.knows(key) or self._content == "none":
+            return self._suspended.find(key)
         async with self._snapshot() as db:
             found = await _select(
                 db,
@@ -231,9 +229,57 @@ class SqliteStore:
                 rows.SUSPENDED_COLUMNS,
                 "key = ? AND created_at >= ?",
                 rows.clean_text(key),
-                not_before,
+                self._oldest_kept(),
             )
         return rows.read_suspended(found[0]) if found else None
+
+    def put_response(self, record: ResponseRecord) -> None:
+        """Keep a response in place of the caller's earlier one with its id; under ``none`` in memory only."""
+        if self._writes_response((record.id, record.caller)):
+            self._responses.queue(
+                record, lambda settled: self._put(_PUT_RESPONSE, (), rows.response_row, (record,), settled)
+            )
+        else:
+            self._responses.keep(record)
+
+    async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
+        """The caller's own response of that id, also while it waits for its commit or could not be written.
+
+        Raises :class:`~proxy.errors.StoreError` where the file cannot be read.
+        """
+        key = (response_id, caller)
+        if self._responses.knows(key) or not self._writes_response(key):
+            return self._responses.find(key)
+        async with self._snapshot() as db:
+            found = await _select(
+                db,
+                "responses",
+                rows.RESPONSE_COLUMNS,
+                "id = ? AND caller = ? AND created_at >= ?",
+                *key,
+                self._oldest_kept(),
+            )
+        return rows.read_response(found[0]) if found else None
+
+    async def delete_response(self, response_id: str, caller: str) -> bool:
+        """Forget a response of the caller's, written or not; whether there was one.
+
+        What never reached the file is forgotten without it.  Raises
+        :class:`~proxy.errors.StoreUnavailable` where the file has the response and the deletion
+        cannot be committed, :class:`~proxy.errors.StoreError` where the file cannot be read; what
+        the file has is then still there.
+        """
+        key = (response_id, caller)
+        held = self._responses.find(key) is not None
+        with self._responses.gone(key) as under_way:
+            if not self._writes_response(key):
+                return held
+            async with self._snapshot() as db:
+                found = await _select(db, "responses", ("created_at",), "id = ? AND caller = ?", *key)
+            if found or under_way:
+                # In order: after a put that is under way, and before one that follows.
+                await self._writer.commit(_DELETE_RESPONSE, [key], in_order=True)
+        return held or any(created_at >= self._oldest_kept() for (created_at,) in found)
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
         """Runs, newest first.
@@ -261,7 +307,6 @@ class SqliteStore:
             if len(found) != 1:
                 return None
             run = rows.read_run(tuple(found[0]))
-            oldest = oldest_kept(self._clock(), self._keep_days)
             turns = await _select(db, "turns", rows.TURN_COLUMNS, "run_id = ? ORDER BY number", run.id)
             messages = await _select(
                 db,
@@ -269,7 +314,7 @@ class SqliteStore:
                 rows.MESSAGE_COLUMNS,
                 "run_id = ? AND created_at >= ? ORDER BY turn, seq",
                 run.id,
-                oldest,
+                self._oldest_kept(),
             )
             invocations = await _select(
                 db,
@@ -295,6 +340,14 @@ class SqliteStore:
             return False
         return True
 
+    def _oldest_kept(self) -> float:
+        return oldest_kept(self._clock(), self._keep_days)
+
+    def _writes_response(self, key: ResponseKey) -> bool:
+        # A name that is no Unicode would be made to fit, and might then be somebody else's: such a
+        # response stays in memory, under its very name.
+        return self._content != "none" and all(map(rows.is_text, key))
+
     def _put(
         self,
         statement: str,
@@ -302,13 +355,16 @@ class SqliteStore:
         encode: Callable[[_Record], rows.Row],
         records: Sequence[_Record],
         settled: Callable[[bool], None] | None = None,
-    ) -> None:
+    ) -> Write:
         try:
             encoded = [(*prefix, *encode(record)) for record in records]
         except (TypeError, ValueError, AttributeError) as error:  # a field is not of its declared type
-            self._writer.lose([Write(statement, (), settled=settled)], f"a record does not encode: {error}")
+            write = Write(statement, (), settled=settled)
+            self._writer.lose([write], f"a record does not encode: {error}")
         else:
-            self._writer.put(Write(statement, encoded, settled=settled))
+            write = Write(statement, encoded, settled=settled)
+            self._writer.put(write)
+        return write
 
     async def _connect(self) -> aiosqlite.Connection:
         db = await aiosqlite.connect(self.path, timeout=_BUSY_S, isolation_level=None)
@@ -390,9 +446,9 @@ class SqliteStore:
         """Delete one batch of content past its days; whether a batch was full."""
         if self._keep_days <= 0:
             return False
-        oldest = oldest_kept(self._clock(), self._keep_days)
+        oldest = self._oldest_kept()
         full = False
-        for table in ("messages", "suspended_turns"):
+        for table in ("messages", "suspended_turns", "responses"):
             gone = await db.execute(
                 f"DELETE FROM {table} WHERE rowid IN "
                 f"(SELECT rowid FROM {table} WHERE created_at < ? LIMIT {_TIDY_ROWS})",

@@ -52,10 +52,11 @@ class Write:
     ``settled`` is called once, with whether the rows were committed.  Where ``done`` is set
     somebody waits for the commit; a cancelled one has given up: the write is skipped, or where it
     was under way already, followed by ``undo``.  Without a statement it only marks a place in the
-    queue.
+    queue.  A write ``in_order`` comes after all that were queued before it and before all that come
+    after; others may change places within a group, statement by statement.
     """
 
-    __slots__ = ("done", "rows", "settled", "size", "statement", "undo")
+    __slots__ = ("done", "in_order", "rows", "settled", "size", "statement", "undo", "withdrawn")
 
     def __init__(
         self,
@@ -65,19 +66,22 @@ class Write:
         settled: Callable[[bool], None] | None = None,
         done: "asyncio.Future[None] | None" = None,
         undo: "Write | None" = None,
+        in_order: bool = False,
     ) -> None:
         self.statement = statement
         self.rows = rows
         self.settled = settled
         self.done = done
         self.undo = undo
+        self.in_order = in_order
+        self.withdrawn = False
         self.size = _WRITE_OVERHEAD_BYTES + sum(
             len(value) for row in rows for value in row if isinstance(value, (str, bytes))
         )
 
     @property
     def abandoned(self) -> bool:
-        return self.done is not None and self.done.cancelled()
+        return self.withdrawn or (self.done is not None and self.done.cancelled())
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,22 @@ class GroupWriter:
         else:
             self._append(write)
 
-    async def commit(self, statement: str, rows: Sequence[Row], *, undo: Write) -> None:
+    def withdraw(self, write: Write) -> bool:
+        """Take a queued write back, unsettled; whether it was in time.
+
+        One that is under way may still be committed, but is not tried again.
+        """
+        write.withdrawn = True
+        try:
+            self._queue.remove(write)
+        except ValueError:
+            return False
+        self._bytes -= write.size
+        return True
+
+    async def commit(
+        self, statement: str, rows: Sequence[Row], *, undo: Write | None = None, in_order: bool = False
+    ) -> None:
         """Queue a write and return when it is committed.
 
         Raises :class:`~proxy.errors.StoreUnavailable` where it is not, at the latest after
@@ -153,7 +172,8 @@ class GroupWriter:
         if len(self._queue) >= 2 * self._max_writes:  # a full queue of the others keeps none of these out
             raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
         done = asyncio.get_running_loop().create_future()
-        await self._wait_for(Write(statement, rows, done=done, undo=undo), self._lock_timeout_s)
+        write = Write(statement, rows, done=done, undo=undo, in_order=in_order)
+        await self._wait_for(write, self._lock_timeout_s)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return when every write queued before this call is committed.
@@ -263,18 +283,15 @@ class GroupWriter:
         db = self._db
         if db is None:
             raise ValueError("the writer was not started")
-        by_statement: dict[str, list[Row]] = {}
-        for write in group:
-            if write.statement:
-                by_statement.setdefault(write.statement, []).extend(write.rows)
+        batches = _batches(group)
         opening: Sequence[tuple[str, Row]] = ()
-        if self.failure is not None or (by_statement and not self._prepared):
+        if self.failure is not None or (batches and not self._prepared):
             opening = await self._hooks.prepare()
         try:
             await db.execute("BEGIN IMMEDIATE")
             for statement, row in opening:
                 await db.execute(statement, row)
-            for statement, rows in by_statement.items():
+            for statement, rows in batches:
                 await db.executemany(statement, rows)
             await db.execute("COMMIT")
         except BaseException:
@@ -357,6 +374,24 @@ class GroupWriter:
                 write.done.set_exception(StoreUnavailable(f"the record could not be written: {why}"))
             if write.settled is not None:
                 write.settled(False)
+
+
+def _batches(group: Iterable[Write]) -> list[tuple[str, list[Row]]]:
+    """The rows of each statement together, for speed; none moves past a write that is in order."""
+    batches: list[tuple[str, list[Row]]] = []
+    open_to: dict[str, list[Row]] = {}
+    for write in group:
+        if not write.statement:
+            continue
+        if write.in_order:
+            open_to.clear()
+        if write.statement not in open_to:
+            open_to[write.statement] = []
+            batches.append((write.statement, open_to[write.statement]))
+        open_to[write.statement].extend(write.rows)
+        if write.in_order:
+            open_to.clear()
+    return batches
 
 
 def _report_crash(task: "asyncio.Task[None]") -> None:

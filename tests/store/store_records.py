@@ -5,21 +5,38 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from proxy.records import (
     MessageRecord,
+    ResponseRecord,
     RunRecord,
     SuspendedTurn,
     ToolEffect,
     ToolInvocationRecord,
     TurnRecord,
 )
+from proxy.store.sqlite import SqliteStore
 
-__all__ = ["files_below", "invocation", "message", "query", "run", "spawn", "suspended", "turn", "until"]
+__all__ = [
+    "files_below",
+    "fill_disk",
+    "invocation",
+    "locked",
+    "message",
+    "query",
+    "quota",
+    "response",
+    "run",
+    "spawn",
+    "suspended",
+    "turn",
+    "until",
+    "until_failing",
+]
 
 T0 = 1_760_000_000.0
 
@@ -94,6 +111,43 @@ def suspended(key: str = "key-1", run_id: str = "run_1", **changes: Any) -> Susp
         "created_at": T0,
     }
     return SuspendedTurn(key, run_id, **(values | changes))
+
+
+def response(id: str = "resp_1", caller: str = "open", **changes: Any) -> ResponseRecord:
+    """A stored response whose continuation is not even text."""
+    values: dict[str, Any] = {
+        "run_id": "run_1",
+        "response": b'{"id":"resp_1","object":"response","output":[]}',
+        "input_items": b'[{"type":"message","role":"user","content":"Hi"}]',
+        "continuation": b"\xff\x00",
+        "created_at": T0,
+    }
+    return ResponseRecord(id=id, caller=caller, **(values | changes))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """The write lock, held by a connection of somebody else's."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        yield
+        holder.execute("ROLLBACK")
+
+
+async def quota(store: SqliteStore, pages: int) -> None:
+    """Make the disk full, or give it room again: the file may have so many pages from now on."""
+    assert store._db is not None
+    await store._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def fill_disk(store: SqliteStore) -> None:
+    """Leave no room for another page."""
+    await quota(store, 1)  # SQLite takes the present size where that is larger
+
+
+async def until_failing(store: SqliteStore) -> None:
+    """Wait until the writer has noticed that it cannot write."""
+    await until(lambda: store._writer.failure is not None)
 
 
 def query(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -1,8 +1,7 @@
 """What every store does, whatever it is made of."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,32 +27,6 @@ from proxy.store.sqlite import SqliteStore
 DAY = 86400.0
 
 Make = Callable[..., "MemoryStore | SqliteStore"]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
-    """Makes a store of each kind; those that a test leaves open are closed."""
-    made: list[MemoryStore | SqliteStore] = []
-
-    def build(**options: Any) -> MemoryStore | SqliteStore:
-        options.setdefault("clock", lambda: T0)
-        store = (
-            MemoryStore(**options) if request.param == "memory" else SqliteStore(tmp_path / "r.db", **options)
-        )
-        made.append(store)
-        return store
-
-    yield build
-    for store in made:
-        await store.aclose()
-
-
-@pytest.fixture
-async def store(make: Make) -> "MemoryStore | SqliteStore":
-    """One started store with the default policy."""
-    made = make()
-    await made.start()
-    return made
 
 
 async def test_a_run_comes_back_with_all_that_hangs_on_it(store: Store) -> None:

@@ -5,13 +5,27 @@ import logging
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_records import T0, files_below, invocation, message, query, run, suspended, turn, until
+from store_records import (
+    T0,
+    files_below,
+    fill_disk,
+    invocation,
+    locked,
+    message,
+    query,
+    quota,
+    run,
+    suspended,
+    turn,
+    until,
+    until_failing,
+)
 
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
 from proxy.store.base import RunFilter
@@ -22,40 +36,9 @@ Make = Callable[..., SqliteStore]
 
 
 @pytest.fixture
-async def make(tmp_path: Path) -> AsyncIterator[Make]:
-    """Makes stores on one file and closes them, patiently only as long as the test asked for."""
-    made: list[SqliteStore] = []
-
-    def build(**options: Any) -> SqliteStore:
-        made.append(SqliteStore(tmp_path / "r.db", **{"clock": lambda: T0, **options}))
-        return made[-1]
-
-    yield build
-    for store in made:
-        await store.aclose()
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """The write lock, held by a connection of somebody else's."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
-        holder.execute("BEGIN EXCLUSIVE")
-        yield
-        holder.execute("ROLLBACK")
-
-
-async def _quota(store: SqliteStore, pages: int) -> None:
-    """Make the disk full, or give it room again: the file may have so many pages from now on."""
-    assert store._db is not None
-    await store._db.execute(f"PRAGMA max_page_count = {pages}")
-
-
-async def _fill(store: SqliteStore) -> None:
-    await _quota(store, 1)  # SQLite takes the present size where that is larger
-
-
-async def _until_failing(store: SqliteStore) -> None:
-    await until(lambda: store._writer.failure is not None)
+def make(make_sqlite: Make) -> Make:
+    """Makes stores on one file."""
+    return make_sqlite
 
 
 async def test_a_durable_row_is_committed_when_the_call_returns(make: Make, tmp_path: Path) -> None:
@@ -149,7 +132,7 @@ async def test_while_locked_streams_go_on_and_side_effects_are_refused(
         assert await store.find_suspended("key-1") == suspended()
         with pytest.raises(StoreUnavailable):
             await store.list_runs(RunFilter())
-        await _until_failing(store)
+        await until_failing(store)
         assert query(tmp_path / "r.db", "SELECT count(*) FROM runs") == [(0,)]
     await until(lambda: store._writer.failure is None)
     detail = await store.get_run("run_1")
@@ -169,7 +152,7 @@ async def test_a_durable_write_outlasts_a_short_lock(make: Make, tmp_path: Path)
     await store.start()
     with locked(tmp_path / "r.db"):
         opening = asyncio.create_task(store.open_invocation(invocation(), durable=True))
-        await _until_failing(store)
+        await until_failing(store)
         assert not opening.done()
     await opening
     assert query(tmp_path / "r.db", "SELECT id FROM tool_invocations") == [("inv_1",)]
@@ -196,7 +179,7 @@ async def test_a_refused_row_is_never_written_later_as_started(make: Make, tmp_p
     await store.start()
     with locked(tmp_path / "r.db"):
         opening = asyncio.create_task(store.open_invocation(invocation(), durable=True))
-        await _until_failing(store)
+        await until_failing(store)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
@@ -236,7 +219,7 @@ async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
     await store.start()
     store.put_run(run())
     await store.list_runs(RunFilter())
-    await _fill(store)
+    await fill_disk(store)
     for number in range(15):
         store.put_messages([message(seq=number, content="x" * 5000)])
     with pytest.raises(StoreUnavailable, match="full"):
@@ -250,7 +233,7 @@ async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
     burst = [record.getMessage() for record in caplog.records if "being lost" in record.getMessage()]
     assert len(burst) == 1
 
-    await _quota(store, 1_000_000)
+    await quota(store, 1_000_000)
     await store.open_invocation(invocation("inv_2"), durable=True)
     assert await store.healthy() is True
     detail = await store.get_run("run_1")
@@ -275,7 +258,7 @@ async def test_a_store_that_closes_on_a_full_disk_counts_the_rest_as_lost(make: 
     """aclose ends although nothing can be written, and says how much was lost."""
     store = make()
     await store.start()
-    await _fill(store)
+    await fill_disk(store)
     for number in range(50):
         store.put_run(run(f"r{number}", model="m" * 4000))
     async with asyncio.timeout(10):
@@ -467,7 +450,7 @@ async def test_a_lock_that_never_ends_does_not_hold_up_the_close(make: Make, tmp
     await store.start()
     with locked(tmp_path / "r.db"):
         store.put_run(run())
-        await _until_failing(store)
+        await until_failing(store)
         async with asyncio.timeout(20):
             await store.aclose()
     assert store.lost == 1

@@ -7,10 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_records import query, spawn
+from store_records import files_below, query, response, spawn
 
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
 from proxy.store.migrate import APPLICATION_ID, Migration, load_migrations, migrate_sqlite
+from proxy.store.sqlite import SqliteStore
 
 LATEST = len(load_migrations())
 
@@ -30,14 +31,15 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
     assert query(path, "PRAGMA integrity_check") == [("ok",)]
     assert query(path, "PRAGMA journal_mode") == [("wal",)]
     tables = query(path, "SELECT name, strict FROM pragma_table_list WHERE name NOT LIKE 'sqlite_%'")
-    assert {name for name, _ in tables} >= {
+    assert {name for name, _ in tables} == {
         "owners", "runs", "turns", "messages", "tool_invocations", "suspended_turns",
+        *(["responses"] if upto >= 2 else []),
     }  # fmt: skip
     assert all(strict for _, strict in tables)
 
 
 def test_a_second_migration_keeps_rows_and_a_copy(tmp_path: Path) -> None:
-    """A file that holds tables is copied, mode 0600, before a later migration changes it."""
+    """A file that holds rows is copied, mode 0600, before a later migration changes it."""
     path = tmp_path / "r.db"
     migrate_sqlite(path)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -56,6 +58,63 @@ def test_a_second_migration_keeps_rows_and_a_copy(tmp_path: Path) -> None:
     assert _mode(report.copy) == 0o600
     assert query(report.copy, "PRAGMA user_version") == [(LATEST,)]
     assert query(report.copy, "SELECT id FROM owners") == [("o",)]
+
+
+_ROWS = {
+    "owners": ("o", 1, "h", None, 1.0, 1.0, None),
+    "runs": (
+        "run_1", "o", "req-1", "open", "chat", "m", "default", 1, "completed", 1.0, 2.0, None, "stop",
+        1, 1, 7, 8, 15, '["core__f"]', '{"core__g":"policy.allow"}',
+    ),
+    "turns": ("run_1", 1, "chatcmpl-7", "stop", 1.0, 2.0, 7, 8, 15, 1, None),
+    "messages": ("run_1", 1, 0, "assistant", "Let me look.", None, "[]", None, None, None, 1.5),
+    "tool_invocations": (
+        "inv_1", "o", "run_1", 1, 0, "c1", "core__f", "core", "sha256:00", "read_only", "allow",
+        "success", None, "{}", "{}", 2, 1.0, 2.0,
+    ),
+    "suspended_turns": ("key-1", "run_1", "open", "chat", b"{\xff}", 1.5),
+}  # fmt: skip
+
+
+async def test_a_record_from_before_the_responses_keeps_every_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file of schema 1 with a row in each table is copied, takes responses, and loses nothing."""
+    path = tmp_path / "r.db"
+    migrate_sqlite(path, migrations=load_migrations()[:1])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table, row in _ROWS.items():
+            connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    store = SqliteStore(path, keep_days=0)
+    await store.start()
+    try:
+        (copy,) = [path for path in files_below(tmp_path) if path.name.startswith("r.db.before-0002-")]
+        assert str(copy) in caplog.text
+        assert _mode(copy) == 0o600
+        assert query(path, "PRAGMA user_version") == [(LATEST,)]
+        assert query(copy, "PRAGMA user_version") == [(1,)]
+        assert query(copy, "SELECT name FROM sqlite_schema WHERE name LIKE 'responses%'") == []
+        for table, row in _ROWS.items():
+            assert query(path, f"SELECT * FROM {table}") == query(copy, f"SELECT * FROM {table}") == [row]
+        assert await store.find_response("resp_1", "open") is None
+        store.put_response(response())
+        held = await store.get_run("run_1")
+        assert held is not None
+        assert len(held.turns) == len(held.messages) == len(held.invocations) == 1
+        assert query(path, "SELECT id, caller, run_id FROM responses") == [("resp_1", "open", "run_1")]
+        found = await store.find_suspended("key-1")
+        assert found is not None
+        assert (found.payload, found.ephemeral) == (b"{\xff}", False)
+    finally:
+        await store.aclose()
+
+
+def test_a_schema_without_rows_is_not_copied(tmp_path: Path) -> None:
+    """An empty record, as a process leaves it that died between two migrations, is not worth a copy."""
+    path = tmp_path / "r.db"
+    migrate_sqlite(path, migrations=load_migrations()[:1])
+    report = migrate_sqlite(path)
+    assert (report.before, report.after, report.copy) == (1, LATEST, None)
 
 
 def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
@@ -186,6 +245,8 @@ def test_processes_that_start_at_once_do_not_fight(tmp_path: Path, blank: bool) 
     path = tmp_path / "r.db"
     if not blank:
         migrate_sqlite(path)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL)")
     children = [spawn(_STARTER, path) for _ in range(4)]
     for child in children:
         assert child.stdin is not None
@@ -195,5 +256,7 @@ def test_processes_that_start_at_once_do_not_fight(tmp_path: Path, blank: bool) 
     assert [child.returncode for child in children] == [0] * 4
     assert sum(int(applied) for applied, _, _ in answers) == (LATEST + 1 if blank else 1)
     assert {int(after) for _, after, _ in answers} == {LATEST + 1}
-    assert len(list(tmp_path.glob("r.db.before-*"))) == sum(copied == "True" for _, _, copied in answers)
+    copies = 0 if blank else 1
+    assert sum(copied == "True" for _, _, copied in answers) == copies
+    assert len(list(tmp_path.glob("r.db.before-*"))) == copies
     assert query(path, "PRAGMA integrity_check") == [("ok",)]

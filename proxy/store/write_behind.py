@@ -1,0 +1,95 @@
+"""Content on its way to a database: reads look here before they look there.
+
+A put returns before its row is written, and some rows never are.  Between the put and the commit,
+and after a commit that failed, this process still knows the record.
+"""
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from proxy.store.shelf import Dated, Shelf
+from proxy.store.writer import Write
+
+__all__ = ["WriteBehind"]
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Record = TypeVar("_Record", bound=Dated)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[_Record]):
+    """The last word on a key while the database does not have it; no record means deleted."""
+
+    record: _Record | None
+    write: Write | None = None
+
+
+class WriteBehind(Generic[_Key, _Record]):
+    """The newest state of each key that the database does not have, or not yet.
+
+    What is queued waits here for its commit; what is not to be written, or could not be, goes on
+    the shelf.  Of each key one queued write at most will reach the database.  ``withdraw`` takes
+    a queued write back and tells whether that was in time.
+    """
+
+    def __init__(self, shelf: Shelf[_Key, _Record], withdraw: Callable[[Write], bool]) -> None:
+        self._shelf = shelf
+        self._withdraw = withdraw
+        self._waiting: dict[_Key, _Waiting[_Record]] = {}
+
+    def knows(self, key: _Key) -> bool:
+        """Whether :meth:`find` has the last word, so that the database need not be asked."""
+        return key in self._waiting or key in self._shelf
+
+    def find(self, key: _Key) -> _Record | None:
+        """The record of that key, if it is known, not deleted and not past its days."""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return self._shelf.find(key)
+        record = waiting.record
+        return record if record is not None and record.created_at >= self._shelf.oldest() else None
+
+    def keep(self, record: _Record) -> None:
+        """Keep a record in memory alone, in place of an earlier one of its key."""
+        self._take_back(self._waiting.pop(self._shelf.key_of(record), None))
+        self._shelf.put(record)
+
+    def queue(self, record: _Record, put: Callable[[Callable[[bool], None]], Write]) -> None:
+        """Keep a record until its write, which ``put`` queues, is settled; after a failure too.
+
+        ``put`` is given what the write has to call with whether it was committed.
+        """
+        key = self._shelf.key_of(record)
+        entry = _Waiting(record)
+
+        def settled(committed: bool) -> None:
+            if self._waiting.get(key) is entry:
+                del self._waiting[key]
+                if not committed:
+                    self._shelf.put(record)  # this process at least still has it
+
+        self._shelf.drop(key)
+        self._take_back(self._waiting.get(key))
+        self._waiting[key] = entry
+        entry.write = put(settled)
+
+    @contextlib.contextmanager
+    def gone(self, key: _Key) -> Iterator[bool]:
+        """Forget a key, and know it as deleted while inside, unless it is put again.
+
+        Gives whether a write of it is under way and may still reach the database.
+        """
+        entry: _Waiting[_Record] = _Waiting(None)
+        under_way = self._take_back(self._waiting.get(key))
+        self._shelf.drop(key)
+        self._waiting[key] = entry
+        try:
+            yield under_way
+        finally:
+            if self._waiting.get(key) is entry:
+                del self._waiting[key]
+
+    def _take_back(self, waiting: _Waiting[_Record] | None) -> bool:
+        return waiting is not None and waiting.write is not None and not self._withdraw(waiting.write)
