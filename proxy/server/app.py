@@ -24,6 +24,7 @@ from proxy.server.handlers import Api, ApiSettings
 from proxy.server.limits import ConcurrentStreams, MemoryLimiter
 from proxy.server.middleware import Gate, make_identify, make_refuse_pages
 from proxy.server.settings import UpstreamConfig
+from proxy.server.stored_responses import StoredResponses
 from proxy.store.base import Store
 from proxy.store.factory import open_store
 from proxy.toolbox.clock import SystemClock
@@ -40,6 +41,7 @@ from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire, error_event
 from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.retold import retell
 
 __all__ = ["SERVICES", "Overrides", "Services", "create_app", "create_services"]
 
@@ -178,6 +180,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         registry=services.registry,
         policy=services.policy,
         store=services.store,
+        responses=StoredResponses(services.store, retell),
         memory=memory,
         gate=gate,
         settings=ApiSettings(

@@ -22,6 +22,7 @@ from proxy.server.http_errors import error_response
 from proxy.server.middleware import REQUEST_ID, Gate
 from proxy.server.models import list_models, show_model
 from proxy.server.request_target import Target, parse_target
+from proxy.server.stored_responses import StoredResponses, response_path
 from proxy.store.base import Store
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry, Selection
@@ -62,6 +63,7 @@ class Api:
         registry: Registry,
         policy: Policy,
         store: Store,
+        responses: StoredResponses,
         memory: ToolMemory,
         gate: Gate,
         settings: ApiSettings,
@@ -73,6 +75,7 @@ class Api:
         self._history = history
         self._policy = policy
         self._store = store
+        self._responses = responses
         self._memory = memory
         self._gate = gate
         self._settings = settings
@@ -106,6 +109,10 @@ class Api:
     async def _api(self, request: web.Request, target: Target, below: str) -> web.StreamResponse:
         if request.method == "POST" and below in self._wires:
             return await self._wire_call(request, target, self._wires[below])
+        if (named := response_path(below)) is not None:
+            own = await self._responses.answer(request.method, *named, target.query, _CALLER)
+            if own is not None:
+                return own
         if request.method == "GET" and not self._router.is_plain:
             if below == "/models":
                 return self._json(await list_models(self._router, self._headers(request, identity=True)))
