@@ -120,7 +120,7 @@ def load_strict(raw: bytes) -> dict[str, Any]:
     """A request body as an object that can be read in one way only.
 
     Raises :class:`RequestError` for text that is not JSON (RFC 8259, so no NaN and no lone
-    surrogate), is not an object, is nested deeper than the parser's bound, or names a key twice:
+    surrogate), is not an object, is nested deeper than 250 levels or so, or names a key twice:
     two readers of such a body need not agree on what it says (rule E1).
     """
     try:
@@ -131,7 +131,9 @@ def load_strict(raw: bytes) -> dict[str, Any]:
         raise RequestError(400, "The request body must be a JSON object.", code="invalid_json")
     try:
         json.loads(raw, object_pairs_hook=_refuse_duplicates)
-    except RecursionError:
+        # What is read has to be written again somewhere, and orjson writes less deep than it reads.
+        orjson.dumps(value)
+    except (RecursionError, TypeError):
         raise RequestError(400, "The request body is nested too deeply.", code="invalid_json") from None
     return value
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from proxy.errors import WireError
 from proxy.events import ToolCall
 
 __all__ = ["MessageBuilder", "call_object", "reply_message"]
@@ -16,16 +17,19 @@ __all__ = ["MessageBuilder", "call_object", "reply_message"]
 # Fields that name something rather than carry text: repeated, they are not joined.
 _LABELS = frozenset({"type", "id", "index", "format", "role", "name", "object", "signature"})
 _CALLS = frozenset({"role", "tool_calls", "function_call"})
+_MAX_TURN_BYTES = 64 * 1024 * 1024
+_PIECE = 64
 
 
 class MessageBuilder:
     """Deltas in, one message out."""
 
-    __slots__ = ("_fields", "_text")
+    __slots__ = ("_fields", "_size", "_texts")
 
     def __init__(self) -> None:
-        self._text: list[str] = []
+        self._texts: dict[str, list[str]] = {}
         self._fields: dict[str, Any] = {}
+        self._size = 0
 
     @property
     def text(self) -> str:
@@ -33,17 +37,28 @@ class MessageBuilder:
         content = self._fields.get("content")
         if isinstance(content, list):
             return "".join(map(part_text, content))
-        return "".join(self._text)
+        return "".join(self._texts.get("content", ()))
 
     def add(self, delta: Mapping[str, Any]) -> None:
-        """Merge one delta, less its role and its calls, which are assembled elsewhere."""
+        """Merge one delta, less its role and its calls, which are assembled elsewhere.
+
+        Raises :class:`WireError` for a turn larger than any model makes.
+        """
         for key, value in delta.items():
-            if key == "content" and type(value) is str and "content" not in self._fields:
-                self._text.append(value)
-            elif key == "content":
+            if key in _CALLS or value is None:
+                continue
+            if type(value) is str and key not in self._fields and key not in _LABELS:
+                self._size += len(value) + _PIECE
+                self._texts.setdefault(key, []).append(value)
+                continue
+            self._size += len(orjson.dumps(value)) + _PIECE
+            if key == "content":
                 self._add_content(value)
-            elif key not in _CALLS and value is not None:
-                self._fields[key] = _merge(self._fields.get(key), value, key)
+            else:
+                known = "".join(self._texts.pop(key)) if key in self._texts else self._fields.get(key)
+                self._fields[key] = _merge(known, value, key)
+        if self._size > _MAX_TURN_BYTES:
+            raise WireError(f"the message of one turn is larger than {_MAX_TURN_BYTES} bytes")
 
     def _add_content(self, value: Any) -> None:
         """Content as a list of parts; text that came before or comes after becomes a part."""
@@ -52,7 +67,7 @@ class MessageBuilder:
         if not isinstance(value, list):
             return
         if "content" not in self._fields:
-            text = "".join(self._text)
+            text = "".join(self._texts.pop("content", ()))
             self._fields["content"] = [{"type": "text", "text": text}] if text else []
         parts: list[Any] = self._fields["content"]
         for part in value:
@@ -63,11 +78,8 @@ class MessageBuilder:
 
     def build(self, calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]]) -> bytes:
         """The message as JSON.  ``extras`` are the unknown fields of each call."""
-        fields = dict(self._fields)
-        content = fields.pop("content", None)
-        if content is None and self._text:
-            content = "".join(self._text)
-        message: dict[str, Any] = {"role": "assistant", "content": content, **fields}
+        texts = {key: "".join(pieces) for key, pieces in self._texts.items()}
+        message: dict[str, Any] = {"role": "assistant", "content": None, **texts, **self._fields}
         return orjson.dumps(message | _call_fields(calls, extras))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from proxy.errors import error_body
-from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
+from proxy.events import Frame, ToolCall, ToolCallFinished, ToolCallStarted, ToolResult, UsageReported
 from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.chat.message import call_object, part_text
@@ -65,8 +65,9 @@ class ChatReplyWriter:
         self._client_ids = {
             call.call_id: self._free_id(call) for call in calls if not self._is_hidden(call.name)
         }
-        if isinstance(usage := payload.get("usage"), dict):
-            self._usage = add_usage(self._usage, usage)
+        for event in frame.events:
+            if isinstance(event, UsageReported):
+                self._usage = add_usage(self._usage, event.usage.native)
         message = _message(payload)
         text = message.get("content")
         if isinstance(text, list):
@@ -148,12 +149,12 @@ class ChatReplyWriter:
         message["content"] = _paragraphs(self._texts) if self._texts else None
         message |= {key: "".join(parts) for key, parts in self._reasoning.items()}
         mine = [call for call in _calls(self._last) if not self._is_hidden(call.name)]
-        extras = _extras(self._last.payload or {})
+        extras = _extras(self._last)
         if mine and mine[0].legacy:
             message["function_call"] = {"name": mine[0].name, "arguments": mine[0].arguments}
         elif mine:
             message["tool_calls"] = [
-                {**call_object(call, extras.get(call.index, {})), "id": self._client_ids[call.call_id]}
+                {**call_object(call, extras.get(call.call_id, {})), "id": self._client_ids[call.call_id]}
                 for call in mine
             ]
         return message
@@ -166,22 +167,16 @@ def _calls(frame: Frame) -> list[ToolCall]:
     return [event.call for event in frame.events if isinstance(event, ToolCallFinished)]
 
 
+def _extras(frame: Frame) -> dict[str, Mapping[str, Any]]:
+    """The unknown fields of each call of a reply, by call id."""
+    return {event.call_id: event.extra for event in frame.events if isinstance(event, ToolCallStarted)}
+
+
 def _message(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = payload.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     message = first.get("message") if isinstance(first, dict) else None
     return message if isinstance(message, dict) else {}
-
-
-def _extras(payload: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """The unknown fields of each call of a reply, by position."""
-    calls = _message(payload).get("tool_calls")
-    found = {}
-    for position, call in enumerate(calls if isinstance(calls, list) else ()):
-        if isinstance(call, dict):
-            extra = {k: v for k, v in call.items() if k not in ("id", "index", "function", "custom")}
-            found[position] = extra
-    return found
 
 
 def _paragraphs(texts: list[str]) -> str:

@@ -4,6 +4,7 @@ Source: OpenAI's API reference, "Create chat completion"; wire notes, section A.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,14 +44,16 @@ class ChatRequest:
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every tool message answers one open call of the assistant message before it, once."""
         open_calls: dict[str, str] = {}
-        answered: set[str] = set()
+        unanswered: Counter[str] = Counter()
         for position, message in enumerate(self.messages):
             role = message.get("role")
             if role == "assistant":
-                open_calls = dict(_calls_of(message))
-                answered = set()
+                calls = _calls_of(message)
+                open_calls = dict(calls)
+                # Some models give two calls of one message the same id; each has its result.
+                unanswered = Counter(call_id for call_id, _ in calls)
             elif role == "tool":
-                _check_result(position, message, open_calls, answered, reserved)
+                _check_result(position, message, open_calls, unanswered, reserved)
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         return [
@@ -76,7 +79,7 @@ def _check_result(
     position: int,
     message: Mapping[str, Any],
     open_calls: Mapping[str, str],
-    answered: set[str],
+    unanswered: Counter[str],
     reserved: Callable[[str], bool],
 ) -> None:
     param = f"messages[{position}].tool_call_id"
@@ -91,13 +94,13 @@ def _check_result(
             f"{param} answers no call of the assistant message before it. Remove the result.",
             param=param,
         )
-    if call_id in answered:
+    if not unanswered[call_id]:
         raise RequestError(400, f"{param} answers a call that has its result already.", param=param)
     if reserved(open_calls[call_id]):
         raise RequestError(
             400, f"{param} answers a call of a server tool, which only the proxy may answer.", param=param
         )
-    answered.add(call_id)
+    unanswered[call_id] -= 1
 
 
 def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -124,7 +127,8 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
         if only.get("type") == "text":
             content = only.get("text")
     calls = []
-    for call in message.get("tool_calls") or ():
+    listed = message.get("tool_calls")
+    for call in listed if isinstance(listed, list) else ():
         inner = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
         if isinstance(inner, dict):
             calls.append([call.get("id"), inner.get("name"), inner.get("arguments", inner.get("input"))])
@@ -204,7 +208,8 @@ def _forced(choice: Any) -> frozenset[str] | None:
         return None
     allowed = choice.get("allowed_tools")
     if isinstance(allowed, dict):
-        names = [declared_name(tool) for tool in allowed.get("tools") or ()]
+        listed = allowed.get("tools")
+        names = [declared_name(tool) for tool in (listed if isinstance(listed, list) else ())]
     else:
         names = [declared_name(choice), choice.get("name")]
     found = frozenset(name for name in names if isinstance(name, str))
