@@ -265,9 +265,9 @@ class SqliteStore:
         """Forget a response of the caller's, written or not; whether there was one.
 
         What never reached the file is forgotten without it.  Raises
-        :class:`~proxy.errors.StoreUnavailable` where the file has the response and the deletion
-        cannot be committed, :class:`~proxy.errors.StoreError` where the file cannot be read; what
-        the file has is then still there.
+        :class:`~proxy.errors.StoreUnavailable` where the file has the response and the deletion is
+        not known to be committed, :class:`~proxy.errors.StoreError` where the file cannot be read;
+        what the file has may then still be there.
         """
         key = (response_id, caller)
         held = self._responses.find(key) is not None

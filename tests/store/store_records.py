@@ -146,8 +146,8 @@ async def fill_disk(store: SqliteStore) -> None:
 
 
 async def until_failing(store: SqliteStore) -> None:
-    """Wait until the writer has noticed that it cannot write."""
-    await until(lambda: store._writer.failure is not None)
+    """Wait until the writer has noticed that it cannot write, and is between two attempts."""
+    await until(lambda: store._writer.failure is not None and store._writer._inflight == 0)
 
 
 def query(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
