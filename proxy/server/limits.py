@@ -50,6 +50,9 @@ class MemoryLimiter:
     async def hit(self, kind: LimitKind, caller: str) -> float | None:
         """Count one; ``None`` if within every limit, else seconds until all of them have one free."""
         items = self._limits[kind]
+        if len(items) == 1:
+            taken = await self._window.hit(items[0], kind, caller)
+            return None if taken else await self._wait(items[0], kind, caller)
         waits = [
             await self._wait(item, kind, caller)
             for item in items

@@ -48,6 +48,8 @@ _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{4,}")
 # C0 and C1 controls, line separators, and the marks that make a terminal show text in another order.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _CONTROL_BUT_LAYOUT = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+# What any of the patterns above needs to find something: most strings are done after this one look.
+_DOUBTFUL = rf"{_CONTROL.pattern}|(?i:auth|cookie|-key|bearer|basic)"
 _LAYOUT_KEYS = frozenset({"exception", "stack"})
 
 _HTTP_PARSER_LOGGER = "aiohttp.server"
@@ -84,15 +86,12 @@ def configure_logging(
         LineCleaner(secrets),
         _console() if chosen == "console" else structlog.processors.JSONRenderer(serializer=_to_json),
     ]
+    # Our own events go straight to the stream: a round trip through the standard library's loggers
+    # costs more than all the rest of a line, and there is one for every request.
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared[:-1],
-            structlog.stdlib.PositionalArgumentsFormatter(),
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[*shared[:-1], structlog.stdlib.PositionalArgumentsFormatter(), *rendering[1:]],
+        logger_factory=lambda *names: _Lines(str(names[0]) if names else "proxy", out),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)
@@ -105,6 +104,24 @@ def configure_logging(
     for name, floor in _QUIET.items():
         logging.getLogger(name).setLevel(floor)
     logging.captureWarnings(True)
+
+
+class _Lines:
+    """Where structlog's events end: one line each on a stream, under the logger's name."""
+
+    def __init__(self, name: str, out: TextIO) -> None:
+        self.name = name
+        self._out = out
+
+    def msg(self, line: str) -> None:
+        """Write a line at once.  A log that cannot be written must not stop what it tells of."""
+        try:
+            self._out.write(line + "\n")
+            self._out.flush()
+        except (OSError, ValueError):
+            return
+
+    debug = info = warning = warn = error = exception = critical = fatal = msg
 
 
 def _console() -> structlog.dev.ConsoleRenderer:
@@ -145,13 +162,17 @@ class LineCleaner:
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
         known = sorted({secret for secret in secrets if len(secret) >= _MIN_SECRET}, key=len, reverse=True)
-        self._known = re.compile("|".join(re.escape(secret) for secret in known)) if known else None
+        names = "|".join(re.escape(secret) for secret in known)
+        self._known = re.compile(names) if known else None
+        self._doubtful = re.compile(f"{_DOUBTFUL}|{names}" if known else _DOUBTFUL)
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         return {self.text(str(key)): self._value(str(key), value, 0) for key, value in event.items()}
 
     def text(self, text: str, *, layout: bool = False) -> str:
         """One string made safe; ``layout`` keeps line breaks and tabs (tracebacks)."""
+        if len(text) <= MAX_TEXT and self._doubtful.search(text) is None:
+            return text
         if self._known is not None:
             text = self._known.sub(MASK, text)
         text = _HEADER_IN_TEXT.sub(rf"\1\2{MASK}", text)

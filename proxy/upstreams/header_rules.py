@@ -1,10 +1,14 @@
 """Which headers pass between the proxy and an upstream, in each direction."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from proxy.upstreams.base import Headers
 
 __all__ = ["DECODABLE", "HOP_BY_HOP", "clean_response_headers", "forwardable", "media_type"]
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
+_VALUE = re.compile("[\t\x20-\x7e\x80-\ud7ff\ue000-\U0010ffff]*\\Z")
 
 HOP_BY_HOP = frozenset(
     {
@@ -105,6 +109,4 @@ def _named_by_connection(headers: Sequence[tuple[str, str]]) -> frozenset[str]:
 
 def _is_writable(name: str, value: str) -> bool:
     """Whether the pair can stand in an HTTP head: a parser may let through what no writer takes."""
-    if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
-        return False
-    return all((c >= " " or c == "\t") and c != "\x7f" and not "\ud800" <= c <= "\udfff" for c in value)
+    return _NAME.match(name) is not None and _VALUE.match(value) is not None
