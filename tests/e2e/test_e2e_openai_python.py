@@ -24,7 +24,7 @@ T = TypeVar("T")
 BOTH = exchange("demo/both")
 MIXED = exchange("openai.chat/mixed-calls")
 STREAMED = [e for e in all_exchanges() if is_orchestrated(e) and e.streams]
-# Streams that end in an error event, and streams whose own dialect only a raw reader can take.
+# Streams that end in an error event, with its code; and streams in dialects only a raw reader can take.
 FAILING = {
     "openai.chat/connection-lost": "upstream_broken",
     "openai.chat/error-event": None,

@@ -1,0 +1,167 @@
+"""The official ``openai`` package for Node and the Vercel AI SDK as readers, with nothing on stderr."""
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ProxyFor
+from e2e_rig import CORE_TOOLS, Proxy, golden_file, is_orchestrated
+from fixture_loader import all_exchanges, exchange
+from require import require
+from sse_check import check_chat_stream
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+
+SCRIPTS = Path(__file__).resolve().parent / "node"
+INSTALL_S = 240
+RUN_S = 120
+# Passed through as they are, in dialects that our own checker of streams does not take.
+FOREIGN = {"perplexity.chat/cumulative-usage", "mistral.chat/content-parts"}
+FAILING = {
+    "openai.chat/connection-lost",
+    "openai.chat/error-event",
+    "openai.chat/second-turn-refused",
+    "ollama.chat/truncated",
+}
+MIXED = exchange("openai.chat/mixed-calls")
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts beside their packages, which are installed once and kept outside of the project."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    require("node", bool(node and npm), "node and npm are not installed")
+    packages, trouble = installed_packages(str(npm))
+    require("node", packages is not None, f"the npm packages cannot be installed: {trouble}")
+    assert packages is not None
+    folder = tmp_path_factory.mktemp("node")
+    for file in (*SCRIPTS.glob("*.mjs"), SCRIPTS / "package.json"):
+        shutil.copy(file, folder)
+    (folder / "node_modules").symlink_to(packages / "node_modules")
+    return folder
+
+
+def installed_packages(npm: str) -> tuple[Path | None, str]:
+    """A folder with ``node_modules`` as package.json says; with a reason where that cannot be had."""
+    wanted = (SCRIPTS / "package.json").read_bytes()
+    digest = hashlib.sha256(wanted).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"toolrelay-e2e-node-{os.getuid()}-{digest}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            shutil.copy(SCRIPTS / "package.json", folder)
+            command = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
+            try:
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+                )
+            except subprocess.TimeoutExpired:
+                return None, f"npm install took over {INSTALL_S} s"
+            if done.returncode != 0:
+                return None, done.stderr.strip()[-300:]
+            (folder / "done").touch()
+    return folder, ""
+
+
+async def run_node(script: Path, question: dict[str, Any]) -> Any:
+    """What a script answers; it must end well and say nothing on stderr."""
+    process = await asyncio.create_subprocess_exec(
+        "node",
+        script.name,
+        cwd=script.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "NODE_OPTIONS": "", "NO_COLOR": "1"},
+    )
+    try:
+        async with asyncio.timeout(RUN_S):
+            out, err = await process.communicate(json.dumps(question).encode())
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise
+    assert err.decode() == ""
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+async def test_every_stream_is_read(scripts: Path, way: str, shared_proxy: ProxyFor) -> None:
+    """Chunk by chunk and put together, each exchange says what its golden stream says."""
+    proxy = await shared_proxy(way)
+    wanted = [e for e in all_exchanges() if is_orchestrated(e) and e.streams]
+    cases = [{"name": e.name, "request": e.client_request} for e in wanted]
+    results = await run_node(scripts / "read_streams.mjs", {"baseURL": proxy.base_url, "cases": cases})
+    assert [result["name"] for result in results] == [e.name for e in wanted]
+    for fixture, result in zip(wanted, results, strict=True):
+        if fixture.name in FAILING:
+            assert result["raw"]["error"] == result["together"]["error"] == "APIError", fixture.name
+            assert result["raw"]["message"], fixture.name
+            continue
+        assert len(result["raw"]["finishes"]) == 1, fixture.name
+        if fixture.name in FOREIGN:
+            continue
+        golden = check_chat_stream(golden_file(fixture, 0).read_bytes(), wants_usage=True, forwarded=10**6)
+        raw, together = result["raw"], result["together"]
+        assert raw["text"] == golden.text, fixture.name
+        assert raw["finishes"] == [golden.finish], fixture.name
+        assert raw["usage"] == golden.usage, fixture.name
+        assert len([name for name in raw["ids"] if name]) == 1, fixture.name
+        assert together["text"] == golden.text, fixture.name
+        assert together["finish"] == golden.finish, fixture.name
+        assert together["role"] == "assistant", fixture.name
+        assert together["calls"] == [call.id for call in golden.calls], fixture.name
+
+
+async def test_the_clients_own_tool_loop(scripts: Path, way: str, shared_proxy: ProxyFor) -> None:
+    """``runTools`` runs the client's function once, sends it back, and gets the model's answer."""
+    proxy = await shared_proxy(way)
+    question = {"baseURL": proxy.base_url, "request": MIXED.client_request}
+    results = await run_node(scripts / "run_tools.mjs", question)
+    for result in results.values():
+        assert result["text"] == "It is 14:05, and the order has shipped."
+        assert result["asked"] == [{"order_id": "A-1001"}]
+        assert result["roles"] == ["user", "assistant", "tool", "assistant"]
+    assert_both_results_were_told(proxy)
+
+
+async def test_the_vercel_sdk(scripts: Path, way: str, shared_proxy: ProxyFor) -> None:
+    """The AI SDK reads a run with server tools as one step, and its own tool as a second one."""
+    proxy = await shared_proxy(way)
+    both = exchange("demo/both")
+    question = {
+        "baseURL": proxy.base_url,
+        "plain": both.client_request,
+        "mixed": MIXED.client_request,
+    }
+    results = await run_node(scripts / "ai_sdk.mjs", question)
+    golden = check_chat_stream(golden_file(both, 0).read_bytes(), wants_usage=True, forwarded=10**6)
+    plain, mixed = results["plain"], results["mixed"]
+    assert plain["faults"] == mixed["faults"] == []
+    assert [(step["text"], step["finish"], step["calls"]) for step in plain["steps"]] == [
+        (golden.text, "stop", [])
+    ]
+    assert golden.usage is not None
+    assert plain["total"] == golden.usage["total_tokens"]
+    assert [(step["text"], step["finish"], step["calls"]) for step in mixed["steps"]] == [
+        ("One moment.", "tool-calls", [{"name": "lookup_order", "input": {"order_id": "A-1001"}}]),
+        ("It is 14:05, and the order has shipped.", "stop", []),
+    ]
+    assert_both_results_were_told(proxy)
+
+
+def assert_both_results_were_told(proxy: Proxy) -> None:
+    """The model got the hidden server call and its result back in place."""
+    told = proxy.upstream_requests[-1]["messages"]
+    assert [message["role"] for message in told] == ["user", "assistant", "tool", "tool"]
+    assert [call["function"]["name"] for call in told[1]["tool_calls"]] == [CORE_TOOLS[0], "lookup_order"]
+    assert [message["tool_call_id"] for message in told[2:]] == [call["id"] for call in told[1]["tool_calls"]]
