@@ -129,7 +129,7 @@ class Proxy:
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Conversation]:
         """One connection."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
         try:
             yield Conversation(reader, writer)
         finally:
@@ -186,11 +186,10 @@ class Proxy:
     async def run_reaches(self, status: RunStatus, within_s: float = 2.0) -> RunDetail:
         """Wait until the one run has that status."""
         async with asyncio.timeout(within_s):
-            while True:
-                detail = await self.only_run() if await self.runs() else None
-                if detail is not None and detail.run.status == status:
-                    return detail
+            # A record has no event to wait for.
+            while not (await self.runs() and (await self.only_run()).run.status == status):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+            return await self.only_run()
 
 
 def make_config(

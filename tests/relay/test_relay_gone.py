@@ -1,0 +1,190 @@
+"""Clients that go away: what is called off, what goes on, and what the record says (rule E4)."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+from chat_script import call, content, finish, role, stream
+from looping import ANSWER, ASK, called, looping
+from probe_tools import Watch
+from raw_upstream import HANG, Step, chunk, head
+from running_proxy import Conversation, Proxy
+
+SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+BEGUN: list[Step] = [SSE_HEAD, chunk(role() + content("a")), HANG]
+FIRST = stream(
+    role(), content("Wait."), call("call_1", "core__get_current_time", '{"timezone":"UTC"}'), finish()
+)
+PLAIN = {**ASK, "stream": False}
+
+both = pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["none offered", "offered"])
+
+
+async def until(condition: Callable[[], Awaitable[bool]], within_s: float = 2.0) -> None:
+    """Wait for something that has to be so within two seconds; a record has no event to wait for."""
+    async with asyncio.timeout(within_s):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def finished(watch: Watch, *names: str) -> None:
+    """Wait until just these tools have finished."""
+
+    async def done() -> bool:
+        return watch.finished == list(names)
+
+    await until(done)
+
+
+async def leaving(proxy: Proxy, ask: object, when: Callable[[Conversation], Awaitable[None]]) -> None:
+    """Send a request, wait for a moment in it, and go away."""
+    async with proxy.sent(ask) as conversation:
+        async with asyncio.timeout(5):
+            await when(conversation)
+        conversation.leave()
+
+
+@both
+async def test_leaving_in_the_middle_of_a_stream(allow: tuple[str, ...]) -> None:
+    """Rule E4: the upstream call is closed within two seconds, and the run is cancelled."""
+    async with looping(BEGUN, allow=allow) as (proxy, upstream):
+
+        async def reading(conversation: Conversation) -> None:
+            await conversation.reader.readuntil(b'"a"')
+
+        await leaving(proxy, ASK, reading)
+        await upstream.all_closed(2.0)
+        if allow:
+            assert (await proxy.run_reaches("cancelled")).run.error_code == "client_gone"
+
+
+@both
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_leaving_before_the_first_byte(streaming: bool, allow: tuple[str, ...]) -> None:
+    """Rule E4: an upstream that has not answered yet is let go of too."""
+    async with looping([HANG], allow=allow) as (proxy, upstream):
+        await leaving(proxy, ASK if streaming else PLAIN, lambda _: upstream.asked(1))
+        await upstream.all_closed(2.0)
+        if allow:
+            await proxy.run_reaches("cancelled")
+
+
+async def test_leaving_while_a_reading_tool_runs(watch: Watch) -> None:
+    """Rule E4: a tool that only reads is cancelled, no further turn is asked, the row says so."""
+    async with looping(called(("call_1", "probe_tools__slow", "{}")), ANSWER) as (proxy, upstream):
+        await leaving(proxy, ASK, lambda _: waited(watch))
+        detail = await proxy.run_reaches("cancelled")
+        assert watch.cancelled == ["slow"]
+        assert [i.status for i in detail.invocations] == ["cancelled"]
+        assert len(upstream.requests) == 1
+
+
+async def waited(watch: Watch) -> None:
+    """Wait until a probe tool has started."""
+    await watch.has_started.wait()
+
+
+async def test_leaving_while_a_tool_changes_the_world(watch: Watch) -> None:
+    """Rules E4, R1: an effect that has begun ends and is on record, and nothing follows it."""
+    async with looping(called(("call_1", "probe_tools__slow_buy", "{}")), ANSWER) as (proxy, upstream):
+        await leaving(proxy, ASK, lambda _: waited(watch))
+        await proxy.run_reaches("cancelled")
+        assert watch.cancelled == []
+        watch.go_on.set()
+        await finished(watch, "slow_buy")
+
+        async def closed() -> bool:
+            return (await proxy.only_run()).invocations[0].status == "success"
+
+        await until(closed)
+        assert len(upstream.requests) == 1
+
+
+async def test_leaving_between_effects(watch: Watch) -> None:
+    """Rule E4: of several effects of a turn the one that runs ends, those after it do not begin."""
+    first = called(("call_1", "probe_tools__slow_buy", "{}"), ("call_2", "probe_tools__buy", '{"what":"x"}'))
+    async with looping(first, ANSWER) as (proxy, upstream):
+        await leaving(proxy, ASK, lambda _: waited(watch))
+        await proxy.run_reaches("cancelled")
+        watch.go_on.set()
+        await finished(watch, "slow_buy")
+        await asyncio.sleep(0.1)
+        assert watch.finished == ["slow_buy"]
+        assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("follow", [[HANG], BEGUN], ids=["silent", "in text"])
+async def test_leaving_during_a_follow_up(follow: list[Step]) -> None:
+    """Rule E4: a later turn is let go of as the first one is."""
+    async with looping(FIRST, follow) as (proxy, upstream):
+        await leaving(proxy, ASK, lambda _: upstream.asked(2))
+        await upstream.all_closed(2.0)
+        assert (await proxy.run_reaches("cancelled")).run.turns == 2
+
+
+async def test_leaving_while_a_follow_up_waits_to_be_retried() -> None:
+    """Rule E4: nobody is asked again for a client that has gone."""
+    slow: list[Step] = [head("Retry-After: 1", "Content-Length: 0", status="429 Slow"), 0.0]
+    async with looping(FIRST, slow) as (proxy, upstream):
+        await leaving(proxy, ASK, lambda _: upstream.asked(2))
+        await proxy.run_reaches("cancelled")
+        await upstream.all_closed(2.0)
+        await asyncio.sleep(1.2)
+        assert len(upstream.requests) == 2
+
+
+async def test_a_hundred_clients_leave() -> None:
+    """Rule E4: a hundred clients that go away leave no upstream connection and no open run."""
+    async with looping(BEGUN, limits={"requests": ["10000/minute"]}) as (proxy, upstream):
+
+        async def one() -> None:
+            async with proxy.sent(ASK) as conversation:
+                await conversation.reader.readuntil(b'"a"')
+                conversation.leave()
+
+        for _ in range(5):
+            await asyncio.gather(*[one() for _ in range(20)])
+        await upstream.all_closed(2.0)
+
+        async def none_runs() -> bool:
+            return all(run.status == "cancelled" for run in await proxy.runs())
+
+        await until(none_runs)
+
+
+async def test_a_finished_run_is_completed() -> None:
+    """Rule R1: a run that came to its end is on record as such, with all its turns and calls."""
+    async with looping(FIRST, ANSWER) as (proxy, _):
+        await proxy.ask(ASK)
+        detail = await proxy.run_reaches("completed")
+        assert detail.run.turns == 2
+        assert detail.run.tool_calls == 1
+        assert detail.run.finish_reason == "stop"
+        assert [t.number for t in detail.turns] == [1, 2]
+        assert [i.tool for i in detail.invocations] == ["core__get_current_time"]
+        roles = [m.role for m in detail.messages]
+        assert roles == ["assistant", "tool", "assistant"]
+        assert json.loads(detail.messages[0].tool_calls or "")[0]["id"] == "call_1"
+        assert detail.messages[2].content == "It is noon."
+
+
+async def test_the_record_of_a_plain_answer_has_no_messages() -> None:
+    """Rule R3: where no tool took part nothing of the conversation is kept."""
+    async with looping(ANSWER) as (proxy, _):
+        await proxy.ask(ASK)
+        assert list((await proxy.run_reaches("completed")).messages) == []
+
+
+async def test_a_client_that_stops_reading_holds_back_the_upstream() -> None:
+    """A client that does not read slows its upstream down, and is let go of when it leaves."""
+    script: list[Step] = [SSE_HEAD, *[chunk(content("x" * 60_000))] * 2000, HANG]
+    async with looping(script) as (proxy, upstream), proxy.sent(ASK) as conversation:
+        await conversation.reader.readuntil(b"xxx")
+        last = -1
+        while upstream.sent != last:
+            last = upstream.sent
+            await asyncio.sleep(0.3)
+        assert upstream.sent < 100 << 20
+        conversation.leave()
+        await upstream.all_closed(2.0)
