@@ -1,0 +1,190 @@
+"""JSON by its pieces: what is not changed keeps its bytes."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from proxy.errors import RequestError
+from proxy.wires.rawjson import elements, join_array, join_object, load_strict, members
+
+blanks = st.text(" \t\r\n", max_size=3).map(str.encode)
+texts = st.text(max_size=8) | st.sampled_from(
+    ['"', "\\", '\\"', "]}", "{[", ",", ":", "\u2028", "\x00", "a\nb"]
+)
+numbers = st.sampled_from(
+    ["0", "-0", "1", "1.0", "1e400", "-1.5E-7", "123456789012345678901234567890", "1e+2"]
+)
+
+
+@st.composite
+def strings(draw: st.DrawFn) -> bytes:
+    """A JSON string, with and without escapes."""
+    return json.dumps(draw(texts), ensure_ascii=draw(st.booleans())).encode()
+
+
+@st.composite
+def values(draw: st.DrawFn, depth: int = 3) -> bytes:
+    """The raw text of a JSON value with arbitrary white space."""
+    kinds = ["string", "number", "word", *(("array", "object") if depth else ())]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "string":
+        return draw(strings())
+    if kind == "number":
+        return draw(numbers).encode()
+    if kind == "word":
+        return draw(st.sampled_from([b"true", b"false", b"null"]))
+    return array(draw, depth)[0] if kind == "array" else obj(draw, depth)[0]
+
+
+def array(draw: st.DrawFn, depth: int) -> tuple[bytes, list[bytes]]:
+    """An array's text and the texts of its elements."""
+    parts = draw(st.lists(values(depth=depth - 1), max_size=4))
+    inner = b",".join(draw(blanks) + part + draw(blanks) for part in parts)
+    return b"[" + (inner or draw(blanks)) + b"]", parts
+
+
+def obj(draw: st.DrawFn, depth: int) -> tuple[bytes, dict[str, bytes]]:
+    """An object's text and its members."""
+    found = draw(st.dictionaries(texts, values(depth=depth - 1), max_size=4))
+    inner = b",".join(
+        draw(blanks) + json.dumps(key).encode() + draw(blanks) + b":" + draw(blanks) + value + draw(blanks)
+        for key, value in found.items()
+    )
+    return b"{" + (inner or draw(blanks)) + b"}", found
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
+    """An array with white space around it."""
+    text, parts = array(draw, 3)
+    return draw(blanks) + text + draw(blanks), parts
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> tuple[bytes, dict[str, bytes]]:
+    """An object with white space around it."""
+    text, parts = obj(draw, 3)
+    return draw(blanks) + text + draw(blanks), parts
+
+
+@given(objects())
+@example((b'{"a":"\\\\","b":1e400}', {"a": b'"\\\\"', "b": b"1e400"}))
+@example((b'{"a":1.0,"b":1}', {"a": b"1.0", "b": b"1"}))
+def test_members_keep_their_bytes(case: tuple[bytes, dict[str, bytes]]) -> None:
+    """Every value of an object comes out as it was written, in order."""
+    raw, parts = case
+    found = members(raw)
+    assert list(found.items()) == list(parts.items())
+
+
+@given(arrays())
+def test_elements_keep_their_bytes(case: tuple[bytes, list[bytes]]) -> None:
+    """Every element of an array comes out as it was written."""
+    raw, parts = case
+    assert elements(raw) == parts
+
+
+@given(objects(), arrays())
+def test_pieces_join_to_the_same(an_object: tuple[bytes, Any], an_array: tuple[bytes, Any]) -> None:
+    """Cut and joined again, an object and an array say the same, and cut again give the same pieces."""
+    for raw, cut, join in ((an_object[0], members, join_object), (an_array[0], elements, join_array)):
+        pieces = cut(raw)
+        joined = join(pieces)  # type: ignore[arg-type]
+        assert json.loads(joined) == json.loads(raw)
+        assert cut(joined) == pieces
+
+
+def test_keys_are_decoded() -> None:
+    """A key that is spelt with escapes is the key it means."""
+    assert members(b'{"\\u0061\\n\\"":1}') == {'a\n"': b"1"}
+
+
+@pytest.mark.parametrize("raw", [b'{"a":}', b"[}", b'{"a', b"[[", b'["x'])
+def test_text_that_is_not_json(raw: bytes) -> None:
+    """What no parser accepted gives an error, not an endless search."""
+    with pytest.raises((ValueError, IndexError)):
+        (members if raw[:1] == b"{" else elements)(raw)
+
+
+def test_a_body_is_loaded() -> None:
+    """Rule E1: a plain object is read as it is."""
+    assert load_strict(b' {"model":"m","x":[1,{"a":null}],"u":"\\ud83d\\ude00"}\n') == {
+        "model": "m",
+        "x": [1, {"a": None}],
+        "u": "\U0001f600",
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        (b'{"a":1,"a":1}', "a"),
+        (b'{"a":1,"\\u0061":2}', "a"),
+        (b'{"x":{"b":1,"c":2,"b":3}}', "b"),
+        (b'{"x":[[{"d":1,"\\u0064":1}]]}', "d"),
+        (b'{"":1,"":2}', ""),
+        ('{"' + "k" * 200 + '":1,"' + "k" * 200 + '":2}', "k" * 80),
+    ],
+)
+def test_one_key_twice(raw: bytes | str, key: str) -> None:
+    """Rule E1: a key that stands twice in one object, at any depth and however spelt, is refused by name."""
+    with pytest.raises(RequestError) as error:
+        load_strict(raw.encode() if isinstance(raw, str) else raw)
+    assert (error.value.status, error.value.code, error.value.param) == (400, "duplicate_key", key)
+    assert json.dumps(key) in error.value.message
+
+
+def test_one_key_in_two_objects() -> None:
+    """The same key in different objects is no fault."""
+    assert load_strict(b'{"a":{"a":1},"b":[{"a":1},{"a":2}]}')["a"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"nope",
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":1,}',
+        b"{'a':1}",
+        b'{"a":"\\ud83d"}',
+        b'{"a":"\xff"}',
+        b'\xef\xbb\xbf{"a":1}',
+        b'{"a":1}{"b":2}',
+        b'{"a":"\x01"}',
+        b'{"a":01}',
+        '{"a":1}'.encode("utf-16"),
+    ],
+)
+def test_what_is_not_json(raw: bytes) -> None:
+    """Rule E1: text that two readers could read differently is a 400 that says why."""
+    with pytest.raises(RequestError) as error:
+        load_strict(raw)
+    assert (error.value.status, error.value.code) == (400, "invalid_json")
+    assert "not valid JSON" in error.value.message
+
+
+@pytest.mark.parametrize("raw", [b"[]", b'"a"', b"1", b"null"])
+def test_what_is_not_an_object(raw: bytes) -> None:
+    """Rule E1: a body is one object."""
+    with pytest.raises(RequestError, match="must be a JSON object") as error:
+        load_strict(raw)
+    assert (error.value.status, error.value.code) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("depth", [300, 1010, 5000])
+def test_a_body_that_is_too_deep(depth: int) -> None:
+    """A body nested deeper than it can be written again is refused, and does not end the process."""
+    with pytest.raises(RequestError) as error:
+        load_strict(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
+    assert (error.value.status, error.value.code) == (400, "invalid_json")
+
+
+def test_a_deep_body_that_can_be_written() -> None:
+    """Two hundred levels are no fault."""
+    orjson.dumps(load_strict(b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"))
