@@ -1,0 +1,290 @@
+"""Which server tools a request offers, and whose call a name is."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from proxy.errors import RequestError
+from proxy.records import ToolEffect
+from proxy.relay.offer import Offer, OfferRules, Wanted, decide, parse_wanted
+from proxy.tools.registry import Selection
+from proxy.tools.spec import ToolSpec
+from proxy.wires.base import ClientRequest
+from proxy.wires.chat import ChatWire
+
+TIME, WEATHER, SHOP = "core__time", "core__weather", "shop__buy"
+INJECT, ON_REQUEST = OfferRules(), OfferRules(inject=False)
+
+
+def spec(name: str) -> ToolSpec:
+    """A tool of that id."""
+    return ToolSpec(
+        name=name,
+        description=f"does {name}",
+        parameters={"type": "object", "properties": {}, "additionalProperties": False},
+        effect=ToolEffect.READ_ONLY,
+        provider=name.partition("__")[0],
+        validate=lambda arguments: arguments,
+        digest="d",
+    )
+
+
+SELECTION = Selection(offered=(spec(TIME), spec(WEATHER), spec(SHOP)), withheld={"core__web": "policy.allow"})
+
+
+def function(name: str) -> dict[str, Any]:
+    """A function as a client declares it."""
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "x": 1}}}
+
+
+def request(*declared: str, **fields: Any) -> ClientRequest:
+    """A request that declares these functions."""
+    payload: dict[str, Any] = {"model": "m", "messages": [], **fields}
+    if declared:
+        payload["tools"] = [function(name) for name in declared]
+    return ChatWire().parse(payload)
+
+
+def offer(
+    asked: ClientRequest, wanted: str | None = None, rules: OfferRules = INJECT, *, takes_tools: bool = True
+) -> Offer:
+    """What a request offers, its header given as text."""
+    return decide(asked, SELECTION, rules, parse_wanted(wanted), upstream_takes_tools=takes_tools)
+
+
+def names(definitions: Sequence[Any]) -> list[str]:
+    """The names of definitions, in order."""
+    return [definition.name for definition in definitions]
+
+
+def refusal(asked: ClientRequest, wanted: str | None, **options: Any) -> RequestError:
+    """The error of a request that is refused."""
+    with pytest.raises(RequestError) as caught:
+        offer(asked, wanted, **options)
+    assert caught.value.status == 400
+    return caught.value
+
+
+# ---------------------------------------------------------------- the header
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        (None, None),
+        ("none", Wanted()),
+        (" none ", Wanted()),
+        ("all", Wanted(every=True)),
+        ("a", Wanted(names=("a",))),
+        ("b, a ,b,,", Wanted(names=("b", "a"))),
+        ("none,a", Wanted(names=("none", "a"))),
+    ],
+)
+def test_the_header_is_read(header: str | None, wanted: Wanted | None) -> None:
+    """Nothing, everything, or names, each once."""
+    assert parse_wanted(header) == wanted
+
+
+@pytest.mark.parametrize("header", ["", " ", ",", " , "])
+def test_a_header_that_names_nothing_is_refused(header: str) -> None:
+    """Rule E1: an empty choice is no choice, and the 400 names the header."""
+    with pytest.raises(RequestError) as caught:
+        parse_wanted(header)
+    assert (caught.value.status, caught.value.param) == (400, "x-toolrelay-tools")
+
+
+# ---------------------------------------------------------------- what is injected
+
+
+def test_allowed_tools_are_injected_unasked() -> None:
+    """Rule T2: everything that the policy lets this caller have, and the withheld ones with their rule."""
+    found = offer(request("mine"))
+    assert names(found.added) == [TIME, WEATHER, SHOP]
+    assert found.replaced == ()
+    assert found.names == {TIME: TIME, WEATHER: WEATHER, SHOP: SHOP}
+    assert found.client_names == {"mine"}
+    assert found.withheld == {"core__web": "policy.allow"}
+    assert found.tool_ids() == (TIME, WEATHER, SHOP)
+    assert found.declared == {"mine", TIME, WEATHER, SHOP}
+    assert found
+
+
+def test_without_inject_only_what_is_asked_for() -> None:
+    """``inject = false`` offers nothing unasked, everything to ``all``, and what is named."""
+    assert not offer(request(), None, ON_REQUEST)
+    assert names(offer(request(), "all", ON_REQUEST).added) == [TIME, WEATHER, SHOP]
+    assert names(offer(request(), SHOP, ON_REQUEST).added) == [SHOP]
+
+
+def test_names_choose_within_the_policy() -> None:
+    """A named tool alone, in the registry's order whatever the client's."""
+    assert names(offer(request(), f"{WEATHER},{TIME}").added) == [TIME, WEATHER]
+
+
+def test_none_is_none() -> None:
+    """``none`` makes every declared name the client's, aliases and reserved ids too."""
+    found = offer(request(TIME, "say"), "none", OfferRules(aliases={"say": SHOP}))
+    assert not found
+    assert found.client_names == {TIME, "say"}
+    assert found.withheld == {"core__web": "policy.allow"}
+
+
+@pytest.mark.parametrize("name", ["core__web", "core__nothing", "none", "all", "CORE__TIME", "core__*"])
+def test_unavailable_names_are_refused_alike(name: str) -> None:
+    """Rule T2: a denied tool and one that does not exist give the same words."""
+    error = refusal(request(), f"{TIME},{name}")
+    assert error.param == "x-toolrelay-tools"
+    assert error.message == f"x-toolrelay-tools names a tool that is not available: {name!r}."
+
+
+def test_an_unavailable_name_is_cut_in_the_error() -> None:
+    """What a client wrote is not repeated at length."""
+    assert len(refusal(request(), "x" * 5000).message) < 150
+
+
+def test_the_same_request_offers_the_same_bytes() -> None:
+    """Rule T7: offered tools are sorted, so that a provider's prompt cache holds."""
+    wire = ChatWire()
+    bodies = set()
+    for header in (None, "all", f"{SHOP},{TIME},{WEATHER}", f"{TIME},{SHOP},{WEATHER}"):
+        raw = json.dumps({"model": "m", "messages": [], "tools": [function("mine")]}).encode()
+        asked = wire.parse(json.loads(raw))
+        found = offer(asked, header)
+        editor = wire.editor(raw, asked)
+        editor.offer(tuple(reversed(found.added)), found.replaced)
+        bodies.add(editor.render())
+    (body,) = bodies
+    tools = [tool["function"]["name"] for tool in json.loads(body)["tools"]]
+    assert tools == ["mine", TIME, WEATHER, SHOP]
+
+
+# ---------------------------------------------------------------- whose call is it
+
+
+def test_a_declared_function_is_the_clients() -> None:
+    """A clash with a tool of ours that is not reserved: the client's wins, and the run says so."""
+    found = offer(request(SHOP))
+    assert names(found.added) == [TIME, WEATHER]
+    assert not found.is_hidden(SHOP)
+    assert found.withheld[SHOP] == "the client declared a function of this name"
+    assert SHOP not in found.names
+
+
+def test_names_that_nobody_declared_are_hidden() -> None:
+    """Rule W5: a call is the client's only if the client declared its name."""
+    found = offer(request("mine"))
+    assert not found.is_hidden("mine")
+    assert all(found.is_hidden(name) for name in (TIME, SHOP, "unknown", "Mine", "mine "))
+
+
+def test_a_reserved_id_is_ours() -> None:
+    """A client that declares a reserved id means our tool: our schema goes up in its place."""
+    found = offer(request("mine", TIME), None, ON_REQUEST)
+    assert found.added == ()
+    assert names(found.replaced) == [TIME]
+    assert found.replaced[0].parameters["additionalProperties"] is False
+    assert found.is_hidden(TIME)
+    assert found.client_names == {"mine"}
+
+
+def test_a_reserved_id_stands_once() -> None:
+    """With injection the reserved id that the client declared is not added a second time."""
+    found = offer(request(TIME))
+    assert names(found.added) == [WEATHER, SHOP]
+    assert names(found.replaced) == [TIME]
+
+
+def test_an_alias_is_ours_under_its_own_name() -> None:
+    """An alias that the client declared means our tool, offered under the alias."""
+    found = offer(request("say"), None, OfferRules(inject=False, aliases={"say": SHOP}))
+    assert names(found.replaced) == ["say"]
+    assert found.replaced[0].description == f"does {SHOP}"
+    assert found.names == {"say": SHOP}
+    assert found.tool_ids() == (SHOP,)
+
+
+def test_an_alias_that_nobody_declared_offers_nothing() -> None:
+    """An alias is a name a client may use, not a tool of its own."""
+    assert not offer(request("mine"), None, OfferRules(inject=False, aliases={"say": SHOP}))
+
+
+@pytest.mark.parametrize("name", ["core__web", "core__nothing", "say"])
+def test_a_name_of_ours_that_cannot_be_had_stays_the_clients(name: str) -> None:
+    """Rule T2: what the policy denies is not run here, so the client's own function stays its own."""
+    found = offer(request(name), None, OfferRules(inject=False, aliases={"say": "core__web"}))
+    assert not found
+    assert found.client_names == {name}
+
+
+# ---------------------------------------------------------------- when nothing is injected
+
+
+def forced(*functions: str) -> dict[str, Any]:
+    """A ``tool_choice`` that forces one function."""
+    return {"type": "function", "function": {"name": functions[0]}}
+
+
+def allowed(*functions: str) -> dict[str, Any]:
+    """A ``tool_choice`` that names what may be called."""
+    tools = [{"type": "function", "function": {"name": name}} for name in functions]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+
+
+SKIPPED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "n": ({"n": 2}, "the request asks for more than one choice"),
+    "none": ({"tool_choice": "none"}, "the request forbids tool calls"),
+    "forced": ({"tool_choice": forced("mine")}, "the request forces a tool of the client's own"),
+    "allowed": ({"tool_choice": allowed("mine")}, "the request forces a tool of the client's own"),
+    "custom": (
+        {"tool_choice": {"type": "custom", "custom": {"name": "mine"}}},
+        "the request forces a tool of the client's own",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+@pytest.mark.parametrize("wanted", [None, "all"])
+def test_injection_is_skipped(case: str, wanted: str | None) -> None:
+    """Where tools cannot take part nothing is injected, and the run says why."""
+    fields, reason = SKIPPED[case]
+    found = offer(request("mine", **fields), wanted)
+    assert not found
+    assert found.withheld == {"core__web": "policy.allow", TIME: reason, WEATHER: reason, SHOP: reason}
+    assert found.client_names == {"mine"}
+
+
+@pytest.mark.parametrize(
+    "choice", ["auto", "required", None, forced(TIME), allowed("mine", TIME), {"type": "function"}]
+)
+def test_injection_is_not_skipped(choice: Any) -> None:
+    """A choice that leaves room for our tools is no obstacle."""
+    assert names(offer(request("mine", tool_choice=choice)).added) == [TIME, WEATHER, SHOP]
+
+
+def test_an_upstream_without_tools_gets_none() -> None:
+    """``tools = false`` offers nothing; asked for by name that is a 400."""
+    found = offer(request("mine", TIME), takes_tools=False)
+    assert not found
+    assert found.client_names == {"mine", TIME}
+    assert found.withheld[SHOP] == "the upstream takes no tools"
+    assert not offer(request(), "all", takes_tools=False)
+    assert refusal(request(), TIME, takes_tools=False).param == "x-toolrelay-tools"
+
+
+def test_several_choices_with_tools_by_name_are_refused() -> None:
+    """``n > 1`` with server tools asked for by name, or declared, is a clear 400."""
+    assert refusal(request(n=2), TIME).param == "n"
+    assert refusal(request(TIME, n=3), None).param == "n"
+    assert refusal(request(TIME, n=3), None, rules=ON_REQUEST).param == "n"
+    assert names(offer(request(n=1), TIME).added) == [TIME]
+
+
+def test_a_declared_tool_of_ours_stays_ours_under_any_choice() -> None:
+    """With ``tool_choice`` none a declared tool of ours is still ours, and nothing is added to it."""
+    for fields in ({"tool_choice": "none"}, {"tool_choice": forced("mine")}):
+        found = offer(request("mine", TIME, **fields))
+        assert names(found.replaced) == [TIME]
+        assert found.added == ()
+        assert found.names == {TIME: TIME}
