@@ -260,7 +260,7 @@ class ToolCallAssembler:
         """A fragment whose id was seen before in this turn."""
         same = self._by_id[fragment.call_id or ""]
         slot = next((s for s in reversed(same) if s.index == fragment.index), same[-1])
-        if not fragment.name:
+        if not (fragment.name and slot.name):
             return slot
         elsewhere = None not in (fragment.index, slot.index) and fragment.index != slot.index
         new = fragment.arguments.strip() and not _repeats(slot, fragment)
