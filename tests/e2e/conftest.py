@@ -1,15 +1,13 @@
 """One proxy for each way to the recordings and each set of allowed tools, kept for a whole module."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from e2e_rig import CORE_TOOLS, PATHS, PINNED_CLOCK, Proxy, proxy_for
+from e2e_rig import CORE_TOOLS, PATHS, PINNED_CLOCK, Proxy, ProxyFor, proxy_for
 from fixture_loader import FIXTURES
-
-ProxyFor = Callable[..., Awaitable[Proxy]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -9,7 +9,7 @@ import json
 import re
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,8 +32,10 @@ from proxy.upstreams.replay import ReplayUpstream, serve_replay
 __all__ = [
     "CORE_TOOLS",
     "PATHS",
+    "PINNED_CLOCK",
     "Answer",
     "Proxy",
+    "ProxyFor",
     "fixtures_for",
     "golden_file",
     "invocation_rows",
@@ -128,6 +130,10 @@ class Proxy:
         detail = await self.services.store.get_run(run_id)
         assert detail is not None, f"run {run_id} is not on record"
         return list(detail.invocations)
+
+
+ProxyFor = Callable[..., Awaitable[Proxy]]
+"""Starts a proxy with the arguments of :func:`proxy_for`, or finds one that was started alike."""
 
 
 @asynccontextmanager

@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from conftest import ProxyFor
 from e2e_rig import (
     CORE_TOOLS,
     PINNED_CLOCK,
     Answer,
+    ProxyFor,
     fixtures_for,
     golden_file,
     invocation_rows,

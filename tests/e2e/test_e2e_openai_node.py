@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ProxyFor
-from e2e_rig import CORE_TOOLS, Proxy, golden_file, is_orchestrated
+from e2e_rig import CORE_TOOLS, Proxy, ProxyFor, golden_file, is_orchestrated
 from fixture_loader import all_exchanges, exchange
 from require import require
 from sse_check import check_chat_stream

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import openai
 import pytest
 import pytest_asyncio
-from conftest import ProxyFor
-from e2e_rig import CORE_TOOLS, Proxy, golden_file, is_orchestrated, proxy_for
+from e2e_rig import CORE_TOOLS, Proxy, ProxyFor, golden_file, is_orchestrated, proxy_for
 from fixture_loader import Exchange, all_exchanges, exchange
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageFunctionToolCall

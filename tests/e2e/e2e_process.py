@@ -1,0 +1,77 @@
+"""A command that serves, run as a user runs it: another process, an empty folder, nobody's settings."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Server", "clean_environment", "run", "serving"]
+
+_STOP_S = 30
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """PATH, and a home and a folder for temporary files that are new; nothing else."""
+    temporary = home / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    return {"PATH": os.environ.get("PATH", ""), "HOME": str(home), "TMPDIR": str(temporary), "NO_COLOR": "1"}
+
+
+@dataclass
+class Server:
+    """A running command and what it has printed so far."""
+
+    process: "subprocess.Popen[str]"
+    printed: list[str] = field(default_factory=list)
+
+    def read_until(self, pattern: str) -> re.Match[str]:
+        """Read its output up to the line that fits; the test's own time-out is the bound."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.printed.append(line.rstrip("\n"))
+            if found := re.search(pattern, line):
+                return found
+        assert self.process.stderr is not None
+        raise AssertionError(f"it ended without {pattern!r}: {self.process.stderr.read()}")
+
+    def stop(self) -> tuple[int, str, str]:
+        """SIGTERM; status, the rest of the output, and what stands on stderr."""
+        self.process.send_signal(signal.SIGTERM)
+        out, err = self.process.communicate(timeout=_STOP_S)
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def serving(command: Sequence[str], folder: Path, env: dict[str, str]) -> Iterator[Server]:
+    """Start a command; it is ended with the test, whatever happens."""
+    process = subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield Server(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def run(
+    command: Sequence[str], folder: Path, env: dict[str, str], *, timeout: float = 60, stdin: str = ""
+) -> str:
+    """Run a command to its end; what it printed.  A status other than 0 fails with what it complained."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command[0]}: status {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout
