@@ -18,7 +18,7 @@ import aiosqlite
 from proxy.errors import StoreUnavailable
 from proxy.store.rows import Row
 
-__all__ = ["GroupWriter", "Write", "failure_of"]
+__all__ = ["GroupWriter", "Write", "WriterHooks", "failure_of"]
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from proxy.events import ToolCall, ToolResult
 
-__all__ = ["Claim", "RunContext", "RunLedger"]
+__all__ = ["Claim", "RunContext", "RunLedger", "fingerprint"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,16 @@ from collections.abc import Iterable, Sequence
 
 from proxy.upstreams.base import Headers
 
-__all__ = ["DECODABLE", "HOP_BY_HOP", "clean_response_headers", "forwardable", "media_type"]
+__all__ = [
+    "DECODABLE",
+    "HOP_BY_HOP",
+    "accept_encoding",
+    "clean_response_headers",
+    "first",
+    "forwardable",
+    "media_type",
+    "without",
+]
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 _VALUE = re.compile("[\t\x20-\x7e\x80-\ud7ff\ue000-\U0010ffff]*\\Z")

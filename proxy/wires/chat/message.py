@@ -12,7 +12,12 @@ import orjson
 from proxy.errors import WireError
 from proxy.events import ToolCall
 
-__all__ = ["MessageBuilder", "call_object", "reply_message"]
+__all__ = [
+    "MessageBuilder",
+    "call_object",
+    "part_text",
+    "reply_message",
+]
 
 # Fields that name something rather than carry text: repeated, they are not joined.
 _LABELS = frozenset({"type", "id", "index", "format", "role", "name", "object", "signature"})

@@ -14,7 +14,12 @@ import orjson
 from proxy.errors import RequestError
 from proxy.wires.base import ReturnedCalls
 
-__all__ = ["MAX_CALL_ID", "ChatRequest", "parse_chat_request"]
+__all__ = [
+    "MAX_CALL_ID",
+    "ChatRequest",
+    "declared_name",
+    "parse_chat_request",
+]
 
 MAX_CALL_ID = 128
 _PREVIEW = 120

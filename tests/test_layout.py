@@ -1,0 +1,285 @@
+"""The house holds: who may import whom, no state at module level, truthful ``__all__``, sizes.
+
+Everything here is read from the syntax tree; nothing is imported but what ``__all__`` promises.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "proxy"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
+
+WORDS = {"proxy.errors", "proxy.events", "proxy.records"}
+LOWER = {"wires", "tools", "upstreams", "store"}
+ALLOWED = {
+    **{room: {room} for room in LOWER},
+    "toolbox": {"toolbox", "tools"},
+    "relay": {"relay", *LOWER},
+    "server": {"server", "relay", "toolbox", *LOWER},
+    "commands": {"commands", "server", "relay", "toolbox", *LOWER},
+}
+"""Which rooms a room may import from, beside the words."""
+
+RELAY_MAY_IMPORT = {
+    "proxy.wires.base",
+    "proxy.wires.sse",
+    "proxy.wires.rawjson",
+    "proxy.upstreams.base",
+    "proxy.store.base",
+    "proxy.tools.spec",
+    "proxy.tools.runner",
+    "proxy.tools.policy",
+    "proxy.tools.registry",
+    "proxy.tools.ledger",
+    "proxy.tools.redaction",
+}
+"""Ports and helpers; never a concrete wire, store, upstream or tool."""
+
+COMPOSING = {"proxy.server.app"}
+"""The composition root: the only module of the server that names concrete classes."""
+
+ABSTRACT = RELAY_MAY_IMPORT | {
+    "proxy.tools.capabilities",
+    "proxy.tools.egress",
+    "proxy.tools.function",
+    "proxy.tools.modules",
+    "proxy.tools.provider",
+}
+"""What the rest of the server may import from the lower rooms."""
+
+KNOWS_REPLAY = {"proxy.upstreams.replay", "proxy.server.app"}
+"""Replay, and who chooses it; that ``base_url`` may begin with ``replay:`` the settings say too."""
+
+SETTINGS = {"proxy.server.settings", "proxy.server.config_rules"}
+READS_CONFIG = {"proxy.server.app"}
+
+LONG_FILES = {
+    "proxy.server.settings": "every setting as data, with the one line that explains it",
+}
+"""Files that may be longer than 500 lines, and why."""
+
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Functions that may be longer than 60 lines, and why."""
+
+
+def room_of(module: str) -> str:
+    """The room a module is in: ``words`` for the three of them, else the name below ``proxy``."""
+    if module in WORDS or module == "proxy":
+        return "words"
+    return module.split(".")[1]
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    """A module's syntax tree."""
+    return ast.parse(MODULES[module].read_text("utf-8"))
+
+
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """Every module of this package that a module imports, wherever in it the import stands."""
+    found = set()
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "proxy"}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "proxy":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES or f"{inner}.__init__" in MODULES else node.module)
+    return frozenset(found)
+
+
+def in_room(room: str) -> list[str]:
+    """The modules of a room."""
+    return [module for module in MODULES if room_of(module) == room]
+
+
+def test_the_rooms_are_there() -> None:
+    """The seven rooms, the commands and the words exist, and nothing else does."""
+    assert {room_of(module) for module in MODULES} == {*ALLOWED, "words", "__main__", "__init__"}
+
+
+def test_imports_are_absolute() -> None:
+    """A reader sees from any line where a name comes from."""
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            assert not (isinstance(node, ast.ImportFrom) and node.level), f"{module}:{node.lineno}"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_down(module: str) -> None:
+    """Words know nothing, the four lower rooms not each other, and nobody who stands above."""
+    room = room_of(module)
+    for imported in imports_of(module):
+        target = room_of(imported.removesuffix(".__init__"))
+        if target == "words":
+            continue
+        assert room in ALLOWED or room == "__main__", f"{module} imports {imported}"
+        assert room == "__main__" or target in ALLOWED[room], f"{module} imports {imported}"
+
+
+def test_words_know_only_words() -> None:
+    """The words import nothing of the package but each other."""
+    for module in WORDS:
+        assert set(imports_of(module)) <= WORDS
+
+
+def test_the_relay_knows_only_ports() -> None:
+    """The heart never names a concrete wire, store, upstream or tool."""
+    for module in in_room("relay"):
+        outside = {name for name in imports_of(module) if room_of(name) not in ("words", "relay")}
+        assert outside <= RELAY_MAY_IMPORT, f"{module} imports {outside - RELAY_MAY_IMPORT}"
+
+
+def test_only_the_composition_root_names_concrete_classes() -> None:
+    """Every other module of the server works through ports."""
+    for module in set(in_room("server")) - COMPOSING:
+        outside = {name for name in imports_of(module) if room_of(name) in (*LOWER, "toolbox")}
+        assert outside <= ABSTRACT, f"{module} imports {outside - ABSTRACT}"
+
+
+def test_only_the_composition_root_and_the_commands_read_the_configuration() -> None:
+    """What a setting means is decided in one place and handed on as an argument."""
+    settings = {"proxy.server.config", "proxy.server.settings"}
+    for module in MODULES:
+        if settings & set(imports_of(module)) and module not in READS_CONFIG:
+            own = module.startswith(("proxy.server.config", "proxy.server.settings"))
+            assert own or room_of(module) == "commands", module
+
+
+def test_nobody_knows_that_replay_exists() -> None:
+    """Only replay itself, and those who compose it by its URL, say its name."""
+    for module, path in MODULES.items():
+        if module in KNOWS_REPLAY | SETTINGS or room_of(module) == "commands":
+            continue
+        assert "proxy.upstreams.replay" not in imports_of(module), path
+        for node in ast.walk(tree_of(module)):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            assert "replay:" not in text, f"{path}:{getattr(node, 'lineno', 0)}"
+
+
+# ---------------------------------------------------------------- state
+
+STATEFUL = frozenset(
+    {"dict", "list", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict", "ContextVar"}
+)
+DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
+MUTATORS = frozenset(
+    {"add", "append", "appendleft", "clear", "discard", "extend", "insert"}
+    | {"pop", "popitem", "remove", "setdefault", "sort", "reverse", "update"}
+)
+
+
+def bound(module: str) -> Iterator[tuple[str, ast.expr]]:
+    """The names that a module binds at its top level, and what to."""
+    for node in tree_of(module).body:
+        if isinstance(node, ast.Assign):
+            yield from ((ast.unparse(target), node.value) for target in node.targets)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield ast.unparse(node.target), node.value
+
+
+def changed(module: str) -> Iterator[str]:
+    """The names whose value a module changes in place: item set or deleted, mutator called, rebound."""
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Global):
+            yield from node.names
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            yield ast.unparse(node.value)
+        elif isinstance(node, ast.AugAssign):
+            yield ast.unparse(node.target)
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
+        ):
+            yield ast.unparse(node.func.value)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_state_at_module_level(module: str) -> None:
+    """Two applications in one process share nothing: a module binds constants, and none is changed."""
+    touched = set(changed(module))
+    for name, value in bound(module):
+        called = value.func if isinstance(value, ast.Call) else None
+        maker = ast.unparse(called).rpartition(".")[2] if called is not None else ""
+        assert maker not in STATEFUL, f"{module}: {name} begins as something to be filled"
+        if isinstance(value, DISPLAYS):
+            assert getattr(value, "elts", getattr(value, "keys", None)) != [], f"{module}: {name} is empty"
+            assert name == "__all__" or name.isupper(), f"{module}: {name} is not written as a constant"
+        assert name not in touched, f"{module}: {name} is changed"
+
+
+# ---------------------------------------------------------------- exports and sizes
+
+
+def defined(module: str) -> set[str]:
+    """What a module itself defines at its top level and does not hide with an underscore."""
+    found = set()
+    for node in tree_of(module).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return {name for name in found if not name.startswith("_")}
+
+
+@cache
+def used() -> dict[str, set[str]]:
+    """For each module the names that others import from it."""
+    found: dict[str, set[str]] = {}
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found.setdefault(node.module, set()).update(alias.name for alias in node.names)
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_exports_are_truthful(module: str) -> None:
+    """``__all__`` names what is there, once and sorted, and every name that other modules use."""
+    loaded = importlib.import_module(module.removesuffix(".__init__"))
+    exported = getattr(loaded, "__all__", None)
+    if exported is None:
+        assert not defined(module) or module.endswith("__main__"), f"{module} has no __all__"
+        return
+    assert len(exported) == len(set(exported))
+    for name in exported:
+        assert hasattr(loaded, name), f"{module}.{name}"
+        assert not name.startswith("_")
+    submodules = {m.rpartition(".")[2] for m in MODULES}
+    asked = used().get(module.removesuffix(".__init__"), set())
+    private = asked & defined(module) - set(exported) - submodules
+    assert not private, f"{module} is asked for {private}, which it does not export"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_sizes_stay_readable(module: str) -> None:
+    """A file has up to 500 lines and a function up to 60, or says here why not."""
+    lines = len(MODULES[module].read_text("utf-8").splitlines())
+    assert lines <= 500 or module in LONG_FILES, f"{module} has {lines} lines"
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            length = node.end_lineno - node.lineno + 1
+            name = f"{module}.{node.name}"
+            assert length <= 60 or name in LONG_FUNCTIONS, f"{name} has {length} lines"
+
+
+def test_exceptions_are_still_needed() -> None:
+    """An exception that nothing needs any more is taken out."""
+    for module in LONG_FILES:
+        assert len(MODULES[module].read_text("utf-8").splitlines()) > 500
+    for name in LONG_FUNCTIONS:
+        module, _, function = name.rpartition(".")
+        lengths = [
+            (node.end_lineno or 0) - node.lineno + 1
+            for node in ast.walk(tree_of(module))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
+        ]
+        assert max(lengths, default=0) > 60, name
