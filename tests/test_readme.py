@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import get_args
 
-import pytest
+from require import require
 
 from proxy.commands.demo import MODEL, QUESTIONS
 from proxy.errors import ToolErrorCode
@@ -150,10 +149,8 @@ def test_python_snippets_parse() -> None:
 def test_javascript_snippets_parse(tmp_path: Path) -> None:
     """Every JavaScript snippet is a module that Node can read."""
     node = shutil.which("node")
-    if node is None:
-        if "node" in os.environ.get("TOOLRELAY_TEST_REQUIRE", ""):
-            pytest.fail("node is required here and missing")
-        pytest.skip("node is not installed")
+    require("node", node is not None, "node is not installed")
+    assert node is not None
     for number, text in enumerate(snippets("javascript")):
         path = tmp_path / f"snippet{number}.mjs"
         path.write_text(text, encoding="utf-8")
