@@ -242,7 +242,7 @@ def _text(value: Any) -> str | None:
 def _index(value: Any) -> int | None:
     if type(value) is int:
         return value
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) < 12:
+    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal() and len(value) < 12:
         return int(value)
     return None
 
