@@ -36,11 +36,11 @@ __all__ = [
     "Answer",
     "Proxy",
     "ProxyFor",
+    "at_no_time",
     "fixtures_for",
     "golden_file",
     "invocation_rows",
     "is_orchestrated",
-    "offers_tools",
     "proxy_for",
     "response_ids",
     "serve",
@@ -189,16 +189,11 @@ async def proxy_for(
         yield Proxy(f"{address}/v1", app[SERVICES], seen)
 
 
-def offers_tools(fixture: Exchange) -> bool:
-    """Whether the exchange is one with server tools: its first turn was asked with them."""
+def is_orchestrated(fixture: Exchange) -> bool:
+    """Whether the proxy takes part in the conversation: its first turn was asked with server tools."""
     first = fixture.turns[0].request or {}
     declared = [tool.get("function", tool).get("name", "") for tool in first.get("tools") or ()]
     return any(name.startswith("core__") for name in declared)
-
-
-def is_orchestrated(fixture: Exchange) -> bool:
-    """Whether the proxy takes part in the conversation; the Responses wire is passed through so far."""
-    return fixture.wire == "chat" and offers_tools(fixture)
 
 
 def fixtures_for(fixture: Exchange) -> Path:
@@ -244,6 +239,11 @@ def with_ids_of(recorded: bytes, answer: bytes) -> bytes:
         assert fresh != known or len(known) < _SHORTEST_ID, "a repeated id overwrites a client's history"
         answer = answer.replace(fresh.encode(), known.encode())
     return answer
+
+
+def at_no_time(body: bytes) -> bytes:
+    """A composed body whose end on the Responses wire, the moment of the test, reads as zero."""
+    return re.sub(rb'"completed_at":\d+', b'"completed_at":0', body)
 
 
 def response_ids(body: bytes) -> list[str]:

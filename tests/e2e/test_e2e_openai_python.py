@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 T = TypeVar("T")
 BOTH = exchange("demo/both")
 MIXED = exchange("openai.chat/mixed-calls")
-STREAMED = [e for e in all_exchanges() if is_orchestrated(e) and e.streams]
+STREAMED = [e for e in all_exchanges() if e.wire == "chat" and is_orchestrated(e) and e.streams]
 # Streams that end in an error event, with its code; and streams in dialects only a raw reader can take.
 FAILING = {
     "openai.chat/connection-lost": "upstream_broken",
