@@ -1,5 +1,6 @@
 """The wheel, installed where the project is not: it brings its migrations and its demo with it."""
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ TAKEN = (
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of a copy of the project, so that a build leaves nothing behind in it."""
+    require("pip", importlib.util.find_spec("pip") is not None, "this environment has no pip")
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     ignore = shutil.ignore_patterns("__pycache__", ".*cache")
     for name in TAKEN:

@@ -54,6 +54,7 @@ def installed_packages(npm: str) -> tuple[Path | None, str]:
     digest = hashlib.sha256(wanted).hexdigest()[:12]
     folder = Path(tempfile.gettempdir()) / f"toolrelay-e2e-node-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    assert folder.stat().st_uid == os.getuid(), f"{folder} belongs to somebody else"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "done").exists():
