@@ -20,6 +20,7 @@ from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent
 from proxy.relay.routing import Router, Served
 from proxy.server.config import Config
+from proxy.server.config_rules import is_loopback
 from proxy.server.handlers import Api, ApiSettings
 from proxy.server.limits import ConcurrentStreams, MemoryLimiter
 from proxy.server.middleware import Gate, make_identify, make_refuse_pages
@@ -44,8 +45,6 @@ from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.retold import retell
 
 __all__ = ["SERVICES", "Overrides", "Services", "create_app", "create_services"]
-
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         ),
     )
     app = web.Application(
-        middlewares=[make_identify(), make_refuse_pages(loopback_only=config.server.host in _LOOPBACK)]
+        middlewares=[make_identify(), make_refuse_pages(loopback_only=is_loopback(config.server.host))]
     )
     app.router.add_route("*", "/{tail:.*}", api.entry)
     app[SERVICES] = services

@@ -1,5 +1,6 @@
 """What every request passes before a handler sees it."""
 
+import ipaddress
 import re
 import time
 import uuid
@@ -23,7 +24,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID = web.RequestKey("request_id", str)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
-_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -98,7 +98,7 @@ def make_refuse_pages(*, loopback_only: bool) -> Middleware:
         if request.method not in _METHODS:
             raise RequestError(405, f"The method {request.method[:20]} is not served.")
         headers = request.headers
-        if loopback_only and _host_name(headers.get("Host", "")) not in _LOOPBACK_HOSTS:
+        if loopback_only and not _is_own_name(headers.get("Host", "")):
             raise RequestError(
                 403, "The Host header must name this machine (localhost).", code="host_not_allowed"
             )
@@ -113,11 +113,15 @@ def make_refuse_pages(*, loopback_only: bool) -> Middleware:
     return refuse_pages
 
 
-def _host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
+def _is_own_name(host: str) -> bool:
+    """Whether a Host header names this machine's loopback: nothing in DNS can fake such a name."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 class Gate:
