@@ -217,7 +217,7 @@ class Api:
         if raw is not None and route is not None and route.renamed:
             raw = join_object({**members(raw), "model": orjson.dumps(route.model)})
         streams = below in self._error_events and request.method == "POST"
-        has_body = request.can_read_body and raw is None
+        has_body = request.body_exists and raw is None
         upstream_request = UpstreamRequest(
             request.method,
             below,
