@@ -38,6 +38,8 @@ class WriteBehind(Generic[_Key, _Record]):
         self._shelf = shelf
         self._withdraw = withdraw
         self._waiting: dict[_Key, _Waiting[_Record]] = {}
+        # One at most is queued; the others are under way, or were when something took their place.
+        self._unsettled: dict[_Key, list[_Waiting[_Record]]] = {}
 
     def knows(self, key: _Key) -> bool:
         """Whether :meth:`find` has the last word, so that the database need not be asked."""
@@ -53,7 +55,9 @@ class WriteBehind(Generic[_Key, _Record]):
 
     def keep(self, record: _Record) -> None:
         """Keep a record in memory alone, in place of an earlier one of its key."""
-        self._take_back(self._waiting.pop(self._shelf.key_of(record), None))
+        key = self._shelf.key_of(record)
+        self._take_back(key)
+        self._waiting.pop(key, None)
         self._shelf.put(record)
 
     def queue(self, record: _Record, put: Callable[[Callable[[bool], None]], Write]) -> None:
@@ -65,24 +69,26 @@ class WriteBehind(Generic[_Key, _Record]):
         entry = _Waiting(record)
 
         def settled(committed: bool) -> None:
+            self._leave(key, entry)
             if self._waiting.get(key) is entry:
                 del self._waiting[key]
                 if not committed:
                     self._shelf.put(record)  # this process at least still has it
 
         self._shelf.drop(key)
-        self._take_back(self._waiting.get(key))
+        self._take_back(key)
         self._waiting[key] = entry
+        self._unsettled.setdefault(key, []).append(entry)
         entry.write = put(settled)
 
     @contextlib.contextmanager
     def gone(self, key: _Key) -> Iterator[bool]:
         """Forget a key, and know it as deleted while inside, unless it is put again.
 
-        Gives whether a write of it is under way and may still reach the database.
+        Gives whether any write of it is under way and may still reach the database.
         """
         entry: _Waiting[_Record] = _Waiting(None)
-        under_way = self._take_back(self._waiting.get(key))
+        under_way = self._take_back(key)
         self._shelf.drop(key)
         self._waiting[key] = entry
         try:
@@ -91,5 +97,16 @@ class WriteBehind(Generic[_Key, _Record]):
             if self._waiting.get(key) is entry:
                 del self._waiting[key]
 
-    def _take_back(self, waiting: _Waiting[_Record] | None) -> bool:
-        return waiting is not None and waiting.write is not None and not self._withdraw(waiting.write)
+    def _take_back(self, key: _Key) -> bool:
+        """Take back what is queued; whether anything is under way."""
+        for entry in list(self._unsettled.get(key, ())):
+            if entry.write is not None and self._withdraw(entry.write):
+                self._leave(key, entry)
+        return key in self._unsettled
+
+    def _leave(self, key: _Key, entry: _Waiting[_Record]) -> None:
+        rest = [other for other in self._unsettled.get(key, ()) if other is not entry]
+        if rest:
+            self._unsettled[key] = rest
+        else:
+            self._unsettled.pop(key, None)

@@ -148,9 +148,9 @@ class GroupWriter:
             self._append(write)
 
     def withdraw(self, write: Write) -> bool:
-        """Take a queued write back, unsettled; whether it was in time.
+        """Take a queued write back, and never settle it; whether it was in time.
 
-        One that is under way may still be committed, but is not tried again.
+        One that is under way may still be committed, but is not tried again; it is settled.
         """
         write.withdrawn = True
         try:
@@ -200,6 +200,9 @@ class GroupWriter:
             task.cancel()
             await asyncio.wait({task})
         rest = [write for write in self._queue if not write.abandoned]
+        for write in self._queue:
+            if write.abandoned:
+                _skip(write)
         self._queue.clear()
         self._bytes = 0
         self.lose(rest, f"the record closes ({self.failure or 'the disk is too slow'})")
@@ -274,6 +277,7 @@ class GroupWriter:
             write = self._queue.popleft()
             self._bytes -= write.size
             if write.abandoned:
+                _skip(write)
                 continue
             group.append(write)
             size += write.size
@@ -392,6 +396,11 @@ def _batches(group: Iterable[Write]) -> list[tuple[str, list[Row]]]:
         if write.in_order:
             open_to.clear()
     return batches
+
+
+def _skip(write: Write) -> None:
+    if write.settled is not None:
+        write.settled(False)
 
 
 def _report_crash(task: "asyncio.Task[None]") -> None:

@@ -169,6 +169,27 @@ async def test_a_response_deleted_during_its_commit_is_deleted_after_it(
     assert store.lost == 0
 
 
+async def test_a_deletion_reaches_past_the_newest_form(make_sqlite: Make, tmp_path: Path) -> None:
+    """Where an earlier form is under way and a newer one waits or was lost, both are deleted."""
+    store = make_sqlite(lock_timeout_s=30, max_queued_bytes=2000)
+    await store.start()
+    newer = {"waits": b"2", "lost": b"2" * 5000}
+    with locked(tmp_path / "r.db"):
+        for name in newer:
+            store.put_response(response(name))
+        await until(lambda: store._writer._inflight == 2)
+        for name, content in newer.items():
+            store.put_response(response(name, response=content))
+        deleting = [asyncio.create_task(store.delete_response(name, "open")) for name in newer]
+        await until(lambda: sum(write.in_order for write in store._writer._queue) == 2)
+    assert await asyncio.gather(*deleting) == [True, True]
+    await store.list_runs(RunFilter())
+    assert _stored(tmp_path / "r.db") == []
+    for name in newer:
+        assert await store.find_response(name, "open") is None
+    assert store._responses._unsettled == {}
+
+
 async def test_on_a_full_disk_responses_stay_in_memory(make_sqlite: Make, tmp_path: Path) -> None:
     """What a full disk keeps waiting or loses is found and can be deleted; the lost are counted."""
     store = make_sqlite(max_queued=5)
@@ -307,6 +328,21 @@ async def test_an_ephemeral_turn_takes_a_queued_one_back(make_sqlite: Make, tmp_
     found = await store.find_suspended("key-1")
     assert found is not None
     assert found.payload == b"may not"
+    assert store.lost == 0
+
+
+async def test_a_turn_taken_back_under_way_is_not_tried_again(make_sqlite: Make, tmp_path: Path) -> None:
+    """A write that a lock throws back is dropped where an ephemeral turn took its place meanwhile."""
+    store = make_sqlite()
+    await store.start()
+    with locked(tmp_path / "r.db"):
+        store.put_run(run())
+        store.put_suspended(suspended(payload=b"may be written"))
+        await until(lambda: store._writer._inflight == 2)
+        store.put_suspended(suspended(payload=b"may not", ephemeral=True))
+        await until_failing(store)
+    assert len(await store.list_runs(RunFilter())) == 1
+    assert query(tmp_path / "r.db", "SELECT count(*) FROM suspended_turns") == [(0,)]
     assert store.lost == 0
 
 
