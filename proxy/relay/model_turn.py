@@ -182,7 +182,7 @@ class ModelTurns:
         try:
             frame = state.reader.read_reply(body)
         except WireError:
-            if command.number > 1:
+            if command.number > 1 or self._calls_ours(job, state, body):
                 raise
             return await self._relay(state, _Reread(response, body))
         state.run.observe(frame.events)
@@ -194,6 +194,15 @@ class ModelTurns:
         state.run.saw_end_mark()
         state.writer.write(frame)
         return True
+
+    def _calls_ours(self, job: Job, state: State, body: bytes) -> bool:
+        """Whether a body of an unknown kind is a stream in which a tool of ours is called (rule W5)."""
+        reader = job.wire.reader(
+            state.offer.declared, state.offer.is_hidden, self._settings.max_argument_bytes
+        )
+        for frame in (*reader.feed(body), *reader.close()):
+            state.run.observe(frame.events)
+        return bool(state.run.hidden_calls)
 
     @staticmethod
     async def _relay(state: State, response: UpstreamResponse) -> bool:
