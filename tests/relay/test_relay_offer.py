@@ -13,6 +13,7 @@ from proxy.tools.registry import Selection
 from proxy.tools.spec import ToolSpec
 from proxy.wires.base import ClientRequest
 from proxy.wires.chat import ChatWire
+from proxy.wires.responses import ResponsesWire
 
 TIME, WEATHER, SHOP = "core__time", "core__weather", "shop__buy"
 INJECT, ON_REQUEST = OfferRules(), OfferRules(inject=False)
@@ -288,3 +289,30 @@ def test_a_declared_tool_of_ours_stays_ours_under_any_choice() -> None:
         assert names(found.replaced) == [TIME]
         assert found.added == ()
         assert found.names == {TIME: TIME}
+
+
+# ---------------------------------------------------------------- what only the Responses wire has
+
+
+def response_request(**fields: Any) -> ClientRequest:
+    """A request on the Responses wire that declares one function."""
+    declared = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    return ResponsesWire().parse({"model": "m", "input": "hi", "tools": [declared], **fields})
+
+
+def test_a_stored_prompt_may_bring_functions_of_its_own() -> None:
+    """With a stored prompt a name that nobody here knows belongs to the client's side."""
+    found = offer(response_request(prompt={"id": "pmpt_1"}))
+    assert [found.is_hidden(name) for name in (TIME, "mine", "from_the_prompt")] == [True, False, False]
+    found = offer(response_request())
+    assert [found.is_hidden(name) for name in (TIME, "mine", "from_the_prompt")] == [True, False, True]
+    nothing = offer(response_request(prompt={"id": "pmpt_1"}), "none")
+    assert [nothing.is_hidden(name) for name in (TIME, "from_the_prompt")] == [False, False]
+
+
+def test_no_tools_in_the_background() -> None:
+    """A run in the background gets no tools unasked; asked for by name that is a 400."""
+    found = offer(response_request(background=True))
+    assert not found
+    assert found.withheld[TIME] == "the request runs in the background"
+    assert refusal(response_request(background=True), TIME).param == "background"
