@@ -121,7 +121,7 @@ def decide(
                 400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
             )
         if wanted and wanted.names and not upstream_takes_tools:
-            raise RequestError(400, f"The upstream of this model takes no tools: {obstacle}.", param=HEADER)
+            raise RequestError(400, "The upstream of this model takes no tools.", param=HEADER)
         if not replaced or request.choices > 1 or not upstream_takes_tools:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
