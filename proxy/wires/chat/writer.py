@@ -193,7 +193,8 @@ class ChatStreamWriter:
         self._forwarded.add(event.seq)
         shown = _shown_indices(payload)
         self._calls[event.seq] = shown.get(event.call_id, self._next_call)
-        self._next_call = max(self._next_call, self._calls[event.seq], *shown.values()) + 1
+        taken = (self._calls[event.seq], *shown.values())
+        self._next_call = max(self._next_call, max(taken) + 1)
         if event.extra.get("type") == "custom":
             self._custom.add(event.seq)
 
