@@ -182,7 +182,7 @@ class Run:
             return Suspend(theirs)
         if hidden:
             return Finish("stop", note=_BUDGET_NOTE)
-        if turn.reason in ("tool_calls", "function_call") and not theirs and composed:
+        if composed and turn.reason in ("tool_calls", "function_call"):
             return Finish("stop")
         return Finish()
 
@@ -237,12 +237,8 @@ class Run:
         self.turns_hidden += 1
         if theirs := self.client_calls:
             return Suspend(theirs)
-        return self._next_turn(last=self._refused_any or bool(self._spent_before_next()))
-
-    def _spent_before_next(self) -> bool:
-        """Whether time or tokens ran out while the tools ran; the model still gets its last word."""
-        tokens = self._settings.max_tokens
-        return self.seconds_left <= 0 or bool(tokens and self.total_tokens >= tokens)
+        # Time may have run out while the tools ran; the model still gets its last word.
+        return self._next_turn(last=self._refused_any or bool(self._spent()))
 
     def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str]]:
         """What goes back to the model: each of the turn's hidden calls with its one result."""

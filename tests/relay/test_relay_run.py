@@ -482,6 +482,36 @@ def test_a_client_function_inside_a_wrapper_is_refused() -> None:
     assert run.calls_run == 1
 
 
+def test_wrappers_of_client_functions_come_to_an_end() -> None:
+    """Rule T7: a wrapper that is refused for another reason than a budget still uses up its turn."""
+    wrapper = wrapping(use("functions.theirs"))
+    message = "This function runs on the client. Call it by itself, not inside a wrapper."
+    refused = RunTools((), (failure("w.0", "invalid_arguments", message),))
+    trace(
+        CallModel(1),
+        said(wrapper),
+        refused,
+        RAN,
+        CallModel(2),
+        said(wrapper),
+        refused,
+        RAN,
+        CallModel(3, last=True),
+        settings=RunSettings(max_turns=2),
+    )
+
+
+def test_an_ordinary_call_is_no_wrapper_whatever_its_arguments() -> None:
+    """Only the wrapper's own names open a call; a tool may have an argument of that name."""
+    call = a("1", "core__x", '{"tool_uses":[{"recipient_name":"core__y"}]}')
+    trace(CallModel(1), said(call), RunTools((call,)))
+
+
+def test_a_finish_reason_is_an_end_without_an_end_mark() -> None:
+    """A stream that named its reason is whole, also where no end mark follows."""
+    trace(CallModel(1), said(ONE, ended=False), RunTools((ONE,)))
+
+
 def test_calls_inside_a_wrapper_count_against_the_budget() -> None:
     """Rule T7: a wrapper is no way around the number of calls."""
     trace(
