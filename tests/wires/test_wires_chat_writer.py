@@ -200,7 +200,7 @@ def test_a_client_call_leaves_at_once() -> None:
 
 
 def test_an_undecided_call_is_held() -> None:
-    """Rule W5: nothing of a call leaves until its owner is certain, not even with a comment or an end mark."""
+    """Rule W5: no piece of a call leaves while its owner is uncertain, not even with a comment."""
     head = encoded(chunk({"role": "assistant"}), done=False)
     stream = head + encoded(chunk(fragment(0, "a", "srv_time")), b": ping\n\n", done=False)
     writer = ChatStreamWriter(model="m", is_hidden=is_hidden)
@@ -667,7 +667,7 @@ def test_two_forwarded_calls_of_one_chunk() -> None:
 
 @pytest.mark.parametrize("call_id", ["", None])
 def test_a_blank_id_is_never_shown_blank(call_id: str | None) -> None:
-    """Rule W8: a client call without id waits for its turn, and gets a minted one where a server call follows."""
+    """Rule W8: a client call without id waits, and gets a minted one where a server call follows."""
     stream = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(0, call_id, "book_flight", '{"x":1}')),

@@ -31,7 +31,6 @@ class ChatBody:
         self._tools_key = "functions" if request.legacy else "tools"
         self._choice_key = "function_call" if request.legacy else "tool_choice"
         self._declared = self._members.get(self._tools_key)
-        self._choice = self._members.get(self._choice_key)
         self._legacy = request.legacy
         self._added: list[bytes] = []
         self._used_tokens = 0

@@ -137,8 +137,11 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
     for call in listed if isinstance(listed, list) else ():
         inner = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
         if isinstance(inner, dict):
-            calls.append([call.get("id"), inner.get("name"), inner.get("arguments", inner.get("input"))])
+            arguments = inner.get("arguments", inner.get("input"))
+            calls.append([call.get("id"), inner.get("name"), _canonical(arguments)])
     legacy = message.get("function_call")
+    if isinstance(legacy, dict):
+        legacy = [legacy.get("name"), _canonical(legacy.get("arguments"))]
     return [
         message.get("role"),
         content or None,
@@ -147,6 +150,14 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
         message.get("tool_call_id"),
         message.get("name"),
     ]
+
+
+def _canonical(arguments: Any) -> Any:
+    """Arguments as every library writes them: some parse them and write them anew."""
+    try:
+        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+    except (orjson.JSONDecodeError, TypeError):
+        return arguments
 
 
 def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:

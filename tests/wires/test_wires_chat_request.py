@@ -1,0 +1,388 @@
+"""What a client asked for on the Chat wire, and what is wrong with it."""
+
+from typing import Any
+
+import pytest
+
+from proxy.errors import RequestError
+from proxy.wires.chat.request import ChatRequest, declared_name, parse_chat_request
+
+
+def parse(*messages: Any, **fields: Any) -> ChatRequest:
+    """A request of these messages."""
+    return parse_chat_request({"model": "m", "messages": list(messages), **fields})
+
+
+def function(name: Any) -> dict[str, Any]:
+    """A declared function."""
+    return {"type": "function", "function": {"name": name}}
+
+
+USER = {"role": "user", "content": "hi"}
+
+
+def test_what_a_plain_request_says() -> None:
+    """A.1: a request that says nothing of tools, streaming or choices."""
+    request = parse(USER)
+    assert (request.model, request.stream, request.declared, request.choices) == ("m", False, (), 1)
+    assert (request.tools_forbidden, request.forced, request.wants_usage) == (False, None, False)
+    assert (request.wants_json, request.legacy, request.preview) == (False, False, "hi")
+    assert list(request.messages) == [USER]
+
+
+@pytest.mark.parametrize(
+    ("payload", "param"),
+    [
+        ({"messages": []}, "model"),
+        ({"model": "", "messages": []}, "model"),
+        ({"model": 5, "messages": []}, "model"),
+        ({"model": "m"}, "messages"),
+        ({"model": "m", "messages": {"role": "user"}}, "messages"),
+        ({"model": "m", "messages": [USER, "hi"]}, "messages[1]"),
+    ],
+)
+def test_a_request_without_its_parts(payload: dict[str, Any], param: str) -> None:
+    """Rule E1: what is missing is a 400 that names the field."""
+    with pytest.raises(RequestError) as error:
+        parse_chat_request(payload)
+    assert (error.value.status, error.value.param) == (400, param)
+    assert param.partition("[")[0] in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "declared", "legacy"),
+    [
+        ({"tools": [function("a"), {"type": "custom", "custom": {"name": "b"}}]}, ("a", "b"), False),
+        (
+            {"tools": [function("b"), 5, {}, function(None), {"function": "x"}, function("a")]},
+            ("b", "a"),
+            False,
+        ),
+        ({"functions": [{"name": "a"}, {}]}, ("a",), True),
+        ({"tools": [], "functions": [{"name": "a"}]}, ("a",), True),
+        ({"tools": [function("a")], "functions": [{"name": "b"}]}, ("a",), False),
+        ({"tools": {"a": 1}}, (), False),
+        ({"tools": None, "functions": []}, (), False),
+        ({"functions": "x"}, (), True),
+    ],
+)
+def test_declared_tools(fields: dict[str, Any], declared: tuple[str, ...], legacy: bool) -> None:
+    """A.1: declared names in order, of both forms; what has no name is the upstream's to judge."""
+    request = parse(USER, **fields)
+    assert (request.declared, request.legacy) == (declared, legacy)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [function("a"), function("b"), function("a")]}, "tools[2].function.name"),
+        ({"functions": [{"name": "a"}, {"name": "a"}]}, "functions[1].name"),
+    ],
+)
+def test_one_name_twice(fields: dict[str, Any], param: str) -> None:
+    """DESIGN 3: one name twice is a 400 that says where."""
+    with pytest.raises(RequestError, match="'a' is declared twice") as error:
+        parse(USER, **fields)
+    assert (error.value.status, error.value.param) == (400, param)
+
+
+def test_declared_name_of_each_form() -> None:
+    """A.1: the name stands in the function, in the custom tool, or at the top of the older form."""
+    assert declared_name(function("a")) == "a"
+    assert declared_name({"custom": {"name": "a"}}) == "a"
+    assert declared_name({"name": "a"}) is None
+    assert declared_name({"name": "a"}, True) == "a"
+    assert declared_name(function(5)) is None
+    assert declared_name("a") is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "forbidden", "forced"),
+    [
+        ("none", True, None),
+        ("auto", False, None),
+        ("required", False, None),
+        (function("a"), False, {"a"}),
+        ({"type": "custom", "custom": {"name": "a"}}, False, {"a"}),
+        ({"type": "function", "name": "a"}, False, {"a"}),
+        ({"allowed_tools": {"mode": "auto", "tools": [function("a"), function("b"), 5]}}, False, {"a", "b"}),
+        ({"allowed_tools": {"tools": None}}, False, None),
+        ({"allowed_tools": {"tools": 5}}, False, None),
+        ({"allowed_tools": {}, "name": "a"}, False, None),
+        ({"name": 5}, False, None),
+        ({}, False, None),
+        (5, False, None),
+    ],
+)
+def test_tool_choice(choice: Any, forbidden: bool, forced: set[str] | None) -> None:
+    """A.1: which tools a choice forces, and whether it rules all of them out."""
+    request = parse(USER, tool_choice=choice)
+    assert (request.tools_forbidden, request.forced) == (forbidden, forced)
+
+
+def test_the_older_choice() -> None:
+    """A.1: the older form has its own choice, and the newer one's does not count there."""
+    request = parse(USER, functions=[{"name": "a"}], function_call={"name": "a"}, tool_choice="none")
+    assert (request.tools_forbidden, request.forced) == (False, {"a"})
+    assert parse(USER, functions=[{"name": "a"}], function_call="none").tools_forbidden
+    assert not parse(USER, tools=[function("a")], function_call="none").tools_forbidden
+
+
+@pytest.mark.parametrize(
+    ("fields", "stream", "usage", "json_mode", "choices"),
+    [
+        ({"stream": True, "stream_options": {"include_usage": True}}, True, True, False, 1),
+        ({"stream": "true", "stream_options": {"include_usage": 1}}, False, False, False, 1),
+        ({"stream": 1, "stream_options": True, "n": 3}, False, False, False, 3),
+        ({"response_format": {"type": "json_object"}, "n": "3"}, False, False, True, 1),
+        ({"response_format": {"type": "json_schema"}, "n": True}, False, False, True, 1),
+        ({"response_format": {"type": "text"}, "n": None}, False, False, False, 1),
+        ({"response_format": "json_object", "n": 1}, False, False, False, 1),
+    ],
+)
+def test_flags(fields: dict[str, Any], stream: bool, usage: bool, json_mode: bool, choices: int) -> None:
+    """A.1: only the values that the API knows count."""
+    request = parse(USER, **fields)
+    assert (request.stream, request.wants_usage, request.wants_json, request.choices) == (
+        stream,
+        usage,
+        json_mode,
+        choices,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "preview"),
+    [
+        ("x" * 300, "x" * 120),
+        ([{"type": "text", "text": "a"}, {"type": "image_url"}, 5, {"text": 5}, {"text": "b"}], "a b"),
+        (None, ""),
+        (5, ""),
+    ],
+)
+def test_preview(content: Any, preview: str) -> None:
+    """The beginning of the newest user text, for a person who watches."""
+    later = {"role": "assistant", "content": "no"}
+    assert parse(USER, {"role": "user", "content": content}, later).preview == preview
+
+
+def test_no_preview() -> None:
+    """A conversation without a user has none."""
+    assert parse({"role": "system", "content": "x"}).preview == ""
+
+
+# Tool results that answer nothing.
+
+
+def assistant(*ids: Any, name: str = "book", **fields: Any) -> dict[str, Any]:
+    """An assistant message that calls."""
+    calls = [{"id": call_id, "type": "function", "function": {"name": name}} for call_id in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls, **fields}
+
+
+def result(call_id: Any) -> dict[str, Any]:
+    """A result."""
+    return {"role": "tool", "tool_call_id": call_id, "content": "x"}
+
+
+def check(*messages: dict[str, Any]) -> None:
+    """Check a history in which ``core__`` names are ours."""
+    parse(*messages).check_history(lambda name: name.startswith("core__"))
+
+
+LONG = "x" * 128
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [USER, assistant("a", "b"), result("b"), result("a"), USER],
+        [assistant("a"), result("a"), assistant("a"), result("a")],
+        [assistant("a", "a"), result("a"), result("a")],
+        [assistant(LONG), result(LONG)],
+        [assistant("a"), USER],
+        [assistant("a"), USER, result("a")],
+        [{"role": "assistant", "tool_calls": [{"id": "a", "custom": {"name": "book"}}]}, result("a")],
+        [{"role": "assistant", "tool_calls": [{"id": "a", "function": 5}]}, result("a")],
+        [{"role": "function", "name": "core__time", "content": "x"}],
+        [assistant("a", name="core__time")],
+    ],
+)
+def test_histories_that_hold(messages: list[dict[str, Any]]) -> None:
+    """Every result answers one call of the message before it; ids may repeat from message to message."""
+    check(*messages)
+
+
+@pytest.mark.parametrize(
+    ("messages", "position", "why"),
+    [
+        ([USER, result("a")], 1, "answers no call"),
+        ([assistant("a"), result("b")], 1, "answers no call"),
+        ([assistant("a"), result("a"), assistant("b"), result("a")], 3, "answers no call"),
+        ([assistant("a"), result("a"), result("a")], 2, "result already"),
+        ([assistant("a", "a"), result("a"), result("a"), result("a")], 3, "result already"),
+        ([assistant("a"), {"role": "tool", "content": "x"}], 1, "must name"),
+        ([assistant("a"), result("")], 1, "must name"),
+        ([assistant("a"), result(5)], 1, "must name"),
+        ([assistant(LONG + "x"), result(LONG + "x")], 1, "longer than 128"),
+        ([assistant("a", name="core__time"), result("a")], 1, "only the proxy"),
+        (
+            [{"role": "assistant", "tool_calls": [{"id": "a", "custom": {"name": "core__x"}}]}, result("a")],
+            1,
+            "only the proxy",
+        ),
+        ([{"role": "assistant", "tool_calls": "x"}, result("a")], 1, "answers no call"),
+        (
+            [{"role": "assistant", "tool_calls": [5, {"id": 5}, {"id": None}]}, result("5")],
+            1,
+            "answers no call",
+        ),
+    ],
+)
+def test_results_that_answer_nothing(messages: list[dict[str, Any]], position: int, why: str) -> None:
+    """Rule E1: an orphan, doubled, nameless, overlong or foreign result is a 400 naming the message."""
+    with pytest.raises(RequestError, match=why) as error:
+        check(*messages)
+    param = f"messages[{position}].tool_call_id"
+    assert (error.value.status, error.value.param) == (400, param)
+    assert param in error.value.message
+
+
+def test_returned_calls() -> None:
+    """Where the client's history holds calls, and which."""
+    odd = {"role": "assistant", "tool_calls": [5, {"id": 5}]}
+    user = assistant("z") | {"role": "user"}
+    request = parse(USER, assistant("a", "b"), result("a"), odd, user, assistant("a"))
+    found = request.returned_calls()
+    assert [(r.position, r.call_ids) for r in found] == [(1, {"a", "b"}), (5, {"a"})]
+
+
+def test_used_ids() -> None:
+    """B.1-24: every call id of the history is known."""
+    assert parse(USER, assistant("a", "b"), result("c"), assistant("a")).used_ids() == {"a", "b"}
+
+
+# The same conversation.
+
+
+def key(*messages: dict[str, Any], caller: str = "k", ids: Any = ("a",), upto: int | None = None) -> str:
+    """The digest of a conversation."""
+    return parse(*messages).conversation_key(caller, ids, upto)
+
+
+CALLS = {"id": "a", "type": "function", "function": {"name": "book", "arguments": '{"x":1,"y":[2]}'}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"role": "user", "content": "hi"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}),
+        ({"role": "assistant", "content": None}, {"role": "assistant", "content": ""}),
+        ({"role": "assistant"}, {"role": "assistant", "content": []}),
+        (
+            {"role": "assistant", "content": "x"},
+            {
+                "role": "assistant",
+                "content": "x",
+                "refusal": None,
+                "audio": None,
+                "annotations": [],
+                "function_call": None,
+                "tool_calls": None,
+                "reasoning_content": "r",
+                "name": None,
+            },
+        ),
+        (
+            {"role": "assistant", "tool_calls": [CALLS]},
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {**CALLS, "index": 0, "function": {"arguments": '{"y": [2], "x": 1}', "name": "book"}}
+                ],
+            },
+        ),
+        (
+            {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "assistant", "function_call": {"arguments": " {} ", "name": "f", "x": None}},
+        ),
+        ({"role": "assistant", "tool_calls": 5}, {"role": "assistant", "tool_calls": [5, {}]}),
+    ],
+)
+def test_libraries_echo_a_message_each_in_its_way(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """A message is the same whoever sends it back: nulls, order, spacing and parts do not count."""
+    assert key(USER, one) == key(USER, other)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"role": "assistant", "content": "x", "tool_calls": [CALLS]},
+        {"role": "assistant", "content": "y"},
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "x", "name": "n"},
+        {"role": "assistant", "content": "x", "tool_call_id": "n"},
+        {"role": "assistant", "content": "x", "function_call": {"name": "f"}},
+        {"role": "assistant", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "x"}]},
+        {"role": "assistant", "content": [{"type": "image_url", "text": "x"}]},
+    ],
+)
+def test_what_tells_messages_apart(other: dict[str, Any]) -> None:
+    """Role, content, calls, name and what a result answers make a message."""
+    assert key({"role": "assistant", "content": "x"}) != key(other)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": "b"},
+        {"function": {"name": "other", "arguments": '{"x":1,"y":[2]}'}},
+        {"function": {"name": "book", "arguments": '{"x":2,"y":[2]}'}},
+        {"function": {"name": "book", "arguments": "{broken"}},
+        {"function": {"name": "book", "arguments": None}},
+        {"function": None, "custom": {"name": "book", "input": "x"}},
+    ],
+)
+def test_what_tells_calls_apart(changed: dict[str, Any]) -> None:
+    """Id, name and arguments make a call."""
+    assert key({"role": "assistant", "tool_calls": [CALLS]}) != key(
+        {"role": "assistant", "tool_calls": [{**CALLS, **changed}]}
+    )
+
+
+def test_custom_calls_are_told_apart() -> None:
+    """A custom call's input counts."""
+
+    def custom(text: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"id": "a", "custom": {"name": "c", "input": text}}]}
+
+    assert key(custom("x")) != key(custom("y"))
+
+
+def test_what_tells_conversations_apart() -> None:
+    """Caller, the exact set of ids, and every message in order; of ids only the set counts."""
+    base = key(USER, ids=("a", "b"))
+    assert base == key(USER, ids=("b", "a"))
+    others = [
+        key(USER, ids=("a", "b"), caller="other"),
+        key(USER, ids=("a",)),
+        key(USER, ids=("ab",)),
+        key(USER, USER, ids=("a", "b")),
+        key(ids=("a", "b")),
+    ]
+    assert len({base, *others}) == len(others) + 1
+    assert key(USER, {"role": "system", "content": "x"}) != key({"role": "system", "content": "x"}, USER)
+    assert len(base) == 48
+
+
+def test_only_what_came_before_counts() -> None:
+    """``upto`` bounds the conversation that is meant."""
+    assert key(USER, assistant("a"), result("a"), upto=1) == key(USER)
+    assert key(USER, USER, upto=None) != key(USER)
+
+
+def test_odd_text_has_a_digest() -> None:
+    """Half a surrogate pair in an id and arguments too deep to write do not end the process."""
+    deep = "[" * 400 + "]" * 400
+    call = {"id": "a", "function": {"name": "book", "arguments": deep}}
+    assert key({"role": "assistant", "tool_calls": [call]}, ids=("\ud800",)) != key(USER)
