@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from chat_script import DONE, content, finish, reply, role
 from raw_upstream import RawUpstream, Step, chunked, head, whole
 from running_proxy import Answer, Proxy, make_config, running
+from structlog.testing import capture_logs
 
 from proxy.errors import RequestError
 from proxy.relay.headers import forwardable, returned
@@ -603,8 +604,17 @@ def faulty(*pieces: bytes) -> Overrides:
     return Overrides(wrap_upstream=wrap)
 
 
+@pytest.fixture
+def logs() -> Iterator[list[MutableMapping[str, Any]]]:
+    """What is logged, as data: writing a traceback out for people takes seconds."""
+    with capture_logs() as entries:
+        yield entries
+
+
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
-async def test_an_unforeseen_fault_is_never_a_clean_end(allow: tuple[str, ...]) -> None:
+async def test_an_unforeseen_fault_is_never_a_clean_end(
+    allow: tuple[str, ...], logs: list[MutableMapping[str, Any]]
+) -> None:
     """A fault inside a stream breaks it off, or ends it with an error; no second head, no cause."""
     config = make_config("http://127.0.0.1:9/v1", allow=allow)
     async with running(config, faulty(role() + content("a"))) as proxy:
@@ -619,13 +629,16 @@ async def test_an_unforeseen_fault_is_never_a_clean_end(allow: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_unforeseen_fault_before_the_first_byte_is_a_500(stream: bool) -> None:
+async def test_an_unforeseen_fault_before_the_first_byte_is_a_500(
+    stream: bool, logs: list[MutableMapping[str, Any]]
+) -> None:
     """Rule E1: the client gets OpenAI's shape and nothing of the cause."""
     async with running(make_config("http://127.0.0.1:9/v1"), faulty()) as proxy:
         answer = await proxy.ask({**ASK, "stream": stream})
         assert answer.status == 500
         assert answer.error["code"] == "internal_error"
         assert b"sk-secret" not in answer.body
+        assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["internal_error"]
 
 
 async def test_two_applications_share_nothing() -> None:
