@@ -1,0 +1,484 @@
+"""What a Responses upstream says, in every shape that one was seen to send it."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from responses_rig import OURS, Played, calls_of, play, read, reader_of
+from responses_script import (
+    closing,
+    custom,
+    encode,
+    event,
+    function_call,
+    item_events,
+    message,
+    opening,
+    reasoning,
+    refusal,
+    resource,
+    turn,
+)
+
+from proxy.errors import WireError
+from proxy.events import (
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    UsageReported,
+)
+from proxy.wires.responses.reader import ItemKeys
+
+CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
+GOT = [("call_h", OURS, '{"zone":"UTC"}')]
+
+
+def of(played: Played, kind: type) -> list[Any]:
+    """The events of one kind."""
+    return [one for one in played.events if isinstance(one, kind)]
+
+
+def reason_of(data: bytes) -> list[str | None]:
+    """How a turn says that it ended."""
+    return [one.reason for one in of(read(data), TurnFinished)]
+
+
+# Calls.
+
+
+def test_a_call_as_openai_sends_it() -> None:
+    """Name and id with ``added``, arguments in deltas, ``done`` and item: one call."""
+    played = read(turn(CALL))
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert played.calls[0].item_id == "fc_call_h"
+    assert [(s.call_id, s.name) for s in of(played, ToolCallStarted)] == [("call_h", OURS)]
+    assert of(played, TurnStarted) == [TurnStarted("resp_1", "m")]
+    assert [one.reason for one in of(played, TurnFinished)] == ["tool_calls"]
+
+
+def without(*kinds: str) -> bytes:
+    """The call's turn less the events of these kinds."""
+    return turn(CALL, events=[one for one in item_events(CALL, 0) if not one["type"].endswith(kinds)])
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        ("arguments.delta",),
+        ("arguments.done",),
+        ("arguments.delta", "arguments.done"),
+        ("item.added",),
+        ("item.done",),
+        ("item.added", "arguments.delta", "arguments.done"),
+        ("item.added", "arguments.done"),
+        ("item.added", "arguments.delta", "arguments.done", "item.done"),
+        ("arguments.delta", "arguments.done", "item.done"),
+        ("arguments.done", "item.done"),
+        ("arguments.delta", "item.done"),
+    ],
+)
+def test_any_event_may_be_missing(left_out: tuple[str, ...]) -> None:
+    """A call is whole from whatever tells it, the terminal event in the worst case."""
+    assert calls_of(without(*left_out)) == GOT
+
+
+@pytest.mark.parametrize("terminal", [[], None, "x", [5]])
+def test_an_empty_terminal_output_forgets_nothing(terminal: Any) -> None:
+    """Some gateways leave the output out in the end: what was streamed counts."""
+    last = closing(output=terminal)
+    played = read(encode([*opening(), *item_events(message("a"), 0), *item_events(CALL, 1), last]))
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert [item["type"] for item in played.message["output"]] == ["message", "function_call"]
+
+
+def test_the_item_that_is_done_has_the_last_word() -> None:
+    """Where deltas, ``arguments.done`` and the item disagree, the item is right."""
+    life = item_events(CALL, 0)
+    life[-1]["item"] = {**CALL, "arguments": '{"zone":"CET"}'}
+    assert calls_of(turn(CALL, events=life)) == [("call_h", OURS, '{"zone":"CET"}')]
+    life = [one for one in item_events(CALL, 0) if not one["type"].endswith("item.done")]
+    life[-1]["arguments"] = '{"zone":"EET"}'
+    assert calls_of(turn(events=life)) == [("call_h", OURS, '{"zone":"EET"}')]
+
+
+def test_a_blank_last_word_says_nothing() -> None:
+    """``done`` without its arguments does not undo the deltas."""
+    life = item_events(CALL, 0)
+    life[-1]["item"] = {**CALL, "arguments": ""}
+    life[-2]["arguments"] = ""
+    assert calls_of(turn(CALL, events=life)) == GOT
+
+
+def test_rotating_ids_go_by_their_index() -> None:
+    """GitHub Copilot gives item and response another id in every event."""
+    items = [function_call("call_1", OURS, '{"a":1}'), function_call("call_2", OURS, '{"a":2}')]
+    events = [
+        one for pair in zip(*(item_events(i, n) for n, i in enumerate(items)), strict=True) for one in pair
+    ]
+    for number, one in enumerate(events):
+        if "item" in one:
+            one["item"] = {**one["item"], "id": f"rotated_{number}"}
+        if "item_id" in one:
+            one["item_id"] = f"rotated_{number}"
+    data = encode([*opening(id="a"), *events, closing(items, id="b")])
+    assert calls_of(data) == [("call_1", OURS, '{"a":1}'), ("call_2", OURS, '{"a":2}')]
+    assert read(data).message["id"] == "a"
+
+
+def test_a_stream_without_indices_goes_by_ids() -> None:
+    """llama-server sends no index; items that are open at once are told apart by their ids."""
+    items = [function_call("call_1", OURS, '{"a":1}'), function_call("call_2", OURS, '{"b":2}')]
+    events = [
+        one for pair in zip(*(item_events(i, n) for n, i in enumerate(items)), strict=True) for one in pair
+    ]
+    for one in events:
+        del one["output_index"]
+    data = encode([*opening(), *events, closing(items)], numbered=False)
+    assert calls_of(data) == [("call_1", OURS, '{"a":1}'), ("call_2", OURS, '{"b":2}')]
+
+
+def test_a_stream_with_neither_index_nor_id() -> None:
+    """The newest open item of that type is the one that is meant."""
+    events = [*item_events(message("a"), 0), *item_events(CALL, 1)]
+    for one in events:
+        one.pop("output_index")
+        one.pop("item_id", None)
+        if "item" in one:
+            one["item"] = {key: value for key, value in one["item"].items() if key != "id"}
+    played = read(encode([*opening(), *events, closing([])]))
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert len(played.message["output"]) == 2
+
+
+def test_blank_and_repeated_ids_are_repaired() -> None:
+    """Rule W8: each call of a turn has an id of its own, the same from start to result."""
+    items = [
+        {**function_call("call_1", OURS, '{"a":1}'), "id": "fc_1"},
+        {**function_call("call_1", OURS, '{"a":2}'), "id": "fc_2"},
+        {**function_call("", OURS, '{"a":3}'), "id": "fc_3"},
+        {**function_call("x", OURS, '{"a":4}'), "id": "fc_4", "call_id": None},
+    ]
+    played = read(turn(*items))
+    ids = [call.call_id for call in played.calls]
+    assert ids[0] == "call_1"
+    assert len({*ids}) == 4
+    assert all(ids)
+    assert [call.arguments for call in played.calls] == [f'{{"a":{n}}}' for n in range(1, 5)]
+    assert [item["call_id"] for item in played.message["output"]] == ids
+    assert [one.call_id for one in of(played, ToolCallStarted)] == ids
+
+
+def test_a_call_without_a_name_is_none() -> None:
+    """It cannot be answered, so it is left out of what goes back."""
+    nameless = {**CALL, "name": None}
+    played = read(turn(nameless, message("a")))
+    assert played.calls == []
+    assert [item["type"] for item in played.message["output"]] == ["message"]
+
+
+def test_arguments_that_are_an_object() -> None:
+    """Some servers send the arguments decoded."""
+    item = {**CALL, "arguments": {"zone": "UTC"}}
+    assert calls_of(encode([*opening(), closing([item])])) == GOT
+
+
+@pytest.mark.parametrize("arguments", ["{broken", "[1]", "null", '"x"', "5", "x" * 9000])
+def test_arguments_that_cannot_run_go_back_empty(arguments: str) -> None:
+    """Rule W8: a hidden call's arguments that are no object, or too long, are ``{}`` for the upstream."""
+    played = read(turn(function_call("call_h", OURS, arguments)))
+    assert played.message["output"][0]["arguments"] == "{}"
+    assert played.message["output"][0]["status"] == "completed"
+
+
+def test_the_clients_arguments_go_back_as_they_came() -> None:
+    """What the client's function makes of its arguments is the client's to say."""
+    data = turn(function_call("call_1", "mine", "[1]"))
+    assert read(data, "mine").message["output"][0]["arguments"] == "[1]"
+
+
+def test_unknown_fields_of_a_call_go_back() -> None:
+    """Namespace, caller, signatures: the item goes back whole."""
+    item = {**CALL, "namespace": "n", "caller": {"type": "program"}, "status": "in_progress"}
+    (back,) = read(turn(item)).message["output"]
+    assert back == {**item, "status": "completed"}
+
+
+# Other items.
+
+
+def test_a_custom_tool_of_the_clients_is_a_call() -> None:
+    """A declared custom tool is answered by the client; its input is no JSON."""
+    data = turn(custom("call_1", "write", "SELECT 1"))
+    assert calls_of(data, "write") == [("call_1", "write", "SELECT 1")]
+    assert reason_of(data) == ["stop"]
+    assert read(data, "write").message["output"][0]["input"] == "SELECT 1"
+
+
+def test_a_custom_tool_of_the_providers_is_none_of_ours() -> None:
+    """xAI shows its own search as an undeclared custom call: nobody has to answer it."""
+    played = read(turn(custom("xs_1", "x_semantic_search", "{}"), message("Found.")))
+    assert played.calls == []
+    assert [one.reason for one in of(played, TurnFinished)] == ["stop"]
+    assert [item["type"] for item in played.message["output"]] == ["custom_tool_call", "message"]
+
+
+def test_a_custom_call_under_a_name_of_ours_is_not_run() -> None:
+    """Our tools are functions: a custom call does not reach them."""
+    assert calls_of(turn(custom("call_1", OURS, "{}"))) == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
+        "mcp_list_tools", "mcp_approval_request", "computer_call", "local_shell_call", "shell_call",
+        "apply_patch_call", "tool_search_call", "compaction", "program", "program_output", "unheard_of",
+    ],
+)  # fmt: skip
+def test_items_that_the_provider_runs(kind: str) -> None:
+    """They carry names, ids and arguments of their own and are nobody's call here; they go back whole."""
+    item = {
+        "id": "it_1",
+        "type": kind,
+        "status": "completed",
+        "name": OURS,
+        "call_id": "c",
+        "arguments": "{}",
+    }
+    events = [
+        event("response.output_item.added", output_index=0, item=item),
+        event(f"response.{kind}.in_progress", output_index=0, item_id="it_1"),
+        event(f"response.{kind}_arguments.delta", output_index=0, item_id="it_1", delta="{}"),
+        event("response.output_item.done", output_index=0, item=item),
+    ]
+    played = read(turn(item, message("a"), events=[*events, *item_events(message("a"), 1)]))
+    assert played.calls == []
+    assert played.message["output"] == [item, message("a")]
+
+
+def test_reasoning_goes_back_as_it_ended() -> None:
+    """``encrypted_content`` of ``added`` may be half: ``done`` has it whole."""
+    item = reasoning("hm", encrypted_content="blob" * 20)
+    life = item_events(item, 0)
+    life[0]["item"]["encrypted_content"] = "bl"
+    played = read(turn(item, events=life))
+    assert played.message["output"] == [item]
+    assert "".join(one.text for one in of(played, ReasoningDelta)) == "hm"
+
+
+def test_raw_reasoning_is_reasoning() -> None:
+    """Open models send their reasoning as text parts."""
+    data = turn(events=[event("response.reasoning_text.delta", output_index=0, item_id="r", delta="hm")])
+    assert of(read(data), ReasoningDelta) == [ReasoningDelta("hm")]
+
+
+def test_text_and_refusal() -> None:
+    """Each in its own event; the turn's text is the text alone."""
+    played = read(turn(message("It is noon."), refusal("I will not.", id="msg_2")))
+    assert "".join(one.text for one in of(played, TextDelta)) == "It is noon."
+    assert "".join(one.text for one in of(played, RefusalDelta)) == "I will not."
+    assert played.reader.text == "It is noon."
+
+
+def test_text_that_only_the_end_has() -> None:
+    """Without deltas the text is that of the items."""
+    assert read(encode([*opening(), closing([message("Noon.")])])).reader.text == "Noon."
+
+
+# How a turn ends.
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ({"reason": "max_output_tokens"}, "length"),
+        ({"reason": "content_filter"}, "content_filter"),
+        ({"reason": "steered"}, "length"),
+        (None, "length"),
+        ("x", "length"),
+    ],
+)
+def test_an_incomplete_response(details: Any, reason: str) -> None:
+    """Its reason is kept; one that is unknown is no reason to run half a call."""
+    assert reason_of(turn(CALL, status="incomplete", incomplete_details=details)) == [reason]
+
+
+@pytest.mark.parametrize("kind", ["response.completed", "response.done"])
+def test_every_ending_is_an_end(kind: str) -> None:
+    """Codex backends end with ``response.done``; the frame is marked as the stream's end."""
+    reader = reader_of()
+    frames = reader.feed(encode([*opening(), {**closing([message("a")]), "type": kind}]))
+    assert [frame.is_end_mark for frame in frames] == [False, False, True]
+    assert [frame.is_end_mark for frame in reader.feed(b"data: [DONE]\n\n")] == [True]
+
+
+def test_a_response_that_failed() -> None:
+    """Its error is told, whatever its status field says."""
+    error = {"code": "server_error", "message": "No."}
+    for more in ({"status": "failed"}, {"status": "cancelled"}):
+        played = read(turn(error=error, **more))
+        assert of(played, TurnFailed) == [TurnFailed(error)]
+        assert of(played, TurnFinished) == []
+    bare = {**closing(), "type": "response.failed", "response": {"id": "r"}}
+    assert of(read(encode([bare])), TurnFailed) == [TurnFailed({"code": "failed"})]
+
+
+def test_an_error_event_is_read_flat_and_nested() -> None:
+    """The specification has it flat, the wire nested; some leave out the type."""
+    flat = {"type": "error", "code": "c", "message": "m", "param": None, "sequence_number": 0}
+    nested = {"type": "error", "error": {"code": "c", "message": "m"}}
+    untyped = b'data: {"error":{"code":"c","message":"m"}}\n\n'
+    for data in (encode([flat]), encode([nested]), untyped):
+        (failed,) = of(read(data), TurnFailed)
+        assert (failed.error["code"], failed.error["message"]) == ("c", "m")
+
+
+def test_the_type_may_stand_in_the_event_line_alone() -> None:
+    """Some gateways name the event in its SSE field only."""
+    text = encode([*opening(), *item_events(CALL, 0), closing([CALL])]).decode()
+    bare = "\n".join(
+        "data: " + json.dumps({k: v for k, v in json.loads(line[6:]).items() if k != "type"})
+        if line.startswith("data: ")
+        else line
+        for line in text.split("\n")
+    )
+    played = read(bare.encode())
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert [one.reason for one in of(played, TurnFinished)] == ["tool_calls"]
+
+
+def test_usage_is_read() -> None:
+    """The counts and, whole, what they came in; a count that is none is 0."""
+    native = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 9, "cost": 0.1}
+    (one,) = of(read(turn(usage=native)), UsageReported)
+    assert (one.usage.input_tokens, one.usage.output_tokens, one.usage.total_tokens) == (3, 4, 9)
+    assert one.usage.native == native
+    odd = {"input_tokens": True, "output_tokens": -4, "total_tokens": "9"}
+    (one,) = of(read(turn(usage=odd)), UsageReported)
+    assert (one.usage.input_tokens, one.usage.output_tokens, one.usage.total_tokens) == (0, 0, 0)
+
+
+def test_a_response_without_created() -> None:
+    """The terminal event starts the turn where nothing else has."""
+    assert of(read(encode([closing([message("a")])])), TurnStarted) == [TurnStarted("resp_1", "m")]
+
+
+def test_what_was_stored_is_told() -> None:
+    """Whether the upstream kept the response decides how the next turn goes on."""
+    assert read(turn(message("a"), store=True)).message["store"] is True
+    assert read(turn(message("a"), store=False)).message["store"] is False
+    assert read(turn(message("a"))).message["store"] is None
+
+
+# Whole replies.
+
+
+def reply(*items: dict[str, Any], **more: Any) -> Played:
+    """A reply that was not streamed, read."""
+    reader = reader_of("mine")
+    frame = reader.read_reply(json.dumps(resource(items, **more)).encode())
+    return Played(reader, list(frame.events), frame.raw)
+
+
+def test_a_reply_that_is_not_streamed() -> None:
+    """The same calls, ids, usage and ending from one object."""
+    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    repeated = {**function_call("call_h", "mine"), "id": "fc_2"}
+    played = reply(reasoning("hm"), message("See:"), CALL, repeated, usage=usage, store=True)
+    assert [call.name for call in played.calls] == [OURS, "mine"]
+    assert len({call.call_id for call in played.calls}) == 2
+    assert [one.reason for one in of(played, TurnFinished)] == ["tool_calls"]
+    assert of(played, TurnStarted) == [TurnStarted("resp_1", "m")]
+    assert len(of(played, UsageReported)) == 1
+    assert played.message["store"] is True
+    assert [item["type"] for item in played.message["output"]] == [
+        "reasoning", "message", "function_call", "function_call",
+    ]  # fmt: skip
+    assert played.reader.text == "See:"
+
+
+def test_an_error_in_a_reply() -> None:
+    """An error object at 200 is an error."""
+    assert of(reply(error={"code": "c"}), TurnFailed) == [TurnFailed({"code": "c"})]
+    assert of(reply(error="words"), TurnFailed) == [TurnFailed({"message": "words"})]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"<html>", b"5"])
+def test_a_reply_that_is_no_object(body: bytes) -> None:
+    """It cannot be read, and that is said."""
+    with pytest.raises(WireError):
+        reader_of().read_reply(body)
+
+
+# Bounds and cuts.
+
+
+def test_items_are_bounded() -> None:
+    """No response has thousands of items; none may fill the memory."""
+    events = [event("response.output_item.added", output_index=n, item={"id": str(n)}) for n in range(4097)]
+    with pytest.raises(WireError, match="4096 items"):
+        read(encode(events))
+
+
+def test_a_huge_index_costs_nothing() -> None:
+    """Indices are names, not places."""
+    item = function_call("call_h", OURS, "{}")
+    data = turn(item, events=item_events(item, 2**31))
+    assert calls_of(data) == [("call_h", OURS, "{}")]
+    assert calls_of(turn(item, events=item_events(item, -5))) == [("call_h", OURS, "{}")]
+
+
+def test_keys_are_dense_in_order_of_first_sight() -> None:
+    """An event is about the item of its index, else of its id, else the latest."""
+    keys = ItemKeys()
+    assert keys.opened({"output_index": 7, "item": {"id": "a", "type": "message"}}) == 0
+    assert keys.opened({"item": {"id": "b", "type": "message"}}) == 1
+    assert keys.of({"output_index": 7, "item_id": "b"}) == 0
+    assert keys.of({"item_id": "b"}) == 1
+    assert keys.of({"item_id": "unheard"}) == 1
+    assert keys.of({"output_index": 9}) == 2
+    assert keys.of({"item": {"id": "c", "type": "reasoning"}}) == 3
+    assert keys.of({"item": {"type": "message"}}) == 1
+    assert keys.of({"item": {"type": "message"}}) == 0
+    assert keys.of({"item": {"type": "message"}}) == 4
+    assert len(keys) == 5
+
+
+ALL = turn(
+    reasoning("Grüße"), message("It is 🕛."), CALL, function_call("call_1", "mine", '{"a":"é"}'),
+    custom("call_2", "write", "x"), usage={"input_tokens": 1, "output_tokens": 1, "total_tokens": 2},
+)  # fmt: skip
+
+
+@given(st.lists(st.integers(1, len(ALL)), max_size=30))
+@settings(max_examples=80, deadline=None)
+def test_every_cut_is_read_alike(at: list[int]) -> None:
+    """Rule W6: events, raw bytes and message do not depend on where the bytes were cut."""
+    whole, pieces = play(ALL, None, "mine", "write"), play(ALL, None, "mine", "write", at=at)
+    assert pieces.out == ALL
+    assert pieces.events == whole.events
+    assert pieces.message == whole.message
+
+
+@given(st.permutations(range(len(item_events(CALL, 0)) - 1)))
+@settings(max_examples=50, deadline=None)
+def test_a_call_is_whole_in_any_order(order: list[int]) -> None:
+    """Deltas and ``done`` before ``added``: as long as the item ends, its call is what the item says."""
+    life = item_events(CALL, 0)
+    events = [*(life[n] for n in order), life[-1]]
+    assert calls_of(turn(CALL, events=events)) == GOT
+
+
+def test_a_call_is_finished_once() -> None:
+    """However often it is told, it is one call."""
+    life = item_events(CALL, 0)
+    played = read(turn(CALL, events=[*life, *life[-2:], life[-1]]))
+    assert len(of(played, ToolCallFinished)) == 1
+    assert len(played.message["output"]) == 1
