@@ -122,7 +122,7 @@ def decide(
             )
         if wanted and wanted.names and not upstream_takes_tools:
             raise RequestError(400, "The upstream of this model takes no tools.", param=HEADER)
-        if not replaced or request.choices > 1 or not upstream_takes_tools:
+        if not replaced or not upstream_takes_tools:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     added = []

@@ -274,6 +274,12 @@ def test_an_upstream_without_tools_gets_none() -> None:
     assert refusal(request(), TIME, takes_tools=False).param == "x-toolrelay-tools"
 
 
+def test_tools_by_name_under_a_choice_that_rules_them_out() -> None:
+    """Tools asked for by name are no contradiction to a choice that allows no call now."""
+    assert not offer(request(tool_choice="none"), TIME)
+    assert not offer(request("mine", tool_choice=forced("mine")), TIME)
+
+
 def test_several_choices_with_tools_by_name_are_refused() -> None:
     """``n > 1`` with server tools asked for by name, or declared, is a clear 400."""
     assert refusal(request(n=2), TIME).param == "n"
