@@ -43,6 +43,7 @@ _CLIENT_ITEMS = frozenset(
 
 
 _PREFIXES = {
+    "response": "resp",
     "message": "msg",
     "reasoning": "rs",
     "function_call": "fc",
@@ -55,11 +56,11 @@ _PREFIXES = {
     "code_interpreter_call": "ci",
     "image_generation_call": "ig",
 }
-"""What an item's id begins with; providers refuse a call whose id begins otherwise."""
+"""What ids begin with; providers refuse a call whose id begins otherwise."""
 
 
 def mint_item_id(kind: object) -> str:
-    """An id for an item of that type whose own one is missing or taken."""
+    """An id for an item of that type, or a response, whose own one is missing or taken."""
     prefix = _PREFIXES.get(kind, "item") if isinstance(kind, str) else "item"
     return f"{prefix}_{secrets.token_hex(24)}"
 

@@ -123,7 +123,7 @@ class ResponsesReplyWriter:
         self._result = complete_resource(
             {**payload, "status": status},
             self._asked,
-            public_id=self._public_id or mint_item_id("resp"),
+            public_id=self._public_id or mint_item_id("response"),
             created_at=self._created_at,
             model=str(payload.get("model") or self._model),
             output=self._output,

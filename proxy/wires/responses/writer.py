@@ -311,7 +311,7 @@ class ResponsesStreamWriter:
         return complete_resource(
             {**response, **changes},
             self._asked,
-            public_id=self._public_id or mint_item_id("resp"),
+            public_id=self._public_id or mint_item_id("response"),
             created_at=self._created_at or int(time.time()),
             model=str(response.get("model") or self._model),
             output=[self._output[index] for index in sorted(self._output)],

@@ -1,0 +1,607 @@
+"""A Responses request as it goes upstream, turn after turn."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from responses_rig import OURS, WIRE
+from responses_script import custom, function, function_call, message, output, reasoning, user
+
+from proxy.events import ToolCall, ToolDefinition
+from proxy.wires.base import ChainedEditor, HeldTurn, StateHabit
+from proxy.wires.responses.body import ResponsesBody
+
+CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
+RESULT = output("call_h", "noon")
+BLOB = reasoning("hm", encrypted_content="blob")
+
+
+def keep(name: str, arguments: str) -> str:
+    """No argument is private."""
+    return arguments
+
+
+def body_of(ask: dict[str, Any] | str, state: StateHabit = "auto") -> ResponsesBody:
+    """The editor of a request."""
+    raw = ask if isinstance(ask, str) else json.dumps(ask)
+    editor = WIRE.editor(raw.encode(), WIRE.parse(json.loads(raw)), state)
+    assert isinstance(editor, ResponsesBody)
+    return editor
+
+
+def ask(*items: Any, **more: Any) -> dict[str, Any]:
+    """A request with these items as its input."""
+    return {"model": "m", "input": list(items), **more}
+
+
+def turn_of(*items: dict[str, Any], id: str = "resp_1", store: bool | None = None) -> bytes:
+    """A turn as the reader tells it."""
+    return json.dumps({"id": id, "store": store, "output": list(items)}).encode()
+
+
+def sent(body: ResponsesBody) -> dict[str, Any]:
+    """What goes upstream next."""
+    return dict(json.loads(body.render()))
+
+
+def result(call_id: str, content: str = "noon") -> bytes:
+    """One result, as the wire has it."""
+    return body_of(ask()).result_message(ToolCall(call_id, OURS, "{}", 0), content)
+
+
+# The first turn.
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"model":"m","input":"hi","temperature":0.10}',
+        '{"model":"m","input":"hi \\ud83d\\udd5b","seed":12345678901234567890}',
+        '{"model":"m"}',
+        '{"model":"m","input":null,"prompt":{"id":"p"}}',
+        '{"model":"m","input":[]}',
+        '{"model":"m","input":[{"role":"user","content":[ {"type":"input_text","text":"a" } ]},{"x":1.0}]}',
+        '{"model":"m","input":"hi","max_output_tokens":20,"max_tool_calls":3}',
+    ],
+)
+def test_what_is_not_edited_keeps_its_bytes(raw: str) -> None:
+    """Numbers, escapes, order and what is absent go upstream as they came."""
+    assert body_of(raw).render().decode() == raw
+
+
+def test_tools_are_added_after_the_clients_own() -> None:
+    """Flat definitions, sorted, ``strict`` said; the client's bytes before them as they were."""
+    body = body_of(
+        '{"model":"m","tools":[{"type":"web_search","x":1.0},{"type":"function","name":"mine"}],"input":"a"}'
+    )
+    added = [ToolDefinition(name, "d", {"type": "object"}, True) for name in ("core__b", "core__a")]
+    body.offer(added, [])
+    text = body.render().decode()
+    assert '"tools":[{"type":"web_search","x":1.0},{"type":"function","name":"mine"},{' in text
+    assert [tool.get("name") for tool in json.loads(text)["tools"]][1:] == ["mine", "core__a", "core__b"]
+    assert json.loads(text)["tools"][-1] == {
+        "type": "function",
+        "name": "core__b",
+        "description": "d",
+        "parameters": {"type": "object"},
+        "strict": True,
+    }
+
+
+def test_a_declaration_of_ours_gets_our_schema() -> None:
+    """Where the client declared our name, our definition stands in its place."""
+    body = body_of(ask(tools=[{"type": "custom", "name": "mine"}, function("now")]))
+    body.offer([], [ToolDefinition("now", "ours", {"type": "object"}, False)])
+    assert [tool.get("description") for tool in sent(body)["tools"]] == [None, "ours"]
+
+
+def test_an_offer_is_withdrawn() -> None:
+    """The request is the client's again: its tools, or none."""
+    for tools in ({}, {"tools": [function("mine")]}):
+        body = body_of(ask(user("hi"), **tools))
+        body.offer([ToolDefinition(OURS, "d", {}, False)], [])
+        body.withdraw()
+        assert sent(body) == ask(user("hi"), **tools)
+
+
+def test_a_model_is_renamed() -> None:
+    """The name upstream, and nothing else."""
+    body = body_of(ask(user("hi")))
+    body.rename_model("other")
+    assert sent(body) == {**ask(user("hi")), "model": "other"}
+
+
+def test_reasoning_that_lost_what_it_led_to_is_dropped() -> None:
+    """A reasoning item must be followed by an item of the model's."""
+    kept = reasoning("b", id="rs_2")
+    body = body_of(ask(user("a"), BLOB, user("b"), kept, message("c"), BLOB))
+    assert sent(body)["input"] == [user("a"), user("b"), kept, message("c")]
+
+
+# What we made and a client sends back.
+
+
+def shown(name: str = OURS, **more: Any) -> dict[str, Any]:
+    """A call of ours as a client has it."""
+    return {
+        "id": "mcp_toolrelay01", "type": "mcp_call", "server_label": "toolrelay", "name": name,
+        "arguments": '{"a":1}', "output": "noon", "error": None, "status": "completed", **more,
+    }  # fmt: skip
+
+
+def test_a_call_that_was_shown_becomes_one_that_the_upstream_knows() -> None:
+    """``mcp_call`` → the call and its output, under one id."""
+    body = body_of(ask(user("a"), shown(), message("b"), user("c")))
+    first, call, answer, *rest = sent(body)["input"]
+    assert first == user("a")
+    assert call == {"type": "function_call", "call_id": call["call_id"], "name": OURS, "arguments": '{"a":1}'}
+    assert answer == output(call["call_id"], "noon")
+    assert rest == [message("b"), user("c")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "arguments", "told"),
+    [
+        ({"output": None, "error": "timeout: no"}, '{"a":1}', "timeout: no"),
+        ({"output": None, "error": {"code": 1}}, '{"a":1}', '{"code":1}'),
+        ({"output": None, "error": None, "arguments": ""}, "{}", '""'),
+        ({"arguments": None, "name": None}, "{}", "noon"),
+        ({"id": None}, '{"a":1}', "noon"),
+    ],
+)
+def test_a_call_that_was_shown_may_be_odd(fields: dict[str, Any], arguments: str, told: str) -> None:
+    """Whatever the client made of it, the upstream gets a call and its output."""
+    call, answer = sent(body_of(ask(shown(**fields))))["input"]
+    assert call["arguments"] == arguments
+    assert answer["output"] == told
+    assert call["call_id"] == answer["call_id"]
+    assert len(call["call_id"]) > len("call_")
+
+
+def test_calls_without_ids_stay_apart() -> None:
+    """A client that drops ids sends two calls, not one twice."""
+    items = sent(body_of(ask(shown(id=None), shown(id=None))))["input"]
+    assert len({item["call_id"] for item in items}) == 2
+
+
+def test_what_we_said_of_calls_does_not_go_upstream() -> None:
+    """Lines about calls and approvals were never the model's words, whether ids are kept or not."""
+    ours = [
+        reasoning("core__now(): done", id="rs_toolrelay1"),
+        message("> core__now(): done", id="msg_toolrelay1"),
+        {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "toolrelay"},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_toolrelay1", "approve": True},
+        {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "toolrelay"},
+        {"type": "item_reference", "id": "msg_toolrelay1"},
+    ]
+    assert sent(body_of(ask(user("a"), *ours, message("b"))))["input"] == [user("a"), message("b")]
+
+
+def test_what_only_speaks_of_us_stays() -> None:
+    """A text with our name in it, another server's call: the client's own."""
+    theirs = [user('"toolrelay" is a proxy'), message("toolrelay"), shown(server_label="other", id="mcp_1")]
+    assert sent(body_of(ask(*theirs)))["input"] == theirs
+    assert WIRE.parse(ask(*theirs)).brings_ours is False
+    assert WIRE.parse(ask(shown())).brings_ours is True
+
+
+# Later turns.
+
+
+def test_a_turn_goes_on_from_the_one_that_the_upstream_kept() -> None:
+    """Chained: its id and the outputs alone; instructions, tools and sampling once more."""
+    first = ask(user("hi"), instructions="Be brief.", tools=[function("mine")], temperature=0.3)
+    body = body_of(first)
+    body.append_turn(turn_of(BLOB, CALL, store=True), [result("call_h")])
+    assert sent(body) == {**first, "previous_response_id": "resp_1", "input": [RESULT]}
+    body.append_turn(turn_of(function_call("call_2", OURS), id="resp_2", store=True), [result("call_2")])
+    assert sent(body) == {**first, "previous_response_id": "resp_2", "input": [output("call_2", "noon")]}
+
+
+@pytest.mark.parametrize(
+    ("state", "store", "more"),
+    [
+        ("auto", False, {}),
+        ("auto", None, {}),
+        ("stateless", True, {}),
+        ("auto", True, {"store": False}),
+        ("chained", True, {"store": False}),
+    ],
+)
+def test_a_turn_that_was_not_kept_is_sent_whole(state: StateHabit, store: bool | None, more: Any) -> None:
+    """Stateless: everything again, reasoning with its encrypted content, item by item as it came."""
+    first = ask(user("hi"), instructions="Be brief.", temperature=0.3, **more)
+    body = body_of(first, state)
+    odd = {**CALL, "namespace": "n"}
+    body.append_turn(turn_of(BLOB, odd, store=store), [result("call_h")])
+    assert sent(body) == {**first, "input": [user("hi"), BLOB, odd, RESULT]}
+    body.append_turn(turn_of(function_call("call_2", OURS), store=store), [result("call_2")])
+    again = [function_call("call_2", OURS), output("call_2", "noon")]
+    assert sent(body)["input"] == [user("hi"), BLOB, odd, RESULT, *again]
+
+
+def test_chained_takes_the_operators_word() -> None:
+    """``responses_state = "chained"``: also where the upstream does not say that it stores."""
+    body = body_of(ask(user("hi")), "chained")
+    body.append_turn(turn_of(CALL), [result("call_h")])
+    assert sent(body)["previous_response_id"] == "resp_1"
+    body = body_of(ask(user("hi")), "chained")
+    body.append_turn(turn_of(CALL, id=""), [result("call_h")])
+    assert "previous_response_id" not in sent(body)
+
+
+def test_a_text_becomes_an_item_when_items_follow() -> None:
+    """``input`` as a string is one user message."""
+    body = body_of({"model": "m", "input": "hi"})
+    body.append_turn(turn_of(CALL), [result("call_h")])
+    assert sent(body)["input"] == [user("hi"), CALL, RESULT]
+
+
+def test_a_conversation_gets_the_outputs_alone() -> None:
+    """The upstream appends each turn to it by itself."""
+    body = body_of(ask(user("hi"), conversation="conv_1"))
+    body.append_turn(turn_of(CALL, store=True), [result("call_h")])
+    assert sent(body) == {"model": "m", "conversation": "conv_1", "input": [RESULT]}
+
+
+def test_a_programs_call_wants_its_caller_back() -> None:
+    """A result of a call that a program made echoes who called."""
+    caller = {"type": "program", "caller_id": "cm_1"}
+    body = body_of(ask(user("hi")))
+    body.append_turn(turn_of({**CALL, "caller": caller}, store=True), [result("call_h")])
+    assert sent(body)["input"] == [{**RESULT, "caller": caller}]
+
+
+def test_a_call_id_that_comes_again_is_another_call() -> None:
+    """Kimi counts its calls from 0 in every turn: upstream they need ids of their own."""
+    body = body_of(ask(user("hi")))
+    for text in ("one", "two", "three"):
+        body.append_turn(turn_of(function_call("now:0", OURS)), [result("now:0", text)])
+    items = sent(body)["input"][1:]
+    calls, answers = items[::2], items[1::2]
+    assert calls[0]["call_id"] == "now:0"
+    assert len({call["call_id"] for call in calls}) == 3
+    assert [call["call_id"] for call in calls] == [answer["call_id"] for answer in answers]
+    assert [answer["output"] for answer in answers] == ["one", "two", "three"]
+
+
+# Forced tools and budgets.
+
+
+@pytest.mark.parametrize(
+    ("choice", "called", "relaxed"),
+    [
+        ("required", [OURS], "auto"),
+        ("required", [], "required"),
+        ("auto", [OURS], "auto"),
+        ({"type": "function", "name": OURS}, [OURS], "auto"),
+        ({"type": "function", "name": OURS}, ["other"], {"type": "function", "name": OURS}),
+        ({"type": "allowed_tools", "mode": "required", "tools": [1]}, [OURS],
+         {"type": "allowed_tools", "mode": "auto", "tools": [1]}),
+        ({"type": "allowed_tools", "mode": "required", "tools": [1]}, [],
+         {"type": "allowed_tools", "mode": "required", "tools": [1]}),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [1]}, [OURS],
+         {"type": "allowed_tools", "mode": "auto", "tools": [1]}),
+        ({"type": "mcp", "server_label": "x"}, [OURS], {"type": "mcp", "server_label": "x"}),
+    ],
+)  # fmt: skip
+def test_a_forced_choice_is_relaxed(choice: Any, called: list[str], relaxed: Any) -> None:
+    """Rule W9: once the forced call was made, the model may answer."""
+    body = body_of(ask(user("hi"), tool_choice=choice))
+    body.relax_tool_choice(called)
+    assert sent(body)["tool_choice"] == relaxed
+
+
+def test_tools_are_forbidden_on_the_last_turn() -> None:
+    """The budget is spent: an answer without calls is asked for."""
+    body = body_of(ask(user("hi"), tool_choice="required"))
+    body.forbid_tools()
+    assert sent(body)["tool_choice"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("bound", "used", "left"), [(100, 30, 70), (100, 95, 16), (100, 500, 16), (10, 5, 10), (100, 0, 100)]
+)
+def test_the_clients_bound_counts_over_the_run(bound: int, used: int, left: int) -> None:
+    """``max_output_tokens`` less what earlier turns wrote, and never less than can be said."""
+    body = body_of(ask(user("hi"), max_output_tokens=bound))
+    body.spend_tokens(used)
+    assert sent(body)["max_output_tokens"] == left
+
+
+def test_no_bound_is_made_up() -> None:
+    """Where the client set none there is none."""
+    body = body_of(ask(user("hi")))
+    body.spend_tokens(10)
+    body.append_turn(turn_of(CALL), [result("call_h")])
+    assert not {"max_output_tokens", "max_tool_calls"} & set(sent(body))
+
+
+def test_the_clients_bound_on_calls_counts_over_the_run() -> None:
+    """``max_tool_calls`` less our calls and the provider's own, at least the 1 that providers take."""
+    body = body_of(ask(user("hi"), max_tool_calls=5))
+    assert sent(body)["max_tool_calls"] == 5
+    search = {"id": "ws_1", "type": "web_search_call", "status": "completed"}
+    body.append_turn(turn_of(search, custom("c", "theirs", "x"), CALL), [result("call_h")])
+    assert sent(body)["max_tool_calls"] == 3
+    body.append_turn(turn_of(search, search, search, CALL), [result("call_h")])
+    assert sent(body)["max_tool_calls"] == 1
+
+
+# What was refused.
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("The encrypted content gAAA... could not be verified.", "invalid_encrypted_content"),
+        ("Item 'rs_1' of type 'reasoning' was provided without its required following item.", None),
+        ("Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.", None),
+        ("Item 'fc_1' of type 'function_call' was provided without its required 'reasoning' item.", None),
+        ("no", "invalid_encrypted_content"),
+    ],
+)
+def test_reasoning_that_was_refused_is_left_out_once(text: str, code: str | None) -> None:
+    """Stale blobs and items that lost their reasoning: once more without, and not again."""
+    body = body_of(ask(user("hi"), BLOB, CALL, RESULT))
+    assert body.recover(text, code) is True
+    bare = {key: value for key, value in CALL.items() if key != "id"}
+    assert sent(body)["input"] == [user("hi"), bare, RESULT]
+    assert body.recover(text, code) is False
+
+
+def test_reasoning_of_later_turns_is_left_out_too() -> None:
+    """A run's own reasoning is no better than the client's."""
+    body = body_of(ask(user("hi"), store=False))
+    body.append_turn(turn_of(BLOB, CALL), [result("call_h")])
+    assert body.recover("encrypted content", None) is True
+    assert [item.get("type") for item in sent(body)["input"]] == [
+        None,
+        "function_call",
+        "function_call_output",
+    ]
+
+
+def test_what_has_no_reasoning_is_not_asked_again() -> None:
+    """A request that would be the same is not repeated."""
+    assert body_of(ask(user("hi"))).recover("encrypted content", None) is False
+    assert body_of(ask(user("hi"), BLOB, message("a"))).recover("The model is overloaded.", None) is False
+
+
+def test_a_chain_that_was_refused_is_sent_whole() -> None:
+    """An upstream that does not know its own response after all: everything, from then on."""
+    body = body_of(ask(user("hi")))
+    body.append_turn(turn_of(CALL, store=True), [result("call_h")])
+    assert body.recover("Previous response not found", "previous_response_not_found") is True
+    assert sent(body)["input"] == [user("hi"), CALL, RESULT]
+    assert "previous_response_id" not in sent(body)
+    body.append_turn(turn_of(function_call("call_2", OURS), store=True), [result("call_2")])
+    assert len(sent(body)["input"]) == 5
+    assert body.recover("Previous response not found", "previous_response_not_found") is False
+
+
+def test_the_clients_own_chain_is_the_clients() -> None:
+    """An id that the client named and the upstream does not know is the client's error."""
+    body = body_of(ask(user("hi"), previous_response_id="resp_x"))
+    assert body.recover("Previous response not found", "previous_response_not_found") is False
+
+
+# A turn that waits for the client.
+
+THEIRS = function_call("call_1", "mine")
+HELD = [HeldTurn("call_h", None, result("call_h")), HeldTurn("call_1", "call_1", None)]
+
+
+def test_a_held_turn_takes_the_place_of_the_clients_version() -> None:
+    """The hidden items stand where the model made them; the client's output answers its call."""
+    held = body_of(ask(user("hi"))).suspend(turn_of(BLOB, CALL, THEIRS), HELD, keep)
+    body = body_of(ask(user("hi"), {**THEIRS, "id": None}, output("call_1", "theirs"), user("so?")))
+    assert body.restore(1, held) == 3
+    assert sent(body)["input"] == [
+        user("hi"), BLOB, CALL, THEIRS, RESULT, output("call_1", "theirs"), user("so?"),
+    ]  # fmt: skip
+
+
+def test_a_held_turn_has_the_hidden_turns_before_it() -> None:
+    """What ran before the turn that waits is part of the conversation."""
+    editor = body_of(ask(user("hi")))
+    editor.append_turn(turn_of(function_call("call_0", OURS)), [result("call_0", "first")])
+    held = editor.suspend(turn_of(THEIRS), [HeldTurn("call_1", "call_1", None)], keep)
+    body = body_of(ask(user("hi"), THEIRS, output("call_1", "theirs")))
+    body.restore(1, held)
+    assert sent(body)["input"] == [
+        user("hi"),
+        function_call("call_0", OURS),
+        output("call_0", "first"),
+        THEIRS,
+        output("call_1", "theirs"),
+    ]
+
+
+def test_two_held_turns_are_put_back() -> None:
+    """Places move by what was put in before them."""
+    editor = body_of(ask(user("hi")))
+    one = editor.suspend(turn_of(CALL, THEIRS), HELD, keep)
+    back = [user("hi"), THEIRS, output("call_1", "a"), function_call("call_2", "mine"), output("call_2", "b")]
+    two = editor.suspend(
+        turn_of(function_call("h2", OURS), function_call("call_2", "mine")),
+        [HeldTurn("h2", None, result("h2")), HeldTurn("call_2", "call_2", None)],
+        keep,
+    )
+    body = body_of(ask(*back))
+    moved = body.restore(1, one)
+    body.restore(3 + moved, two)
+    assert [item.get("call_id") for item in sent(body)["input"]] == [
+        None, "call_h", "call_1", "call_h", "call_1", "h2", "call_2", "h2", "call_2",
+    ]  # fmt: skip
+
+
+def test_a_conversation_keeps_the_turn_itself() -> None:
+    """Only our results wait, and come before the client's outputs."""
+    editor = body_of(ask(user("hi"), conversation={"id": "conv_1"}))
+    held = editor.suspend(turn_of(CALL, THEIRS), HELD, keep)
+    body = body_of(ask(output("call_1", "theirs"), conversation={"id": "conv_1"}))
+    body.restore(0, held)
+    assert sent(body)["input"] == [RESULT, output("call_1", "theirs")]
+
+
+def test_a_repeated_id_of_a_hidden_call_is_repaired_on_return() -> None:
+    """The client's call may go by an id that a hidden one had before it."""
+    editor = body_of(ask(user("hi")))
+    editor.append_turn(turn_of(function_call("f:0", OURS)), [result("f:0", "hidden")])
+    held = editor.suspend(turn_of(function_call("f:0", "mine")), [HeldTurn("f:0", "f:0", None)], keep)
+    body = body_of(ask(user("hi"), function_call("f:0", "mine"), output("f:0", "theirs")))
+    body.restore(1, held)
+    first, hidden, second, theirs = sent(body)["input"][1:]
+    assert first["call_id"] == hidden["call_id"] == "f:0"
+    assert second["call_id"] == theirs["call_id"] != "f:0"
+    assert theirs["output"] == "theirs"
+
+
+def test_private_arguments_are_not_held() -> None:
+    """Rule R3: what is written down has them masked."""
+    editor = body_of(ask(user("hi")))
+    editor.append_turn(turn_of(function_call("c0", OURS, '{"pin":"1234"}')), [result("c0")])
+    private = function_call("call_h", OURS, '{"pin":"5678"}')
+    mask = lambda name, arguments: '{"pin":"***"}'  # noqa: E731 (one line says it)
+    for held in (
+        editor.suspend(turn_of(private, THEIRS), HELD, mask),
+        editor.continuation(turn_of(private, THEIRS), HELD, mask),
+    ):
+        assert b"1234" not in held
+        assert b"5678" not in held
+    assert "1234" not in str(editor.records("run", mask))
+
+
+# Going on from a response of ours.
+
+
+def resumed(held: bytes, *items: Any, **more: Any) -> dict[str, Any]:
+    """The first upstream request of a request that goes on."""
+    body = body_of(ask(*items, previous_response_id="resp_ours", **more))
+    assert isinstance(body, ChainedEditor)
+    body.resume(held)
+    return sent(body)
+
+
+def test_a_chain_goes_on_from_its_end() -> None:
+    """Our id is the end of the upstream's chain."""
+    editor = body_of(ask(user("hi")))
+    editor.append_turn(turn_of(CALL, store=True), [result("call_h")])
+    held = editor.continuation(turn_of(message("noon"), id="resp_2", store=True), [], keep)
+    assert resumed(held, user("and now?")) == {
+        "model": "m", "input": [user("and now?")], "previous_response_id": "resp_2",
+    }  # fmt: skip
+
+
+def test_without_a_chain_all_items_go_on() -> None:
+    """The whole conversation stands in place of the id that the upstream does not know."""
+    editor = body_of({"model": "m", "input": "hi"})
+    editor.append_turn(turn_of(BLOB, CALL), [result("call_h")])
+    held = editor.continuation(turn_of(message("noon")), [], keep)
+    assert resumed(held, user("and now?")) == {
+        "model": "m", "input": [user("hi"), BLOB, CALL, RESULT, message("noon"), user("and now?")],
+    }  # fmt: skip
+
+
+def test_a_text_goes_on_too() -> None:
+    """``input`` as a string, behind the items of before."""
+    editor = body_of(ask(user("hi")))
+    held = editor.continuation(turn_of(message("noon")), [], keep)
+    body = body_of({"model": "m", "input": "so?", "previous_response_id": "resp_ours"})
+    body.resume(held)
+    assert sent(body)["input"] == [user("hi"), message("noon"), user("so?")]
+
+
+def test_results_that_waited_go_first() -> None:
+    """A mixed turn: our outputs, then the client's, in one request."""
+    for store in (True, None):
+        held = body_of(ask(user("hi"))).continuation(turn_of(CALL, THEIRS, store=store), HELD, keep)
+        request = resumed(held, output("call_1", "theirs"))
+        assert request["input"][-2:] == [RESULT, output("call_1", "theirs")]
+        assert request.get("previous_response_id") == ("resp_1" if store else None)
+
+
+def test_a_foreign_chain_before_ours_is_gone_on_with() -> None:
+    """What the client went on from stays below what the upstream did not keep."""
+    editor = body_of(ask(user("hi"), previous_response_id="resp_foreign"))
+    editor.append_turn(turn_of(CALL), [result("call_h")])
+    held = editor.continuation(turn_of(message("noon")), [], keep)
+    assert resumed(held, user("so?"))["previous_response_id"] == "resp_foreign"
+
+
+def test_calls_that_nobody_ran_are_answered() -> None:
+    """The budget ended the run: the next request must not leave a call of ours open."""
+    unanswered = [HeldTurn("call_h", None, None)]
+    for store in (True, None):
+        held = body_of(ask(user("hi"))).continuation(turn_of(CALL, store=store), unanswered, keep)
+        answer = resumed(held, user("so?"))["input"][-2]
+        assert (answer["type"], answer["call_id"]) == ("function_call_output", "call_h")
+        assert json.loads(answer["output"])["error_code"] == "budget_exhausted"
+    held = body_of(ask(user("hi"))).suspend(turn_of(CALL, THEIRS), [*unanswered, HELD[1]], keep)
+    assert b"budget_exhausted" in held
+
+
+def test_a_conversation_goes_on_by_itself() -> None:
+    """Nothing of it is kept but results that wait."""
+    editor = body_of(ask(user("hi"), conversation="conv_1"))
+    held = json.loads(editor.continuation(turn_of(CALL, THEIRS), HELD, keep))
+    assert [json.loads(item) for item in held["items"]] == [RESULT]
+
+
+def test_the_clients_own_input_is_what_it_asked() -> None:
+    """``input_items`` are the request's, as items."""
+    assert json.loads(body_of({"model": "m", "input": "hi"}).input_items()) == [user("hi")]
+
+
+# The record.
+
+
+def test_what_is_kept_of_the_hidden_turns() -> None:
+    """Rule R2: calls, results, text and what else the model said, in the terms that all wires share."""
+    editor = body_of(ask(user("hi")))
+    editor.append_turn(turn_of(BLOB, message("See:"), CALL), [result("call_h")])
+    editor.append_turn(turn_of(function_call("call_2", OURS)), [result("call_2", "two")])
+    rows = editor.records("run_1", keep)
+    assert [(row.turn, row.seq, row.role) for row in rows] == [
+        (1, 0, "assistant"), (1, 1, "assistant"), (1, 2, "assistant"), (1, 3, "tool"),
+        (2, 4, "assistant"), (2, 5, "tool"),
+    ]  # fmt: skip
+    assert json.loads(rows[0].content_json or "")["encrypted_content"] == "blob"
+    assert rows[1].content == "See:"
+    (call,) = json.loads(rows[2].tool_calls or "")
+    assert call == {
+        "id": "call_h",
+        "type": "function",
+        "function": {"name": OURS, "arguments": '{"zone":"UTC"}'},
+    }
+    assert (rows[3].tool_call_id, rows[3].content) == ("call_h", "noon")
+
+
+# Properties.
+
+ids = st.sampled_from(["a", "b", "c"])
+
+
+@given(st.lists(st.lists(ids, min_size=1, max_size=3, unique=True), max_size=5), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_every_call_has_one_output_however_ids_repeat(turns: list[list[str]], with_reasoning: bool) -> None:
+    """What goes upstream is well-formed: unique ids, one output for each call, behind it."""
+    body = body_of(ask(user("hi")))
+    for number, names in enumerate(turns):
+        items = [function_call(name, OURS, f'{{"n":{number}}}') for name in names]
+        before = [BLOB] if with_reasoning else []
+        body.append_turn(turn_of(*before, *items), [result(name, f"{number}{name}") for name in names])
+    open_calls: dict[str, dict[str, Any]] = {}
+    seen: set[str] = set()
+    for item in sent(body)["input"][1:]:
+        if item["type"] == "function_call":
+            assert item["call_id"] not in seen
+            seen.add(item["call_id"])
+            open_calls[item["call_id"]] = item
+        elif item["type"] == "function_call_output":
+            call = open_calls.pop(item["call_id"])
+            assert item["output"].startswith(str(json.loads(call["arguments"])["n"]))
+    assert not open_calls

@@ -1,0 +1,233 @@
+"""A Responses reply that is not streamed, and a stored one that is told again."""
+
+import json
+from typing import Any
+
+import pytest
+from responses_check import RESOURCE_FIELDS, check_response_stream
+from responses_rig import ASK, OURS, WIRE, hides, reader_of
+from responses_script import custom, function, function_call, message, reasoning, refusal, resource
+
+from proxy.events import ToolCall, ToolResult
+from proxy.wires.base import StreamWriter, Trace
+from proxy.wires.responses import error_event
+from proxy.wires.responses.items import own_item_id
+from proxy.wires.responses.retold import retell
+
+CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
+OK = ToolResult(
+    "call_h", True, "secret", redacted="12:00", arguments_redacted={"zone": "UTC"}, milliseconds=3
+)
+DECLARED = {"tools": [function("mine")]}
+
+
+def writer_of(trace: Trace = "silent", **ask: Any) -> StreamWriter:
+    """The writer of a request that is not streamed."""
+    asked = WIRE.parse({**ASK, "stream": False, **DECLARED, **ask})
+    return WIRE.writer(asked, is_hidden=hides("mine"), trace=trace, model="m", usage_was_added=False)
+
+
+def take(writer: StreamWriter, *items: dict[str, Any], **more: Any) -> bytes:
+    """Give the writer one turn."""
+    body = json.dumps(resource(items, **more), indent=1).encode()
+    assert writer.write(reader_of("mine").read_reply(body)) == b""
+    return body
+
+
+def run(
+    writer: StreamWriter, *last: dict[str, Any], reason: str | None = None, **more: Any
+) -> dict[str, Any]:
+    """One hidden turn, its call shown, and the last one."""
+    take(writer, reasoning("hm"), message("See:"), CALL, id="resp_1", created_at=7, usage=usage(1, 2))
+    assert writer.turn_ended("hidden") == b""
+    call = ToolCall("call_h", OURS, "{}", 0)
+    assert writer.tool_started(call, {}) == writer.tool_finished(call, OK) == writer.keep_alive() == b""
+    take(writer, *last, id="resp_2", usage=usage(3, 4), **more)
+    writer.turn_ended("final")
+    whole = json.loads(writer.finish(reason))
+    assert writer.result() == whole  # type: ignore[attr-defined]
+    return dict(whole)
+
+
+def usage(read: int, written: int) -> dict[str, Any]:
+    """A count of tokens."""
+    return {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
+
+
+def test_a_reply_without_our_calls_keeps_its_bytes() -> None:
+    """Rule W2: spacing, order and numbers as they came; the tools are the client's."""
+    writer = writer_of()
+    body = take(writer, message("hi"), function_call("c1", "mine"), tools=[], x=1.50)
+    wanted = json.dumps(DECLARED["tools"], separators=(",", ":")).encode()
+    assert writer.finish(None) == body.replace(b'"tools": []', b'"tools": ' + wanted)
+    assert not writer.composing
+    assert writer.client_ids() == {"c1": "c1"}
+    assert writer.result()["tools"] == DECLARED["tools"]  # type: ignore[attr-defined]
+
+
+def test_a_run_is_one_reply() -> None:
+    """The first turn's id and time, the sum of the usage, what was not hidden, every field."""
+    whole = run(writer_of(), message("Noon.", id="msg_2"))
+    assert (whole["id"], whole["created_at"], whole["status"]) == ("resp_1", 7, "completed")
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "message"]
+    assert whole["usage"]["total_tokens"] == 10
+    assert OURS not in json.dumps(whole)
+    for name, kinds in RESOURCE_FIELDS.items():
+        assert isinstance(whole[name], kinds), name
+    assert whole["tools"] == DECLARED["tools"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "kind"), [("events", "mcp_call"), ("reasoning", "reasoning"), ("status", "message")]
+)
+def test_a_call_is_shown(trace: Trace, kind: str) -> None:
+    """As an item between the turns, redacted."""
+    whole = run(writer_of(trace), message("Noon.", id="msg_2"))
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message", kind, "message"]
+    assert OURS in json.dumps(whole["output"][2])
+    assert "secret" not in json.dumps(whole)
+
+
+def test_json_output_is_one_text() -> None:
+    """Only the last turn's message, and no line of ours."""
+    form = {"format": {"type": "json_object"}}
+    whole = run(writer_of("status", text=form), message("{}", id="msg_2"))
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message"]
+    assert whole["output"][1]["id"] == "msg_2"
+
+
+def test_calls_of_both() -> None:
+    """The client gets its own call alone."""
+    writer = writer_of()
+    take(writer, CALL, function_call("c1", "mine"))
+    writer.turn_ended("suspended")
+    whole = json.loads(writer.finish("tool_calls"))
+    assert [item["name"] for item in whole["output"]] == ["mine"]
+    assert writer.client_ids() == {"c1": "c1"}
+
+
+def test_how_a_run_ended() -> None:
+    """An incomplete last turn is told as that; one that the run ended is complete."""
+    details = {"reason": "max_output_tokens"}
+    half = {"status": "incomplete", "incomplete_details": details}
+    whole = run(writer_of(), message("No", id="msg_2"), reason="length", **half)
+    assert (whole["status"], whole["incomplete_details"], whole["completed_at"]) == (
+        "incomplete",
+        details,
+        None,
+    )
+    assert run(writer_of(), message("a", id="msg_2"), reason="stop", **half)["status"] == "completed"
+    assert run(writer_of(), message("a", id="msg_2"), status="in_progress")["status"] == "completed"
+
+
+def test_a_note_is_a_message() -> None:
+    """A word of our own is an item, but never beside JSON."""
+    writer = writer_of()
+    take(writer, CALL)
+    writer.note("[Spent.]")
+    assert json.loads(writer.finish("stop"))["output"][0]["content"][0]["text"] == "[Spent.]"
+    writer = writer_of(text={"format": {"type": "json_object"}})
+    take(writer, CALL)
+    writer.note("[Spent.]")
+    assert json.loads(writer.finish("stop"))["output"] == []
+
+
+def test_a_reply_that_fails() -> None:
+    """An error in OpenAI's shape."""
+    assert json.loads(writer_of().fail("m", type="t", code="c")) == {
+        "error": {"message": "m", "type": "t", "param": None, "code": "c"}
+    }
+
+
+def test_a_reply_without_an_id_gets_one() -> None:
+    """A client keys by it."""
+    assert run(writer_of(), message("a"))["id"] == "resp_1"
+    writer = writer_of()
+    take(writer, CALL, id=None)
+    assert json.loads(writer.finish("stop"))["id"].startswith("resp_")
+
+
+# Told again.
+
+ITEMS = [
+    reasoning("hm", id="rs_1"),
+    {**reasoning("x", id="rs_2"), "content": [{"type": "reasoning_text", "text": "raw"}]},
+    message("Noon.", id="msg_1"),
+    refusal("No.", id="msg_2"),
+    function_call("c1", "mine", '{"a":1}'),
+    custom("c2", "write", "text"),
+    {
+        "id": own_item_id("mcp"),
+        "type": "mcp_call",
+        "server_label": "toolrelay",
+        "name": OURS,
+        "arguments": "{}",
+        "output": "x",
+        "error": None,
+        "status": "completed",
+        "approval_request_id": None,
+    },
+    {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {}},
+]
+
+
+def stored(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A resource as it is kept: whole."""
+    return {**run(writer_of(), message("a", id="msg_a")), "output": list(items), **more}
+
+
+def test_a_response_told_again_keeps_the_rules() -> None:
+    """The events that a provider would send for these items, numbered from 0."""
+    response = stored(*ITEMS)
+    read = check_response_stream(retell(response))
+    assert read.response == response
+    assert read.text == "Noon."
+    assert read.events[0]["response"]["status"] == "in_progress"
+    assert read.events[0]["response"]["output"] == []
+    assert read.events[0]["response"]["usage"] is None
+    for wanted in (
+        "refusal.delta",
+        "reasoning_summary_part.done",
+        "mcp_call.completed",
+        "custom_tool_call_input.done",
+    ):
+        assert f"response.{wanted}" in read.kinds
+
+
+def test_annotations_are_told_again() -> None:
+    """Each in an event of its own, between text and end."""
+    part = {
+        "type": "output_text",
+        "text": "See.",
+        "annotations": [{"type": "url_citation"}],
+        "logprobs": [{}],
+    }
+    read = check_response_stream(retell(stored({**message("x"), "content": [part]})))
+    (one,) = [e for e in read.events if e["type"] == "response.output_text.annotation.added"]
+    assert (one["annotation_index"], one["annotation"]) == (0, {"type": "url_citation"})
+
+
+def test_a_call_that_failed_is_told_again_as_that() -> None:
+    """And a response that ended otherwise ends otherwise."""
+    failed = {**ITEMS[6], "status": "failed"}
+    read = check_response_stream(retell(stored(failed, status="incomplete")))
+    assert "response.mcp_call.failed" in read.kinds
+    assert read.response["status"] == "incomplete"
+
+
+@pytest.mark.parametrize("after", [-1, 0, 3, 7, 1000])
+def test_a_client_goes_on_where_it_was(after: int) -> None:
+    """``starting_after`` leaves out what it has seen, by number; the end mark always comes."""
+    response = stored(*ITEMS)
+    whole, rest = retell(response).split(b"\n\n"), retell(response, after).split(b"\n\n")
+    assert rest == whole[max(0, min(after + 1, len(whole) - 2)) :]
+
+
+def test_an_error_event_is_nested() -> None:
+    """As OpenAI's wire has it, so that every SDK raises it."""
+    event, data, *_ = error_event("m", type="t", code="c").split(b"\n")
+    assert event == b"event: error"
+    assert json.loads(data[6:]) == {
+        "type": "error", "error": {"type": "t", "code": "c", "message": "m", "param": None}
+    }  # fmt: skip
+    assert WIRE.error_event("m", type="t", code="c") == error_event("m", type="t", code="c")
