@@ -1,6 +1,7 @@
 """Turns that call the server's tools and the client's: what is handed over, held, and put back."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +152,15 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
     for caller, restored in (("bob", 0), ("alice", 1), ("alice", 1)):
         editor = wire.editor(json.dumps(payload).encode(), asked)
         assert await history.restore(asked, editor, caller) == restored
+    # Even a row under the right key is looked at before it is used.
+    (returned,) = asked.returned_calls()
+    held = await store.find_suspended(
+        asked.conversation_key("alice", returned.call_ids, upto=returned.position)
+    )
+    assert held is not None
+    store.put_suspended(replace(held, caller="mallory", created_at=held.created_at + 1))
+    editor = wire.editor(json.dumps(payload).encode(), asked)
+    assert await history.restore(asked, editor, "alice") == 0
     await store.aclose()
 
 
