@@ -22,6 +22,10 @@ __all__ = ["ModelTurns", "ToolMemory", "TurnRejected"]
 
 _MAX_ERROR_BYTES = 1024 * 1024
 _MAX_WAIT_S = 5.0
+_AFTER_REASON_S = 5.0
+"""For the usage and the end mark that come after a finish reason."""
+_AFTER_HIDDEN_END_S = 0.05
+"""For the end of the HTTP message, so that its connection can be used for the next turn."""
 _REFUSALS = (400, 404, 422)
 _NO_TOOLS = re.compile(
     r"(does not|doesn't|not|no|cannot|can't|without|support\w*)[^.]{0,60}"
@@ -213,7 +217,7 @@ class ModelTurns:
     async def _read_stream(self, state: State, reader: TurnReader, response: UpstreamResponse) -> None:
         """Read one turn's stream to its end; send what the writer lets through, when it comes."""
         run, writer = state.run, state.writer
-        ended = False
+        ended = waited = False
         try:
             async with asyncio.timeout(None) as patience:
                 async for chunk in response.chunks():
@@ -223,13 +227,16 @@ class ModelTurns:
                         ended = ended or frame.is_end_mark
                         out.append(writer.write(frame))
                     await state.send(b"".join(out))
-                    if ended:
-                        if writer.composing:
-                            # Nothing more is needed, and some upstreams never close.
-                            break
-                        if patience.when() is None:
-                            patience.reschedule(asyncio.get_running_loop().time() + AFTER_END_S)
-        except (TimeoutError, UpstreamError):
+                    over = ended or (writer.composing and run.turn.reason is not None)
+                    if over and (patience.when() is None or not waited):
+                        # Some upstreams never close, and some never send an end mark.
+                        waited = ended
+                        wait_s = _patience_s(ended, writer.composing)
+                        patience.reschedule(asyncio.get_running_loop().time() + wait_s)
+        except TimeoutError:
+            if not ended and run.turn.reason is None:
+                raise
+        except UpstreamError:
             if not ended:
                 raise
         for frame in reader.close():
@@ -238,6 +245,13 @@ class ModelTurns:
             await state.send(writer.write(frame))
         if ended:
             run.saw_end_mark()
+
+
+def _patience_s(ended: bool, composing: bool) -> float:
+    """How long a turn that has said its last word may stay open."""
+    if not ended:
+        return _AFTER_REASON_S
+    return _AFTER_HIDDEN_END_S if composing else AFTER_END_S
 
 
 class _Reread:

@@ -669,3 +669,25 @@ async def test_the_clients_own_tools_stay_when_ours_are_withdrawn() -> None:
     _, requests = await one_loop(NO_TOOLS, NO_TOOLS, ask=ask)
     assert len(requests) == 2
     assert json.loads(requests[1].body) == ask
+
+
+async def test_a_hidden_turn_needs_no_end_after_its_finish_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upstream that says why it stopped and then neither marks nor closes is not waited for long."""
+    monkeypatch.setattr("proxy.relay.model_turn._AFTER_REASON_S", 0.05)
+    spoken = (role(), call("call_s", TIME, '{"timezone":"UTC"}'), finish("tool_calls"))
+    open_ended = [
+        head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"),
+        *map(chunk, spoken),
+        HANG,
+    ]
+    answer, requests = await one_loop(open_ended, ANSWER)
+    assert text_of(payloads_of(answer.body)) == "It is noon."
+    assert len(requests) == 2
+
+
+async def test_the_next_turn_uses_the_connection_of_the_last() -> None:
+    """A turn whose message ends with its end mark leaves its connection to the next turn."""
+    async with looping(called(("call_s", TIME, '{"timezone":"UTC"}')), ANSWER) as (proxy, upstream):
+        await proxy.ask(ASK)
+        assert len(upstream.requests) == 2
+        assert upstream.connections == 1
