@@ -44,10 +44,10 @@ class Journal:
         )
 
     def ended(self, job: Job, state: State, status: RunStatus, error: str | None, mask: Mask) -> None:
-        """Close the run.  Its messages are kept only where tools took part: they are what nobody
-        else remembers (rules R2 and R3)."""
+        """Close the run.  Its messages are kept only where tools took part, since they are what nobody
+        else remembers, and where the client lets them be kept (rules R2 and R3)."""
         record = self._run(job, state, status, error)
-        if state.run.turns_hidden:
+        if state.run.turns_hidden and job.request.keeps:
             rows = list(job.editor.records(job.run_id, mask))
             if state.reader is not None and (text := state.reader.text):
                 rows.append(

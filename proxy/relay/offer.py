@@ -110,7 +110,7 @@ def decide(
     client_names = frozenset(request.declared) - frozenset(replaced)
     obstacle = _obstacle(request, client_names, upstream_takes_tools)
     if obstacle is not None:
-        if by_name and request.background:
+        if (by_name or wanted) and request.background:
             raise RequestError(
                 400,
                 "Server tools do not run in the background yet. Leave background out, or the tools.",

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from proxy.errors import UpstreamError
 from proxy.relay.base import RunSettings, no_events
+from proxy.relay.forgetting import Forgetting
 from proxy.relay.history import History
 from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import OfferRules
@@ -42,6 +43,7 @@ from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire, error_event
 from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.retold import retell
 
 __all__ = ["SERVICES", "Overrides", "Services", "create_app", "create_services"]
@@ -169,9 +171,10 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         memory=memory,
         watch=given.on_run_event or no_events,
     )
+    router = Router([_served(services, name) for name in config.upstreams])
     gate = Gate(services.limiter, ConcurrentStreams(config.limits.concurrent_streams))
     api = Api(
-        router=Router([_served(services, name) for name in config.upstreams]),
+        router=router,
         wires=services.wires,
         error_events=_error_events(),
         orchestrator=orchestrator,
@@ -179,7 +182,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         registry=services.registry,
         policy=services.policy,
         store=services.store,
-        responses=StoredResponses(services.store, retell),
+        responses=StoredResponses(services.store, retell, Forgetting(services.store, router, upstream_ids)),
         memory=memory,
         gate=gate,
         settings=ApiSettings(

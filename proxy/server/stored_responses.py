@@ -4,7 +4,7 @@ An upstream knows only the turns of such a response, one by one and under other 
 is not ours goes to the upstream as it came.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -15,10 +15,13 @@ from proxy.errors import RequestError
 from proxy.records import ResponseRecord
 from proxy.store.base import Store
 
-__all__ = ["Retell", "StoredResponses", "response_path"]
+__all__ = ["Forget", "Retell", "StoredResponses", "response_path"]
 
 Retell = Callable[[Mapping[str, Any], int | None], bytes]
 """(response, starting_after) → the response's event stream from there on."""
+
+Forget = Callable[[ResponseRecord], Awaitable[None]]
+"""Deletes what a response left with the upstream."""
 
 _MOST = 100
 _DEFAULT = 20
@@ -35,9 +38,10 @@ def response_path(below: str) -> tuple[str, str] | None:
 class StoredResponses:
     """Our own responses, over HTTP.  ``retell`` makes a stream of a response that is over."""
 
-    def __init__(self, store: Store, retell: Retell) -> None:
+    def __init__(self, store: Store, retell: Retell, forget: Forget) -> None:
         self._store = store
         self._retell = retell
+        self._forget = forget
 
     async def answer(
         self, method: str, response_id: str, rest: str, query: str, caller: str
@@ -57,6 +61,7 @@ class StoredResponses:
             raise RequestError(400, "Only background responses can be cancelled.", param="response_id")
         if method == "DELETE":
             await self._store.delete_response(response_id, caller)
+            await self._forget(record)
             return _json({"id": response_id, "object": "response", "deleted": True})
         return self._retrieved(record, _query(query))
 

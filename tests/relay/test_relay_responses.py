@@ -126,9 +126,15 @@ async def test_a_server_tool(streaming: bool, kept: bool) -> None:
     think = reasoning("hm", encrypted_content="blob")
     usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8}
     ask = {
-        **ASK, "stream": streaming, "instructions": "Be brief.", "temperature": 0.2, "tool_choice": "required",
-        "max_output_tokens": 100, "max_tool_calls": 4, **({} if kept else {"store": False}),
-    }  # fmt: skip
+        **ASK,
+        "stream": streaming,
+        "instructions": "Be brief.",
+        "temperature": 0.2,
+        "tool_choice": "required",
+        "max_output_tokens": 100,
+        "max_tool_calls": 4,
+        **({} if kept else {"store": False}),
+    }
     async with client_of(
         said(streaming, think, NOW, usage=usage, **more),
         said(streaming, NOON, id="resp_2", usage=usage, **more),
@@ -204,13 +210,14 @@ async def test_a_model_that_never_stops_calling() -> None:
     """Rule T7: after the last turn there is a note, and the conversation can be gone on with."""
     always = stream(NOW, store=True)
     async with client_of(always, always, stream(NOON, id="resp_9"), tools={"max_turns": 1}) as client:
-        read = await client.said(ASK)
+        read = await client.said(ASK, hidden=(TIME, "call_s"))
         assert "budget" in read.text
         again = await client.ask({**ASK, "input": "so?", "previous_response_id": read.id})
         assert again.status == 200
         request = client.asked(3)
         assert request["previous_response_id"] == "resp_1"
         assert [item.get("call_id") for item in request["input"]] == ["call_s", None]
+        assert json.loads(request["input"][0]["output"])["error_code"] == "budget_exhausted"
 
 
 async def test_tools_that_are_not_called_change_nothing() -> None:
@@ -287,13 +294,13 @@ def _compact(value: Any) -> bytes:
 
 
 @both_ways
-@kept_or_not
-@pytest.mark.parametrize("way", ["by id", "with ids", "without ids"])
+@pytest.mark.parametrize(
+    ("kept", "way"),
+    [(True, "by id"), *((kept, way) for kept in (True, False) for way in ("with ids", "without ids"))],
+)
 @pytest.mark.parametrize("order", [(NOW, MINE), (MINE, NOW)], ids=["server first", "client first"])
 async def test_calls_of_both_there_and_back(streaming: bool, kept: bool, way: str, order: Any) -> None:
     """Rules W5, W8: the client sees its own call alone; on its return the model gets every result."""
-    if way == "by id" and not kept:
-        pytest.skip("what is not stored has no id to go on from")
     think = reasoning("hm", encrypted_content="blob")
     ask = {**MIXED, "stream": streaming, **({} if kept else {"store": False})}
     more = {"store": kept}
@@ -432,7 +439,7 @@ async def test_going_on_from_a_response_of_ours(kept: bool | None) -> None:
         request = client.asked(3)
         if kept:
             assert request["previous_response_id"] == "resp_2"
-            assert request["input"] == [user("so?")]
+            assert request["input"] == "so?"
         else:
             assert "previous_response_id" not in request
             well_formed(request["input"])
@@ -455,7 +462,7 @@ async def test_going_on_from_a_response_of_ours(kept: bool | None) -> None:
 
 async def test_a_foreign_id_is_the_upstreams() -> None:
     """An id that is not ours goes up as it came, and a refusal comes down as it came."""
-    body = b'{"error":{"message":"Previous response with id \'resp_x\' not found.","type":"invalid_request_error",'
+    body = b'{"error":{"message":"Previous response with id \'resp_x\' not found.","type":"x",'
     body += b'"param":"previous_response_id","code":"previous_response_not_found"}}'
     async with client_of(whole(body, status="400 Bad Request")) as client:
         answer = await client.ask({**ASK, "previous_response_id": "resp_x"})
@@ -597,20 +604,24 @@ async def test_what_is_not_stored_leaves_nothing(tmp_path: Path) -> None:
     config = {"store": {"url": f"sqlite:///{file}"}}
     ask = {**MIXED, "store": False, "input": "SECRET-QUESTION"}
     async with client_of(
-        stream(function_call("call_e", ECHO, '{"text":"SECRET-ARG"}')), stream(message("SECRET-ANSWER"), id="resp_2"),
-        stream(NOW, MINE, id="resp_3"), stream(NOON, id="resp_4"), **config,
+        stream(function_call("call_e", ECHO, '{"text":"SECRET-ARG"}')),
+        stream(message("SECRET-ANSWER"), id="resp_2"),
+        stream(NOW, MINE, id="resp_3"), whole(b"{}", status="404 Not Found"), **config,
     ) as client:  # fmt: skip
         read = await client.said(ask, hidden=(ECHO,))
-        assert (await client.get(read.id)).status != 200 or client.upstream.requests[-1].method == "GET"
         await client.said(ask)
+        assert (await client.get(read.id)).status == 404
+        assert client.upstream.requests[-1].target == f"{PATH}/{read.id}"
     with sqlite3.connect(file) as db:
         counts = {
-            table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 (our own names)
+            table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             for table in ("messages", "suspended_turns", "responses", "tool_invocations")
         }
     db.close()
     assert counts == {"messages": 0, "suspended_turns": 0, "responses": 0, "tool_invocations": 2}
-    raw = b"".join(part.read_bytes() for part in tmp_path.iterdir())
+    files = [part for part in tmp_path.iterdir() if part.is_file()]  # noqa: ASYNC240 (nothing else runs)
+    assert file in files
+    raw = b"".join(part.read_bytes() for part in files)
     for word in (b"SECRET-QUESTION", b"SECRET-ANSWER", b"hidden-output"):
         assert word not in raw
 
@@ -675,10 +686,10 @@ async def test_stale_reasoning_is_left_out_once() -> None:
     """Encrypted content that the upstream cannot read: once more without, on a first turn and a later one."""
     stale = refusal_of("The encrypted content could not be verified.", "invalid_encrypted_content")
     ask = {**ASK, "store": False, "input": [user("a"), THINK, message("b"), user("c")]}
-    async with client_of(stale, stream(THINK, NOW), stale, stream(NOON, id="resp_2")) as client:
+    async with client_of(stale, stream(THINK, NOW), stream(NOON, id="resp_2")) as client:
         assert (await client.said(ask)).text == "It is noon."
         assert client.asked(2)["input"] == [user("a"), message("b"), user("c")]
-        assert len(client.upstream.requests) == 3 or client.asked(4)["store"] is False
+        assert "reasoning" not in str(client.asked(3)["input"])
     async with client_of(stream(THINK, NOW), stale, stream(NOON, id="resp_2")) as client:
         assert (await client.said({**ASK, "store": False})).text == "It is noon."
         assert [item.get("type") for item in client.asked(3)["input"]] == [
@@ -812,7 +823,7 @@ async def test_a_first_turn_breaks(allow: tuple[str, ...], end: list[Step]) -> N
         if allow:
             read = check_response_stream(answer.body)
             assert read.response["output"][0]["status"] == "incomplete"
-            assert read.response["output"][0]["content"][0]["text"] == "It "
+            assert read.response["output"][0]["content"][0]["text"] == "It is "
 
 
 async def test_a_call_that_was_cut_off_is_not_run(watch: Watch) -> None:
@@ -870,7 +881,8 @@ async def test_a_client_that_leaves(watch: Watch) -> None:
 
 async def test_what_the_upstream_is_asked_is_the_clients_own(watch: Watch) -> None:
     """Headers, query and the bytes of the client's items are the same on every turn."""
-    raw = b'{"model":"m","stream":true,"input":[{"role":"user","content":"a\\u00e9","x":1.0}],"seed":12345678901234567890}'
+    raw = b'{"model":"m","stream":true,"input":[{"role":"user","content":"a\\u00e9","x":1.0}],'
+    raw += b'"seed":12345678901234567890}'
     async with client_of(stream(NOW), stream(NOON, id="resp_2")) as client:
         answer = await client.proxy.ask(raw, {"x-own": "1"}, path=f"{PATH}?a=b")
         check_response_stream(answer.body, hidden=HIDDEN)

@@ -6,6 +6,7 @@ everything again, reasoning and all, item by item as it came.  With a ``conversa
 appends to it by itself and wants only the outputs (wire notes, sections C.5 and G.2).
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,9 @@ from proxy.wires.rawjson import elements, join_array, join_object, members
 from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
 from proxy.wires.responses.request import ResponsesRequest
 
-__all__ = ["ResponsesBody"]
+__all__ = ["ResponsesBody", "upstream_ids"]
 
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _LEAST_TOKENS = 16
 _OURS = SERVER_LABEL.encode()
 _REASONING_REFUSED = ("encrypted_content", "encrypted content", "without its required")
@@ -49,6 +51,7 @@ class ResponsesBody:
         self._without_reasoning = False
         self._repair = False
         self._calls_made = 0
+        self._kept_upstream: list[str] = []
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         ours = {definition.name: _definition(definition) for definition in replaced}
@@ -101,8 +104,10 @@ class ResponsesBody:
             items = pending
         else:
             items = [*self._input, *self._added, *self._turn_items(turn), *pending]
+        self._note_kept(turn)
         return orjson.dumps(
             {
+                "upstream_ids": self._kept_upstream,
                 "upstream_id": turn["id"] if chained else "",
                 "previous_response_id": orjson.loads(self._members.get("previous_response_id", b"null")),
                 "items": [_masked(item, mask).decode() for item in items],
@@ -140,6 +145,7 @@ class ResponsesBody:
         turn = orjson.loads(message)
         self._chained = self._can_chain(turn)
         self._last_id = turn["id"]
+        self._note_kept(turn)
         self._callers = {
             item["call_id"]: item["caller"]
             for item in turn["output"]
@@ -148,6 +154,11 @@ class ResponsesBody:
         self._outputs = [self._with_caller(result) for result in results]
         self._calls_made += len(results) + sum(map(_is_provider_run, turn["output"]))
         self._added += [*self._turn_items(turn), *self._outputs]
+
+    def _note_kept(self, turn: Mapping[str, Any]) -> None:
+        """Remember a response that the upstream says it keeps, so that it can be deleted."""
+        if turn["store"] is True and _ID.fullmatch(turn["id"]):
+            self._kept_upstream.append(turn["id"])
 
     def _can_chain(self, turn: Mapping[str, Any]) -> bool:
         """Whether the upstream kept the turn, as far as it says."""
@@ -258,6 +269,12 @@ class ResponsesBody:
             answered = is_output
             rows.append(_record(run_id, turn, seq, item))
         return rows
+
+
+def upstream_ids(continuation: bytes) -> list[str]:
+    """The responses that the upstream keeps of a run; ``continuation`` is what the run ended with."""
+    held = orjson.loads(continuation)
+    return list(held.get("upstream_ids") or ())
 
 
 def _output(call_id: str, content: str) -> bytes:

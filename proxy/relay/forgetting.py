@@ -1,0 +1,60 @@
+"""What a deleted response leaves with the upstream, deleted too.
+
+A run of several turns is several responses upstream, and the first of them goes by the very id that
+the client has: left there, it would come back as it was before anything was hidden.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from proxy.errors import UpstreamError
+from proxy.records import ResponseRecord
+from proxy.relay.routing import Router, Served
+from proxy.store.base import Store
+from proxy.upstreams.base import UpstreamRequest
+
+__all__ = ["Forgetting"]
+
+_PATIENCE_S = 10.0
+_MOST = 64
+
+
+class Forgetting:
+    """``upstream_ids`` reads from a continuation which responses the upstream was seen to keep."""
+
+    def __init__(self, store: Store, router: Router, upstream_ids: Callable[[bytes], Sequence[str]]) -> None:
+        self._store = store
+        self._router = router
+        self._upstream_ids = upstream_ids
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
+
+    async def __call__(self, record: ResponseRecord) -> None:
+        """Delete what hangs on ``record`` upstream.  What fails is logged: ours is gone all the same."""
+        ids = self._upstream_ids(record.continuation)[:_MOST]
+        if not ids:
+            return
+        served = await self._served(record.run_id)
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                deleted = await asyncio.gather(*(self._delete(served, upstream_id) for upstream_id in ids))
+        except TimeoutError:
+            deleted = [False]
+        if not all(deleted):
+            self._log.warning("responses_left_upstream", run_id=record.run_id, responses=deleted.count(False))
+
+    async def _served(self, run_id: str) -> Served:
+        """Who served the run; the default where that is not on record any more."""
+        detail = await self._store.get_run(run_id)
+        name = detail.run.upstream if detail is not None else ""
+        return next((s for s in self._router.served if s.upstream.name == name), self._router.default)
+
+    @staticmethod
+    async def _delete(served: Served, upstream_id: str) -> bool:
+        try:
+            response = await served.upstream.open(UpstreamRequest("DELETE", f"/responses/{upstream_id}"))
+        except UpstreamError:
+            return False
+        await response.aclose()
+        return response.status < 300 or response.status == 404
