@@ -62,7 +62,7 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
     """The demo's configuration; neither file nor environment has a say in it."""
     return Config(
         server=ServerConfig(port=port, drain_s=5),
-        upstreams={"demo": UpstreamConfig(base_url=f"replay:{fixtures}", api_key=None, wires=("chat",))},
+        upstreams={"demo": UpstreamConfig(base_url=f"replay:{fixtures}", api_key=None)},
         policy=PolicyConfig(allow=TOOLS),
         store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}"),
         log=LogConfig(level="warning"),
