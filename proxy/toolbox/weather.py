@@ -10,10 +10,10 @@ from datetime import date
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
-from yarl import URL
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from proxy.errors import ToolFailure
+from proxy.toolbox.services import checked, host_of
 from proxy.tools.capabilities import HttpClient
 from proxy.tools.function import tool
 from proxy.tools.spec import Redaction
@@ -24,7 +24,7 @@ GEOCODING_URL = "https://geocoding-api.open-meteo.com/v1/search"
 FORECAST_URL = "https://api.open-meteo.com/v1/forecast"
 
 _MAX_DAYS = 16
-_NOT_UNDERSTOOD = "the weather service answered in a form that is not understood"
+_SERVICE = "the weather service"
 
 WEATHER_WORDS: Mapping[int, str] = MappingProxyType(
     {
@@ -62,7 +62,6 @@ WEATHER_WORDS: Mapping[int, str] = MappingProxyType(
 
 
 _T = TypeVar("_T")
-_Model = TypeVar("_Model", bound=BaseModel)
 _Days = Annotated[list[_T], Field(max_length=_MAX_DAYS)]
 _Code = Annotated[int, Field(ge=0, le=99)]
 _Temperature = Annotated[FiniteFloat, Field(ge=-240, le=212)]  # Of either unit.
@@ -144,7 +143,7 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
         redaction=Redaction(
             output=("location", "temperature_c", "temperature_f", "conditions", "forecast", "found")
         ),
-        hosts=(_host(geocoding_url), _host(forecast_url)),
+        hosts=(host_of(geocoding_url), host_of(forecast_url)),
     )
     async def get_weather(
         http: HttpClient,
@@ -171,7 +170,7 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
                 "message": "no place of this name is known; try the name of a larger city",
             }
         query = _query(place, days, units)
-        forecast = _checked(_Forecast, await http.get_json(forecast_url, query))
+        forecast = checked(_Forecast, await http.get_json(forecast_url, query), _SERVICE)
         unit = "c" if units == "metric" else "f"
         result = {
             "location": place.name,
@@ -180,7 +179,7 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
         }
         if days:
             if forecast.daily is None:
-                raise ToolFailure(_NOT_UNDERSTOOD)
+                raise ToolFailure(f"{_SERVICE} answered in a form that is not understood")
             result["forecast"] = forecast.daily.days(unit)
         return result
 
@@ -193,7 +192,7 @@ async def _find(http: HttpClient, geocoding_url: str, location: str) -> _Place |
     if not 0 < len(name) <= 200:
         raise ToolFailure("give the name of a city", code="invalid_arguments")
     query: dict[str, str | int | float] = {"name": name, "count": 1, "language": "en", "format": "json"}
-    places = _checked(_Places, await http.get_json(geocoding_url, query)).results
+    places = checked(_Places, await http.get_json(geocoding_url, query), _SERVICE).results
     return places[0] if places else None
 
 
@@ -216,18 +215,3 @@ def _query(place: _Place, days: int, units: str) -> dict[str, str | int | float]
 def _words(code: int | None) -> str:
     """A weather code in words."""
     return WEATHER_WORDS.get(-1 if code is None else code, "unknown conditions")
-
-
-def _checked(model: type[_Model], body: Any) -> _Model:
-    """An answer from outside as its model, or a failure that quotes none of it."""
-    try:
-        return model.model_validate(body)
-    except ValidationError:
-        raise ToolFailure(_NOT_UNDERSTOOD) from None
-
-
-def _host(url: str) -> str:
-    """The entry of a tool's host list that fits a URL."""
-    parsed = URL(url)
-    host = parsed.host or ""
-    return host if parsed.is_default_port() else f"{host}:{parsed.port}"
