@@ -496,7 +496,7 @@ async def test_get_text_takes_text_only(serve, pool):
 
 
 async def test_get_text_may_be_led_to_another_allowed_host(serve, pool):
-    """A page's redirect is followed to another host of the tool's, to no other, and never with credentials."""
+    """A page's redirect is followed to another of the tool's hosts, to no other, never with credentials."""
 
     async def there(request: web.Request) -> web.Response:
         return web.Response(text="here")
