@@ -33,7 +33,7 @@ _SERVICE = "the flight service"
 _CACHE_S = 1800.0
 _MAX_OFFERS = 50
 _LEAST_WAIT_MS, _MOST_WAIT_MS = 2000, 60000
-_OVERHEAD_S = 3.0
+_AIRLINES_SHARE = 0.6
 _FIRST_ZONE = timezone(timedelta(hours=-12))
 """Where a day ends last: what is past there is past everywhere."""
 
@@ -157,7 +157,7 @@ def flights_provider(
     """The provider ``flights``.  It needs a clock and the connection ``duffel``.
 
     ``base_url`` is where Duffel's API answers.  ``timeout_s`` is how long a call may take; airlines
-    that need longer than that, less what the way there takes, are left out of an answer.
+    that need more than 0.6 of it are left out of an answer, so that the others' arrives.
     """
     return FunctionProvider("flights", [_search_tool(base_url, timeout_s)], capabilities)
 
@@ -165,7 +165,7 @@ def flights_provider(
 def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
     """The tool for one address."""
     url = f"{base_url.rstrip('/')}/air/offer_requests"
-    wait_ms = int(min(max((timeout_s - _OVERHEAD_S) * 1000, _LEAST_WAIT_MS), _MOST_WAIT_MS))
+    wait_ms = int(min(max(_AIRLINES_SHARE * timeout_s * 1000, _LEAST_WAIT_MS), _MOST_WAIT_MS))
 
     @tool(
         name="search_flights",
