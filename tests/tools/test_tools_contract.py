@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from proxy.errors import ConfigError, ToolFailure
-from proxy.tools import CallContext, HttpFailure, IdempotencyKey, Redaction, tool
+from proxy.tools import HttpFailure, IdempotencyKey, Redaction, tool
 from proxy.tools.capabilities import Capabilities
 from proxy.tools.function import FunctionProvider
 from proxy.tools.ledger import RunContext, RunLedger
@@ -21,7 +21,6 @@ from proxy.tools.paging import ResultShelf
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
 from proxy.tools.results import Image, ResourceLink, RichResult
-from proxy.tools.runner import Runner
 
 READ = {"effect": "read_only", "redaction": Redaction(output=("*",))}
 EFFECT = {"effect": "state_change", "redaction": Redaction(output=("*",))}
@@ -352,82 +351,6 @@ async def test_policy_reads_safety(pattern, outcome):
 
 
 # --- pages --------------------------------------------------------------------------------------
-
-
-def make_pager(shelf: ResultShelf) -> Any:
-    """A reader of pages as a tool of the provider core."""
-
-    @tool(effect="read_only", redaction=Redaction(), name="read_result")
-    async def read_result(handle: str, call: CallContext, offset: int = 0) -> str:
-        """Read on."""
-        found = shelf.read(call.caller, handle, offset, call.max_result_bytes)
-        if found is None:
-            raise ToolFailure("unknown")
-        return found.text
-
-    return read_result
-
-
-async def make_paging_runner(log: Any, clock: Any, functions: list[Any], **options: Any) -> Any:
-    """A runner with a shelf, and the tool that reads it."""
-    shelf = ResultShelf()
-    registry = await Registry.load(
-        [FunctionProvider("t", functions), FunctionProvider("core", [make_pager(shelf)])]
-    )
-    policy = options.pop("policy", Policy(allow=("*",), max_result_bytes=1000))
-    return Runner(registry, policy, log, None, clock, shelf=shelf, **options)
-
-
-@tool(**READ)
-async def long_text() -> str:
-    """Tell a lot."""
-    return "".join(f"{number:05d}" for number in range(1000))
-
-
-class _Clock:
-    """The machine's clock."""
-
-    def now(self, tz: Any) -> Any:
-        from datetime import datetime
-
-        return datetime.now(tz)
-
-
-async def test_large_results_are_paged(log, context, call):
-    """The note names a handle and where to read on; the pages make up the rest, within the bound."""
-    from proxy.events import ToolCall
-
-    runner = await make_paging_runner(log, _Clock(), [long_text])
-    result = await runner.run(call("long_text"), context)
-    assert result.truncated
-    assert len(result.content.encode()) <= 1000
-    note = result.content.partition("[toolrelay: ")[2].partition("]")[0]
-    handle = note.partition('handle "')[2].partition('"')[0]
-    offset = int(note.rpartition("offset ")[2])
-    assert note.startswith("the result was 5000 bytes")
-    assert len(handle) == 36
-    text = result.content.partition("\n[toolrelay")[0]
-    assert len(text) == offset
-    for seq in range(1, 30):
-        arguments = json.dumps({"handle": handle, "offset": len(text)})
-        read = await runner.run(ToolCall("c", "core__read_result", arguments, seq), context)
-        assert read.ok
-        assert not read.truncated
-        if not read.content:
-            break
-        text += read.content
-    assert text == await long_text()
-
-
-async def test_no_handle_where_nobody_may_read_it(log, context, call):
-    """Without core__read_result allowed the result is cut and nothing is kept."""
-    policy = Policy(allow=("t__*",), max_result_bytes=1000)
-    runner = await make_paging_runner(log, _Clock(), [long_text], policy=policy)
-    result = await runner.run(call("long_text"), context)
-    assert result.truncated
-    assert "left out" in result.content
-    assert "handle" not in result.content
-    assert runner._shelf._kept == {}
 
 
 def test_handles_are_bound_to_their_caller():
