@@ -166,7 +166,8 @@ def test_configurations_load(tmp_path: Path) -> None:
     for number, text in enumerate(snippets("toml")):
         path = tmp_path / f"snippet{number}.toml"
         path.write_text(text, encoding="utf-8")
-        config = load_config(path, {"OPENROUTER_API_KEY": "x", "OPENAI_API_KEY": "x"})
+        secrets = dict.fromkeys(("OPENAI_API_KEY", *re.findall(r"env:([A-Z_]+)", text)), "x")
+        config = load_config(path, secrets)
         assert list(config.policy.allow) == tomllib.loads(text)["policy"]["allow"]
 
 

@@ -30,6 +30,7 @@ from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.clock import SystemClock
 from proxy.toolbox.core import core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
+from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web import web_provider
 from proxy.tools.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.credentials import Connection, CredentialBroker, OAuthToken, StaticToken
@@ -48,6 +49,8 @@ from proxy.wires.chat import ChatWire, error_event
 
 __all__ = ["SERVICES", "Overrides", "Services", "create_app", "create_services"]
 
+_MAX_ANSWER = 8 << 20
+"""Bytes of a service's answer to a tool: a search for flights has thousands of offers."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -128,7 +131,13 @@ async def create_services(
         raise RuntimeError("no HTTP source for tools")
     urls = config.tools.base_urls
     providers = [
-        core_provider(clock, http, shelf=shelf),
+        core_provider(
+            clock,
+            http,
+            geocoding_url=urls.get("geocoding", GEOCODING_URL),
+            forecast_url=urls.get("weather", FORECAST_URL),
+            shelf=shelf,
+        ),
         flights_provider(
             capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=config.tools.timeout_s
         ),
@@ -190,6 +199,7 @@ def _egress(config: Config) -> EgressPool:
         allowed_networks=networks,
         schemes=("https", "http") if networks else ("https",),
         timeout_s=0.8 * config.tools.timeout_s,
+        max_bytes=_MAX_ANSWER,
     )
 
 

@@ -346,9 +346,12 @@ class ToolsConfig(_Section):
         default=(),
         description="Hosts whose pages web__fetch_page may fetch: a.example.com, *.example.com, * for all.",
     )
-    base_urls: dict[Literal["flights", "calendar"], Annotated[str, AfterValidator(_service_url)]] = Field(
+    base_urls: dict[
+        Literal["calendar", "flights", "geocoding", "weather"], Annotated[str, AfterValidator(_service_url)]
+    ] = Field(
         default={},
-        description="Where the service behind a tool answers, if not at its usual address.",
+        description="Where the service behind a tool answers, if not at its usual address: calendar, "
+        "flights, geocoding, weather.",
         json_schema_extra={"example": 'flights = "https://api.duffel.com"'},
     )
     inject: bool = Field(
