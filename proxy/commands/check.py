@@ -120,7 +120,9 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
     lines: list[str] = []
     for spec in services.registry.tools():
         decision = services.policy.decide(spec)
-        if decision.outcome == "denied":
+        if decision.rule == services.policy.unavailable.get(spec.name):
+            lines.append(f"withheld {spec.name}: {decision.rule}")
+        elif decision.outcome == "denied":
             lines.append(f"withheld {spec.name}: to allow it, set {allow_line(config, spec.name)}")
         elif not decision.allowed:
             lines.append(f"withheld {spec.name}: {decision.rule}, and this version can ask for no approval")

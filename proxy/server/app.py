@@ -81,22 +81,22 @@ class Services:
     wires: Mapping[str, Wire]
     limiter: MemoryLimiter
     egress: EgressPool | None
-    connections: frozenset[str]
 
     def missing_connections(self) -> list[ConfigError]:
-        """One fault for each allowed tool whose credentials are not configured."""
-        faults = []
-        for spec in self.registry.tools():
-            wanted = bool(spec.connection) and self.egress is not None
-            if wanted and spec.connection not in self.connections and self.policy.decide(spec).allowed:
-                faults.append(
-                    ConfigError(
-                        f"credentials.{spec.connection}",
-                        f"is missing, and {spec.name}, which is allowed, needs it",
-                        f"Write [credentials.{spec.connection}], or take the tool out of policy.allow",
-                    )
-                )
-        return faults
+        """One fault for each tool that is allowed by its very name and lacks its credentials.
+
+        One that only a pattern allows is withheld instead: ``*`` does not mean that there is an
+        account for everything.
+        """
+        return [
+            ConfigError(
+                f"credentials.{spec.connection}",
+                f"is missing, and {spec.name}, which policy.allow names, needs it",
+                f"Write [credentials.{spec.connection}], or take the tool out of policy.allow",
+            )
+            for spec in self.registry.tools()
+            if spec.name in self.policy.unavailable and spec.name in self.policy.allow
+        ]
 
     async def aclose(self) -> None:
         """Let effects end, then close everything, the record last."""
@@ -152,6 +152,7 @@ async def create_services(
         approve_effects=config.policy.approve_effects,
         approve_safety=config.policy.approve_safety,
         after_untrusted=config.policy.after_untrusted,
+        unavailable=_unconnected(registry, connections),
         max_argument_bytes=config.policy.max_argument_bytes,
         max_result_bytes=config.policy.max_result_bytes,
     )
@@ -188,7 +189,6 @@ async def create_services(
         wires={"chat": ChatWire()},
         limiter=limiter,
         egress=egress,
-        connections=connections,
     )
 
 
@@ -203,15 +203,26 @@ def _egress(config: Config) -> EgressPool:
     )
 
 
+def _unconnected(registry: Registry, connections: frozenset[str] | None) -> dict[str, str]:
+    """Each tool whose credentials are not configured, with what is missing."""
+    if connections is None:
+        return {}
+    return {
+        spec.name: f"credentials.{spec.connection} is missing"
+        for spec in registry.tools()
+        if spec.connection and spec.connection not in connections
+    }
+
+
 def _capabilities(
     config: Config, clock: Clock, http: HttpSource | None, egress: EgressPool | None
-) -> tuple[Capabilities, frozenset[str]]:
-    """What tools are handed, and the connections among it."""
+) -> tuple[Capabilities, frozenset[str] | None]:
+    """What tools are handed, and the connections among it; ``None`` where none is needed."""
     if egress is None:
         given = http
         if given is None:
             raise RuntimeError("no HTTP source for tools")
-        return Capabilities(clock, given, connected=lambda name, hosts: given(hosts)), frozenset()
+        return Capabilities(clock, given, connected=lambda name, hosts: given(hosts)), None
     broker = CredentialBroker(
         {name: _connection(connection) for name, connection in config.credentials.items()}, egress
     )

@@ -11,7 +11,9 @@ from proxy.tools.capabilities import (
 )
 from proxy.tools.declaration import tool
 from proxy.tools.provider import CallContext
+from proxy.tools.results import Image, ResourceLink, RichResult
 from proxy.tools.spec import Redaction, ToolEffect
+from proxy.tools.testing import ToolTester
 
 __all__ = [
     "CacheControl",
@@ -20,9 +22,13 @@ __all__ = [
     "HttpClient",
     "HttpFailure",
     "IdempotencyKey",
+    "Image",
     "Redaction",
+    "ResourceLink",
+    "RichResult",
     "TextPage",
     "ToolEffect",
     "ToolFailure",
+    "ToolTester",
     "tool",
 ]

@@ -94,9 +94,14 @@ class FunctionProvider:
         """The part of the tools' ids before the double underscore."""
         return self._name
 
-    async def list_tools(self) -> Sequence[ToolSpec]:
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
         """Every tool's contract."""
         return [bound.spec for bound in self._tools.values()]
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """Every tool's contract."""
+        return self.specs
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
         """Run one tool; a ``def`` in a thread, which outlives a cancellation as threads do."""

@@ -1,7 +1,7 @@
 """Who may run what: data, denied by default, and every answer names its rule (rule T2)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -35,6 +35,8 @@ class Policy:
     ``"approve"``, ``"allow"``, or ``None`` for no word on it; somebody's ``"approve"`` outweighs
     all, and so does nobody's word.
 
+    ``unavailable`` are tools that cannot run here though they are allowed, with the reason.
+
     ``settings`` names the configuration lines that the three lists came from, for the rule of a
     decision: allow, approve, approve_effects.  ``also`` are the policies that must agree.
     """
@@ -44,6 +46,7 @@ class Policy:
     approve: Sequence[str] = ()
     approve_safety: Sequence[str] = ()
     after_untrusted: Literal["approve", "allow"] | None = None
+    unavailable: Mapping[str, str] = field(default_factory=dict)
     max_argument_bytes: int = 8192
     max_result_bytes: int = 32768
     settings: tuple[str, str, str] = ("policy.allow", "policy.approve", "policy.approve_effects")
@@ -94,6 +97,8 @@ class Policy:
         pattern = _first_match(spec.name, self.allow)
         if pattern is None:
             return Decision("denied", f'{allow} lacks "{spec.name}"')
+        if spec.name in self.unavailable:
+            return Decision("denied", self.unavailable[spec.name])
         asking = _first_match(spec.name, self.approve)
         if asking is not None:
             return Decision("needs_approval", f'{approve} has "{asking}"')

@@ -281,6 +281,26 @@ def test_a_tool_of_ones_own(tmp_path, here):
     assert detail["invocations"][0]["status"] == "success"
 
 
+def test_an_author_sees_the_traceback(tmp_path, here):
+    """tools call shows what a tool raised, from the tool's own line on; the record and stdout do not."""
+    (tmp_path / "my_tools.py").write_text(
+        TOOL.replace('return {"greeting"', 'raise KeyError(name) # {"greeting"')
+    )
+    replay_config(tmp_path, "[tools]\nmodules = ['my_tools.py']\n")
+    allowed = {"TOOLRELAY_POLICY__ALLOW": '["my_tools__*"]'}
+    done = here("tools", "call", "my_tools__greet", '{"name": "m\\u001be"}', env=allowed)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    start = lines.index("Traceback (most recent call last):")
+    assert "my_tools.py" in lines[start + 1]
+    assert any(line.startswith("KeyError: ") for line in lines)
+    assert lines[-1] == "toolrelay: my_tools__greet: execution_failed: the tool failed"
+    assert "\x1b" not in done.stderr
+    assert "KeyError" not in done.stdout
+    run = json.loads(here("runs", "list", "--json").stdout)
+    assert "KeyError" not in here("runs", "show", run["id"], "--json").stdout
+
+
 def test_serve_records_what_runs_shows(tmp_path, here):
     """A conversation with a server tool is on record, and runs draws it."""
     replay_config(tmp_path, "[policy]\nallow = ['core__get_current_time']\n")

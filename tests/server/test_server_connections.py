@@ -7,9 +7,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from proxy.commands.check import withheld_lines
 from proxy.errors import ConfigError
 from proxy.events import ToolCall
-from proxy.server.app import create_app, create_services
+from proxy.server.app import SERVICES, create_app, create_services
 from proxy.server.config import Config, load_config
 from proxy.tools.ledger import RunContext
 
@@ -51,14 +52,28 @@ async def shop() -> AsyncIterator[str]:
     await server.close()
 
 
-async def test_an_allowed_tool_without_its_connection_stops_the_start(tmp_path):
+async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path):
     """Rule T6: the line names connection and tool; a tool that is not allowed asks for nothing."""
-    with pytest.raises(ConfigError, match="shop__order, which is allowed, needs it") as caught:
+    with pytest.raises(ConfigError, match=r"shop__order, which policy\.allow names, needs it") as caught:
         await create_app(config_for(tmp_path, ""))
     assert caught.value.setting == "credentials.shop"
-    for allow, more in (("core__*", ""), ("*__order", '[credentials.shop]\ntoken = "env:SHOP_TOKEN"')):
+    for allow, more in (("core__*", ""), ("shop__order", '[credentials.shop]\ntoken = "env:SHOP_TOKEN"')):
         app = await create_app(config_for(tmp_path, more, allow))
         await app.cleanup()
+
+
+async def test_a_pattern_does_not_ask_for_every_account(tmp_path):
+    """Rule T2: a tool that only a pattern allows is withheld while its connection is missing."""
+    config = config_for(tmp_path, "", "*")
+    app = await create_app(config)
+    services = app[SERVICES]
+    selection = services.registry.select(services.policy)
+    assert selection.withheld["shop__order"] == "credentials.shop is missing"
+    assert "withheld shop__order: credentials.shop is missing" in withheld_lines(config, services)
+    call = ToolCall("call_1", "shop__order", '{"url":"http://127.0.0.1/"}', 0)
+    result = await services.runner.run(call, RunContext("run_1", 1, "open"))
+    assert result.error_code == "policy_denied"
+    await app.cleanup()
 
 
 async def test_a_tool_calls_with_its_connection(tmp_path, shop):

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from proxy.errors import ConfigError, ToolFailure
+from proxy.events import ToolCall
 from proxy.tools import HttpFailure, IdempotencyKey, Redaction, tool
 from proxy.tools.capabilities import Capabilities
 from proxy.tools.function import FunctionProvider
@@ -220,8 +221,6 @@ async def test_a_connection_is_asked_for_by_name(make_runner):
     assert asked == [("duffel", ("api.duffel.com",))]
     assert (await provider.list_tools())[0].connection == "duffel"
     runner = await make_runner([search])
-    from proxy.events import ToolCall
-
     result = await runner.run(ToolCall("c", "t__search", "{}", 0), RunContext("r", 1, "open"))
     assert result.safe_message == 'this tool\'s connection "duffel" is not set up'
 
@@ -497,3 +496,99 @@ async def test_watching_changes_nothing():
     task.cancel()
     assert await task == "heard"
     assert reports == [1]
+
+
+# --- whatever the arguments ---------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+argument_texts = (
+    st.text(max_size=40)
+    | st.text(alphabet='{}[]",:\\u0d8tfn1e-9. ', max_size=30)
+    | json_values.map(json.dumps)
+    | st.fixed_dictionaries({"by": st.integers(0, 3)}, optional={"note": st.text(max_size=3)}).map(json.dumps)
+    | st.dictionaries(st.sampled_from(["by", "note", "x"]), json_values, max_size=3).map(json.dumps)
+)
+PROPERTY = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.mark.usefixtures("_no_waits")
+@PROPERTY
+@given(texts=st.lists(argument_texts, min_size=1, max_size=5), failures=st.integers(0, 2))
+async def test_no_argument_string_repeats_an_effect_by_retries(make_runner, texts, failures):
+    """Rules T3 and R5: whatever the arguments, retries and repeats of a call are one effect to a service."""
+    effects: dict[str, tuple[int, str]] = {}
+    tries: list[str] = []
+
+    @tool(retries=2, **EFFECT)
+    async def pay(key: IdempotencyKey, by: int = 1, note: str = "") -> dict[str, int]:
+        """Pay."""
+        tries.append(key)
+        assert effects.setdefault(key, (by, note)) == (by, note), "one key for two effects"
+        if tries.count(key) <= failures:
+            raise ConnectionResetError
+        return {"by": by}
+
+    runner = await make_runner([pay])
+    calls = [ToolCall(f"call_{seq}", "t__pay", text, seq) for seq, text in enumerate([*texts, *texts])]
+    results = await runner.run_many(calls, RunContext("run_1", 1, "open"))
+    good = [one for one in results if one.ok]
+    assert {one.error_code for one in results if not one.ok} <= {"invalid_json", "invalid_arguments"}
+    assert [one.content for one in results[: len(texts)]] == [one.content for one in results[len(texts) :]]
+    assert len(tries) == (failures + 1) * len(effects)
+    # Equal values in two spellings (1 and the default) may be two calls; more effects than calls never.
+    assert len(set(effects.values())) <= len(effects) <= len(good)
+
+
+@PROPERTY
+@given(texts=st.lists(argument_texts, min_size=1, max_size=5))
+async def test_no_argument_string_confuses_the_cache(make_runner, texts):
+    """Whatever the arguments, a kept result is that of an equal call, and it is made once."""
+    made: list[tuple[int, str]] = []
+
+    @tool(cache_ttl_s=60, **READ)
+    async def find(by: int = 1, note: str = "") -> list[Any]:
+        """Find."""
+        made.append((by, note))
+        return [by, note]
+
+    runner = await make_runner([find])
+    for turn in (1, 2):
+        calls = [ToolCall(f"call_{seq}", "t__find", text, seq) for seq, text in enumerate(texts)]
+        results = await runner.run_many(calls, RunContext(f"run_{turn}", turn, "open"))
+        for text, result in zip(texts, results, strict=True):
+            if result.ok:
+                given_ = json.loads(text) if text.strip() and json.loads(text) is not None else {}
+                assert json.loads(result.content) == [given_.get("by", 1), given_.get("note", "")]
+        if turn == 1:
+            first = list(made)
+    assert made == first, "the second run made nothing again"
+
+
+@PROPERTY
+@given(secret=st.text(alphabet="abcdefghijkmnpqrstuvwxyz0123456789", min_size=4, max_size=20))
+async def test_no_private_argument_gets_out(make_runner, log, secret):
+    """Rule T4: a private argument is in no message, row or log line, even where a tool's words quote it."""
+    secret = f"Zq{secret}"
+
+    @tool(effect="read_only", redaction=Redaction(private_arguments=("pin",)))
+    async def unlock(pin: str, how: str) -> Any:
+        """Unlock."""
+        if how == "failure":
+            raise ToolFailure(f"{pin} is wrong")
+        raise ValueError(pin)
+
+    runner = await make_runner([unlock])
+    with structlog.testing.capture_logs() as lines:
+        for seq, how in enumerate(("failure", "crash")):
+            text = json.dumps({"pin": secret, "how": how})
+            call = ToolCall("c", "t__unlock", text, seq)
+            result = await runner.run(call, RunContext("run_1", 1, "open"))
+            assert not result.ok
+            assert secret not in repr(result)
+    assert secret not in repr((lines, log.opened, log.closed))
