@@ -47,7 +47,7 @@ class PageReader:
             # -I: neither the environment nor the current folder has a say in what is imported.
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-I",
+                "-IB",
                 str(self._program),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
