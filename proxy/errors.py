@@ -144,12 +144,16 @@ class ToolFailure(ToolRelayError):
     """A tool's own refusal or failure, with words that are safe for the model to read.
 
     A tool raises it to choose its message; any other exception becomes ``execution_failed``
-    with a message that says nothing about the cause.
+    with a message that says nothing about the cause.  ``transient`` says that the same call may
+    go well a moment later.
     """
 
-    def __init__(self, message: str, *, code: ToolErrorCode = "execution_failed") -> None:
+    def __init__(
+        self, message: str, *, code: ToolErrorCode = "execution_failed", transient: bool = False
+    ) -> None:
         self.message = message
         self.code: ToolErrorCode = code
+        self.transient = transient
         super().__init__(message)
 
 

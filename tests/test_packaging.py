@@ -31,6 +31,12 @@ def declared_dependencies() -> set[str]:
     return {normal(found.group()) for found in names if found}
 
 
+def optional_dependencies() -> set[str]:
+    """What the extras that add a feature ask for."""
+    names = (_NAME.match(line) for line in PROJECT["project"]["optional-dependencies"]["web"])
+    return {normal(found.group()) for found in names if found}
+
+
 def locked() -> dict[str, str]:
     """Each locked distribution with its block of the lock."""
     blocks = re.split(r"^(?=[a-z0-9])", LOCK, flags=re.MULTILINE)[1:]
@@ -61,7 +67,7 @@ def test_every_import_is_asked_for() -> None:
             for top in {name.partition(".")[0] for name in names} - {"proxy"} - set(sys.stdlib_module_names):
                 owners = {normal(owner) for owner in providers.get(top, [])}
                 # pydantic pins pydantic-core to one version: asking for both could only contradict it.
-                if not owners & (declared_dependencies() | {"pydantic-core"}):
+                if not owners & (declared_dependencies() | optional_dependencies() | {"pydantic-core"}):
                     strangers.add(top)
     assert strangers == set()
 

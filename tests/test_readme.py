@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from datetime import datetime, tzinfo
 from pathlib import Path
@@ -163,7 +164,8 @@ def test_configurations_load(tmp_path: Path) -> None:
     for number, text in enumerate(snippets("toml")):
         path = tmp_path / f"snippet{number}.toml"
         path.write_text(text, encoding="utf-8")
-        config = load_config(path, {"OPENROUTER_API_KEY": "x", "OPENAI_API_KEY": "x"})
+        secrets = dict.fromkeys(("OPENAI_API_KEY", *re.findall(r"env:([A-Z_]+)", text)), "x")
+        config = load_config(path, secrets)
         assert list(config.policy.allow) == tomllib.loads(text)["policy"]["allow"]
 
 
@@ -183,6 +185,23 @@ async def test_tool_of_ones_own_works(tmp_path: Path) -> None:
     bad = await runner.run(ToolCall("call_2", "my_tools__order_total", '{"order": "B-1"}', 1), context)
     assert (good.ok, json.loads(good.content)) == (True, {"total": 42.5})
     assert (bad.ok, bad.safe_message) == (False, "there is no order of this number")
+
+
+def test_test_of_ones_own_passes(tmp_path: Path) -> None:
+    """The README's test of the README's tool runs as pasted, and goes well."""
+    for name, mark in (("my_tools", "@tool"), ("test_my_tools", "ToolTester(")):
+        code = next(text for text in snippets("python") if mark in text)
+        (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_tools.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_files_named_are_there() -> None:

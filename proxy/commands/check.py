@@ -48,7 +48,8 @@ async def check_composed(config: Config, *, probing: bool) -> int:
     open_store(config.store.url)  # Looks at its place; the file is made only when a store starts.
     services = await create_services(without_record(config))
     try:
-        return await check(config, services, probing=probing)
+        missing = [str(fault) for fault in services.missing_connections()]
+        return await check(config, services, probing=probing, known=missing)
     finally:
         await services.aclose()
 
@@ -58,8 +59,13 @@ def without_record(config: Config) -> Config:
     return config.model_copy(update={"store": StoreConfig(url="memory:")})
 
 
-async def check(config: Config, services: CheckedServices, *, probing: bool) -> int:
-    """Print upstreams and tools; returns the number of faults, each printed as one line."""
+async def check(
+    config: Config, services: CheckedServices, *, probing: bool, known: Sequence[str] = ()
+) -> int:
+    """Print upstreams and tools; returns the number of faults, each printed as one line.
+
+    ``known`` are faults that were found already.
+    """
     out = console()
     upstreams = Table(box=None, pad_edge=False)
     for title in ("upstream", "address", "key", "wires", "models"):
@@ -83,6 +89,7 @@ async def check(config: Config, services: CheckedServices, *, probing: bool) -> 
         faults = await find_unreachable(
             {name: upstream.base_url for name, upstream in config.upstreams.items()}
         )
+    faults = [*known, *faults]
     for fault in faults:
         say_error(fault)
     if not faults:
@@ -113,7 +120,9 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
     lines: list[str] = []
     for spec in services.registry.tools():
         decision = services.policy.decide(spec)
-        if decision.outcome == "denied":
+        if decision.rule == services.policy.unavailable.get(spec.name):
+            lines.append(f"withheld {spec.name}: {decision.rule}")
+        elif decision.outcome == "denied":
             lines.append(f"withheld {spec.name}: to allow it, set {allow_line(config, spec.name)}")
         elif not decision.allowed:
             lines.append(f"withheld {spec.name}: {decision.rule}, and this version can ask for no approval")

@@ -1,18 +1,23 @@
 """``toolrelay tools``: the tools as a model would see them, and one call by hand."""
 
 import json
+import sys
 import time
+import traceback
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
+import proxy.tools as tools_room
 from proxy.commands.check import tool_table, without_record
-from proxy.commands.common import console, say, say_error
+from proxy.commands.common import MAX_LINE, console, say, say_error
 from proxy.events import ToolCall
 from proxy.records import RunRecord
-from proxy.server.app import create_services
+from proxy.server.app import Overrides, create_services
 from proxy.server.config import Config
 from proxy.server.terminal import plain_text
 from proxy.tools.ledger import RunContext
+from proxy.tools.spec import ToolSpec
 
 __all__ = ["call_tool", "list_tools"]
 
@@ -44,9 +49,10 @@ async def list_tools(config: Config, *, as_json: bool) -> None:
 async def call_tool(config: Config, name: str, arguments: str) -> bool:
     """Run one tool and print what a model would get; returns whether it went well.
 
-    It runs as any call does: by the policy, within the bounds, and on record.
+    It runs as any call does: by the policy, within the bounds, and on record.  What the tool raised
+    is shown on standard error with its traceback; no model, log or record ever gets that.
     """
-    services = await create_services(config)
+    services = await create_services(config, overrides=Overrides(on_tool_crash=_show_crash))
     try:
         run = RunRecord(
             id=f"run_{uuid.uuid4().hex}",
@@ -78,6 +84,20 @@ async def call_tool(config: Config, name: str, arguments: str) -> bool:
     else:
         say_error(f"{name}: {result.error_code}: {result.safe_message or result.content}")
     return result.ok
+
+
+def _show_crash(spec: ToolSpec, error: BaseException) -> None:
+    """The traceback from the tool's own first line on, for its author."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    for line in "".join(traceback.format_exception(type(error), error, frames)).splitlines():
+        print(plain_text(line, MAX_LINE), file=sys.stderr, flush=True)
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether a file is one of those that lead to a tool: the runner's, not the toolbox's."""
+    return Path(filename).parent == Path(tools_room.__file__).parent
 
 
 def _shown(content: str) -> str:

@@ -142,12 +142,18 @@ class Orchestrator:
         calls = [replace(call, name=state.offer.names.get(call.name, call.name)) for call in command.calls]
         shown = {call.call_id: call for call in (*command.calls, *run.hidden_calls)}
         pending: list[bytes] = []
+        begun: set[str] = set()
         wake = asyncio.Event()
 
+        def started(call: ToolCall, arguments_redacted: Any) -> None:
+            if call.call_id not in begun:
+                begun.add(call.call_id)
+                pending.append(writer.tool_started(shown.get(call.call_id, call), arguments_redacted))
+                wake.set()
+
         def done(call: ToolCall, result: ToolResult) -> None:
-            known = shown.get(result.call_id, call)
-            pending.append(writer.tool_started(known, result.arguments_redacted))
-            pending.append(writer.tool_finished(known, result))
+            started(call, result.arguments_redacted)  # A call that was refused has not been shown yet.
+            pending.append(writer.tool_finished(shown.get(result.call_id, call), result))
             self._tell(job, call, result)
             wake.set()
 
@@ -167,6 +173,7 @@ class Orchestrator:
             policy=self._offered_only(job, state),
             budget_s=run.seconds_left,
             parallel=self._settings.parallel,
+            on_start=started,
             on_done=done,
         )
         results = await keeping_alive(work, self._settings.keepalive_s, show, wake)

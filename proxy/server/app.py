@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from proxy.errors import UpstreamError
+from proxy.errors import ConfigError, UpstreamError
 from proxy.relay.base import RunSettings, no_events
 from proxy.relay.forgetting import Forgetting
 from proxy.relay.history import History
@@ -25,18 +25,24 @@ from proxy.server.config_rules import is_loopback
 from proxy.server.handlers import Api, ApiSettings
 from proxy.server.limits import ConcurrentStreams, MemoryLimiter
 from proxy.server.middleware import Gate, make_identify, make_refuse_pages
-from proxy.server.settings import UpstreamConfig
+from proxy.server.settings import CredentialConfig, UpstreamConfig
 from proxy.server.stored_responses import StoredResponses
 from proxy.store.base import Store
 from proxy.store.factory import open_store
+from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.clock import SystemClock
 from proxy.toolbox.core import core_provider
+from proxy.toolbox.flights import DUFFEL_URL, flights_provider
+from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
+from proxy.toolbox.web import web_provider
 from proxy.tools.capabilities import Capabilities, Clock, HttpSource
+from proxy.tools.credentials import Connection, CredentialBroker, OAuthToken, StaticToken
 from proxy.tools.egress import EgressPool
 from proxy.tools.modules import load_module
+from proxy.tools.paging import ResultShelf
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
-from proxy.tools.runner import Runner
+from proxy.tools.runner import OnCrash, Runner
 from proxy.upstreams.base import Upstream
 from proxy.upstreams.http import HttpUpstream
 from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
@@ -48,15 +54,22 @@ from proxy.wires.responses.retold import retell
 
 __all__ = ["SERVICES", "Overrides", "Services", "create_app", "create_services"]
 
+_MAX_ANSWER = 8 << 20
+"""Bytes of a service's answer to a tool: a search for flights has thousands of offers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, an onlooker."""
+    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers.
+
+    With ``http`` given, tools with a connection use it too, without credentials.
+    """
 
     clock: Clock | None = None
     http: HttpSource | None = None
     on_run_event: Callable[[str, Mapping[str, Any]], None] | None = None
     wrap_upstream: Callable[[Upstream], Upstream] | None = None
+    on_tool_crash: OnCrash | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,22 @@ class Services:
     wires: Mapping[str, Wire]
     limiter: MemoryLimiter
     egress: EgressPool | None
+
+    def missing_connections(self) -> list[ConfigError]:
+        """One fault for each tool that is allowed by its very name and lacks its credentials.
+
+        One that only a pattern allows is withheld instead: ``*`` does not mean that there is an
+        account for everything.
+        """
+        return [
+            ConfigError(
+                f"credentials.{spec.connection}",
+                f"is missing, and {spec.name}, which policy.allow names, needs it",
+                f"Write [credentials.{spec.connection}], or take the tool out of policy.allow",
+            )
+            for spec in self.registry.tools()
+            if spec.name in self.policy.unavailable and spec.name in self.policy.allow
+        ]
 
     async def aclose(self) -> None:
         """Let effects end, then close everything, the record last."""
@@ -98,13 +127,26 @@ async def create_services(
     """
     given = overrides or Overrides()
     clock = given.clock or SystemClock()
-    egress = EgressPool() if given.http is None else None
-    http = given.http or (egress.client if egress is not None else None)
+    egress = _egress(config) if given.http is None else None
+    shelf = ResultShelf()
+    capabilities, connections = _capabilities(config, clock, given.http, egress)
+    http = capabilities.http
     if http is None:
         raise RuntimeError("no HTTP source for tools")
-    capabilities = Capabilities(clock=clock, http=http)
+    urls = config.tools.base_urls
     providers = [
-        core_provider(clock, http),
+        core_provider(
+            clock,
+            http,
+            geocoding_url=urls.get("geocoding", GEOCODING_URL),
+            forecast_url=urls.get("weather", FORECAST_URL),
+            shelf=shelf,
+        ),
+        flights_provider(
+            capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=config.tools.timeout_s
+        ),
+        calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
+        *([web_provider(capabilities, hosts=config.tools.web_hosts)] if config.tools.web_hosts else ()),
         *(load_module(module, base=Path.cwd(), capabilities=capabilities) for module in config.tools.modules),
     ]
     registry = await Registry.load(providers)
@@ -112,6 +154,9 @@ async def create_services(
         allow=config.policy.allow,
         approve=config.policy.approve,
         approve_effects=config.policy.approve_effects,
+        approve_safety=config.policy.approve_safety,
+        after_untrusted=config.policy.after_untrusted,
+        unavailable=_unconnected(registry, connections),
         max_argument_bytes=config.policy.max_argument_bytes,
         max_result_bytes=config.policy.max_result_bytes,
     )
@@ -124,7 +169,18 @@ async def create_services(
         reap=reap,
     )
     await store.start()
-    runner = Runner(registry, policy, store, limiter, clock, default_timeout_s=config.tools.timeout_s)
+    runner = Runner(
+        registry,
+        policy,
+        store,
+        limiter,
+        clock,
+        default_timeout_s=config.tools.timeout_s,
+        shelf=shelf,
+        max_read_only=config.limits.concurrent_tools,
+        max_read_only_per_caller=config.limits.concurrent_tools_per_caller,
+        on_crash=given.on_tool_crash,
+    )
     wrap = given.wrap_upstream or (lambda upstream: upstream)
     upstreams = {name: wrap(_upstream(name, upstream)) for name, upstream in config.upstreams.items()}
     return Services(
@@ -137,6 +193,54 @@ async def create_services(
         wires={"chat": ChatWire(), "responses": ResponsesWire()},
         limiter=limiter,
         egress=egress,
+    )
+
+
+def _egress(config: Config) -> EgressPool:
+    """Outgoing HTTP of tools, with a little less time than a tool has, so that it can still say why."""
+    networks = config.tools.networks
+    return EgressPool(
+        allowed_networks=networks,
+        schemes=("https", "http") if networks else ("https",),
+        timeout_s=0.8 * config.tools.timeout_s,
+        max_bytes=_MAX_ANSWER,
+    )
+
+
+def _unconnected(registry: Registry, connections: frozenset[str] | None) -> dict[str, str]:
+    """Each tool whose credentials are not configured, with what is missing."""
+    if connections is None:
+        return {}
+    return {
+        spec.name: f"credentials.{spec.connection} is missing"
+        for spec in registry.tools()
+        if spec.connection and spec.connection not in connections
+    }
+
+
+def _capabilities(
+    config: Config, clock: Clock, http: HttpSource | None, egress: EgressPool | None
+) -> tuple[Capabilities, frozenset[str] | None]:
+    """What tools are handed, and the connections among it; ``None`` where none is needed."""
+    if egress is None:
+        given = http
+        if given is None:
+            raise RuntimeError("no HTTP source for tools")
+        return Capabilities(clock, given, connected=lambda name, hosts: given(hosts)), None
+    broker = CredentialBroker(
+        {name: _connection(connection) for name, connection in config.credentials.items()}, egress
+    )
+    return Capabilities(clock, egress.client, connected=broker.client), broker.names
+
+
+def _connection(config: CredentialConfig) -> Connection:
+    if config.token is not None:
+        return StaticToken(config.token.reveal())
+    return OAuthToken(
+        token_url=config.token_url,
+        client_id=config.client_id.reveal() if config.client_id else "",
+        refresh_token=config.refresh_token.reveal() if config.refresh_token else "",
+        client_secret=config.client_secret.reveal() if config.client_secret else "",
     )
 
 
@@ -157,8 +261,16 @@ def _upstream(name: str, config: UpstreamConfig) -> Upstream:
 
 
 async def create_app(config: Config, *, overrides: Overrides | None = None) -> web.Application:
-    """The application; closing it closes its services."""
+    """The application; closing it closes its services.
+
+    Raises what :func:`create_services` raises, and ConfigError for an allowed tool without its
+    credentials.
+    """
     services = await create_services(config, overrides=overrides, reap=True)
+    faults = services.missing_connections()
+    if faults:
+        await services.aclose()
+        raise faults[0]
     given = overrides or Overrides()
     memory = ToolMemory()
     history = History(services.store, time.time)

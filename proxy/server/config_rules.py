@@ -28,7 +28,6 @@ _UNBUILT: tuple[_Unbuilt, ...] = (
     _Unbuilt("keys", lambda c: bool(c.keys), 'Remove [keys.*]; with no client keys use auth.mode = "open"'),
     _Unbuilt("auth.mode", lambda c: c.auth.mode in ("keys", "forward"), 'Use "auto" or "open"'),
     _Unbuilt("auth.end_user", lambda c: bool(c.auth.end_user), "Remove it"),
-    _Unbuilt("credentials", lambda c: bool(c.credentials), "Remove [credentials.*]"),
     _Unbuilt("prices", lambda c: bool(c.prices), "Remove [prices.*]"),
     _Unbuilt("store.url", lambda c: c.store.url.startswith("postgres"), "Use sqlite:///FILE or memory:"),
     _Unbuilt("store.seal_key", lambda c: c.store.seal_key is not None, "Remove it"),
@@ -172,9 +171,19 @@ def resolve_secrets(
             if resolved is not None:
                 headers[header] = resolved
         upstreams[name] = upstream.model_copy(update={"api_key": key, "headers": headers})
+    credentials = {}
+    for name, connection in config.credentials.items():
+        secrets = {
+            key: resolve(f"credentials.{name}.{key}", value)
+            for key, value in connection
+            if isinstance(value, Secret)
+        }
+        # One that lacks a secret is none: a tool then says so instead of calling with half of it.
+        if None not in secrets.values():
+            credentials[name] = connection.model_copy(update=secrets)
     if faults:
         return None, faults
-    return config.model_copy(update={"upstreams": upstreams}), []
+    return config.model_copy(update={"upstreams": upstreams, "credentials": credentials}), []
 
 
 def _with_ways_out(error: ConfigError, secret: Secret) -> ConfigError:

@@ -6,6 +6,7 @@ README's table are made from them.  How a file becomes one of these models stand
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -53,6 +54,8 @@ TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _PATTERN = re.compile(r"[A-Za-z0-9_*?-]{1,128}\Z")
+_SAFETY = re.compile(r"[A-Za-z0-9_*?-]{1,64}=[^=\x00-\x1f]{1,64}\Z")
+_HOST = re.compile(r"[A-Za-z0-9*?_.-]{1,253}(:[0-9*]{1,5})?\Z")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")
 _FRAMING = frozenset(
     {
@@ -89,6 +92,13 @@ def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if not _PATTERN.match(value):
             raise _fault(f"{value[:80]!r} is no tool pattern; write a tool's name, * for any part of it")
+    return _unique(values)
+
+
+def _safety_patterns(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not _SAFETY.match(value):
+            raise _fault(f"{value[:80]!r} is no safety pattern; write one like threat_level=high")
     return _unique(values)
 
 
@@ -130,6 +140,39 @@ def _base_url(value: str) -> str:
     if not parts.hostname:
         raise _fault("names no host")
     return value.rstrip("/")
+
+
+def _service_url(value: str) -> str:
+    """Where a service of a tool answers: a base address over HTTP."""
+    if value.startswith("replay:"):
+        raise _fault("must start with http:// or https://")
+    return _base_url(value)
+
+
+def _token_url(value: str) -> str:
+    """A token endpoint.  What goes there is worth more than any token, so it goes over TLS."""
+    if not value:
+        return value
+    parts = urlsplit(value)
+    if parts.scheme.lower() != "https" and parts.hostname not in ("127.0.0.1", "::1"):
+        raise _fault("must start with https://")
+    return _service_url(value)
+
+
+def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        try:
+            ip_network(value)
+        except ValueError:
+            raise _fault(f"{value[:80]!r} is no network; write one like 10.0.0.0/8 or fd00::/8") from None
+    return _unique(values)
+
+
+def _hosts(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not _HOST.match(value):
+            raise _fault(f"{value[:80]!r} is no host; write one like docs.example.com or *.example.com")
+    return _unique(values)
 
 
 def _models(value: Any) -> Any:
@@ -294,6 +337,23 @@ class ToolsConfig(_Section):
         default=(),
         description="Your own tools: Python files (my_tools.py) or importable modules with @tool functions.",
     )
+    networks: Annotated[Strings, AfterValidator(_networks)] = Field(
+        default=(),
+        description="Address ranges beyond the public ones that tools' HTTP may reach (10.0.0.0/8); "
+        "then plain http:// too.",
+    )
+    web_hosts: Annotated[Strings, AfterValidator(_hosts)] = Field(
+        default=(),
+        description="Hosts whose pages web__fetch_page may fetch: a.example.com, *.example.com, * for all.",
+    )
+    base_urls: dict[
+        Literal["calendar", "flights", "geocoding", "weather"], Annotated[str, AfterValidator(_service_url)]
+    ] = Field(
+        default={},
+        description="Where the service behind a tool answers, if not at its usual address: calendar, "
+        "flights, geocoding, weather.",
+        json_schema_extra={"example": 'flights = "https://api.duffel.com"'},
+    )
     inject: bool = Field(
         default=True, description="Offer allowed tools without being asked to by the request."
     )
@@ -344,8 +404,14 @@ class PolicyConfig(_Section):
         default=(), description="Effects that need an approval first: state_change, external_side_effect."
     )
     approve: Patterns = Field(default=(), description="Tools that need an approval first: names or patterns.")
+    approve_safety: Annotated[Strings, AfterValidator(_safety_patterns)] = Field(
+        default=(),
+        description="Safety metadata of tools that needs an approval first: patterns like threat_level=high.",
+    )
     after_untrusted: Literal["approve", "allow"] = Field(
-        default="approve", description="What tools with effects need once an untrusted result was read."
+        default="approve",
+        description="What tools with effects or egress need once the model has read an untrusted result: "
+        "approve or allow.",
     )
     max_argument_bytes: int = Field(
         default=8192, ge=2, le=1 << 24, description="Largest arguments of one call."
@@ -356,12 +422,32 @@ class PolicyConfig(_Section):
 
 
 class CredentialConfig(_Section):
-    """One connection that tools may ask for by its name."""
+    """One connection that tools may ask for by its name: a token, or OAuth 2 with a refresh token."""
 
     token: OptionalSecret = Field(default=None, description="The token as env:NAME or file:/path.")
     client_id: OptionalSecret = Field(default=None, description="OAuth 2 client id.")
-    client_secret: OptionalSecret = Field(default=None, description="OAuth 2 client secret.")
+    client_secret: OptionalSecret = Field(
+        default=None, description="OAuth 2 client secret. Empty for a public client."
+    )
     refresh_token: OptionalSecret = Field(default=None, description="OAuth 2 refresh token.")
+    token_url: Annotated[str, AfterValidator(_token_url)] = Field(
+        default="", description="Where OAuth 2 access tokens come from: https://oauth2.googleapis.com/token."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "CredentialConfig":
+        oauth = {
+            "client_id": self.client_id,
+            "refresh_token": self.refresh_token,
+            "token_url": self.token_url,
+        }
+        given = [name for name, value in (*oauth.items(), ("client_secret", self.client_secret)) if value]
+        if self.token is not None and given:
+            raise _fault(f"has a token and {given[0]}; write the one or the other")
+        missing = [name for name, value in oauth.items() if not value]
+        if self.token is None and missing:
+            raise _fault("needs token" if not given else f"needs {' and '.join(missing)}, too")
+        return self
 
 
 class StoreConfig(_Section):
@@ -395,6 +481,12 @@ class LimitsConfig(_Section):
     tool_calls: LimitList = Field(default=("600/minute",), description="Tool calls of one caller.")
     tokens: LimitList = Field(default=(), description="Tokens of one caller.")
     cost: LimitList = Field(default=(), description="Cost of one caller.")
+    concurrent_tools: int = Field(
+        default=64, ge=1, le=10_000, description="Read-only tools that run at one time."
+    )
+    concurrent_tools_per_caller: int = Field(
+        default=16, ge=1, le=10_000, description="Of these, the tools of one caller."
+    )
     concurrent_streams: int = Field(
         default=256, ge=1, le=1_000_000, description="Requests served at one time."
     )
@@ -498,4 +590,11 @@ class Config(_Section):
         for upstream in self.upstreams.values():
             found.append(upstream.api_key)
             found.extend(value for value in upstream.headers.values() if isinstance(value, Secret))
+        for connection in self.credentials.values():
+            found += [
+                connection.token,
+                connection.client_id,
+                connection.client_secret,
+                connection.refresh_token,
+            ]
         return tuple(secret.reveal() for secret in found if secret is not None and secret.resolved)

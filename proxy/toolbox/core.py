@@ -1,9 +1,12 @@
 """The provider ``core``: the tools that need no account."""
 
+from proxy.toolbox.calculator import calculate
 from proxy.toolbox.clock import get_current_time
+from proxy.toolbox.read_result import read_result_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL, weather_tool
 from proxy.tools.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.function import FunctionProvider
+from proxy.tools.paging import ResultShelf
 
 __all__ = ["core_provider"]
 
@@ -14,14 +17,18 @@ def core_provider(
     *,
     geocoding_url: str = GEOCODING_URL,
     forecast_url: str = FORECAST_URL,
+    shelf: ResultShelf | None = None,
 ) -> FunctionProvider:
-    """``core__get_current_time`` and ``core__get_weather``.
+    """``core__calculate``, ``core__get_current_time``, ``core__get_weather``, ``core__read_result``.
 
+    ``shelf`` is where the runner keeps results that are too large; without one there is no
+    ``core__read_result``.
     ``http`` makes the client for a tool's own hosts: ``EgressPool(...).client`` or
     ``RecordedHttpClient(...).client``.
     """
+    pages = [read_result_tool(shelf)] if shelf is not None else []
     return FunctionProvider(
         "core",
-        [get_current_time, weather_tool(geocoding_url, forecast_url)],
+        [calculate, get_current_time, weather_tool(geocoding_url, forecast_url), *pages],
         Capabilities(clock=clock, http=http),
     )

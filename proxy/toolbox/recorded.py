@@ -4,14 +4,14 @@ Each ``*.json`` file of the folder is one exchange: ``{"url", "params", "body"}`
 answered by the file of the same URL and the same parameters, and by no other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from proxy.errors import ConfigError, ToolFailure
-from proxy.tools.capabilities import HttpClient, QueryParams
+from proxy.tools.capabilities import HttpClient, HttpFailure, QueryParams, TextPage
 
 __all__ = ["RecordedHttpClient"]
 
@@ -45,6 +45,20 @@ class RecordedHttpClient:
         if body is None:
             raise ToolFailure(f"no answer of {url} was recorded for this request; the demo knows Berlin only")
         return orjson.loads(body)
+
+    async def post_json(
+        self,
+        url: str,
+        body: Any,
+        params: QueryParams | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Nothing of this kind is recorded: always :class:`~proxy.tools.capabilities.HttpFailure`."""
+        raise HttpFailure(f"no answer of {url} was recorded for this request", status=404)
+
+    async def get_text(self, url: str) -> TextPage:
+        """Nothing of this kind is recorded: always :class:`~proxy.tools.capabilities.HttpFailure`."""
+        raise HttpFailure(f"no answer of {url} was recorded for this request", status=404)
 
 
 def _key(url: str, params: QueryParams) -> tuple[str, frozenset[tuple[str, str]]]:

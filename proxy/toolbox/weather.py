@@ -1,4 +1,4 @@
-"""``core__get_weather``: the current weather of a place, from Open-Meteo.
+"""``core__get_weather``: the weather of a place now and in the coming days, from Open-Meteo.
 
 Two public calls without a key: the geocoding API turns a name into coordinates, the forecast API
 says what it is like there.  Fields and codes are those of https://open-meteo.com/en/docs and
@@ -6,13 +6,14 @@ https://open-meteo.com/en/docs/geocoding-api; everything else in the answers is 
 """
 
 from collections.abc import Callable, Mapping
+from datetime import date
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
-from yarl import URL
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from proxy.errors import ToolFailure
+from proxy.toolbox.services import checked, host_of
 from proxy.tools.capabilities import HttpClient
 from proxy.tools.function import tool
 from proxy.tools.spec import Redaction
@@ -21,6 +22,9 @@ __all__ = ["FORECAST_URL", "GEOCODING_URL", "WEATHER_WORDS", "weather_tool"]
 
 GEOCODING_URL = "https://geocoding-api.open-meteo.com/v1/search"
 FORECAST_URL = "https://api.open-meteo.com/v1/forecast"
+
+_MAX_DAYS = 16
+_SERVICE = "the weather service"
 
 WEATHER_WORDS: Mapping[int, str] = MappingProxyType(
     {
@@ -57,6 +61,12 @@ WEATHER_WORDS: Mapping[int, str] = MappingProxyType(
 """The WMO weather codes (table 4677) that Open-Meteo uses, in words."""
 
 
+_T = TypeVar("_T")
+_Days = Annotated[list[_T], Field(max_length=_MAX_DAYS)]
+_Code = Annotated[int, Field(ge=0, le=99)]
+_Temperature = Annotated[FiniteFloat, Field(ge=-240, le=212)]  # Of either unit.
+
+
 class _Place(BaseModel):
     """One hit of the geocoding API."""
 
@@ -77,15 +87,50 @@ class _Current(BaseModel):
     """The ``current`` object of the forecast API, as far as it was asked for."""
 
     model_config = ConfigDict(extra="ignore")
-    temperature_2m: Annotated[FiniteFloat, Field(ge=-150, le=100)]
-    weather_code: Annotated[int, Field(ge=0, le=99)]
+    temperature_2m: _Temperature
+    weather_code: _Code
+
+
+class _Daily(BaseModel):
+    """The ``daily`` object of the forecast API: one list for each value, one element for each day.
+
+    A value that the model behind the forecast does not have is ``null``.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+    time: _Days[date]
+    weather_code: _Days[_Code | None]
+    temperature_2m_min: _Days[_Temperature | None]
+    temperature_2m_max: _Days[_Temperature | None]
+    precipitation_probability_max: _Days[Annotated[int, Field(ge=0, le=100)] | None]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "_Daily":
+        lengths = {len(values) for _, values in self}
+        if len(lengths) != 1:
+            raise ValueError("the days of a forecast differ in number")
+        return self
+
+    def days(self, unit: str) -> list[dict[str, Any]]:
+        """One object for each day, its temperatures named by their unit."""
+        return [
+            {
+                "date": self.time[at].isoformat(),
+                "conditions": _words(self.weather_code[at]),
+                f"temperature_min_{unit}": self.temperature_2m_min[at],
+                f"temperature_max_{unit}": self.temperature_2m_max[at],
+                "precipitation_probability": self.precipitation_probability_max[at],
+            }
+            for at in range(len(self.time))
+        ]
 
 
 class _Forecast(BaseModel):
-    """An answer of the forecast API."""
+    """An answer of the forecast API; ``daily`` is there where it was asked for."""
 
     model_config = ConfigDict(extra="ignore")
     current: _Current
+    daily: _Daily | None = None
 
 
 def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAST_URL) -> Callable[..., Any]:
@@ -93,54 +138,80 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
 
     @tool(
         name="get_weather",
-        description="Get the current weather for a city",
+        description="Get the current weather for a city and, on demand, the forecast for the coming days",
         effect="read_only",
-        redaction=Redaction(output=("location", "temperature_c", "conditions", "found")),
-        hosts=(_host(geocoding_url), _host(forecast_url)),
+        redaction=Redaction(
+            output=("location", "temperature_c", "temperature_f", "conditions", "forecast", "found")
+        ),
+        hosts=(host_of(geocoding_url), host_of(forecast_url)),
     )
     async def get_weather(
-        location: Annotated[str, Field(description="City name")], http: HttpClient
+        http: HttpClient,
+        location: Annotated[str, Field(description="City name")],
+        days: Annotated[
+            int,
+            Field(description="Days of forecast, today included; 0 for the current weather only", ge=0, le=7),
+        ] = 0,
+        units: Annotated[
+            Literal["metric", "imperial"],
+            Field(description="metric for degrees Celsius, imperial for degrees Fahrenheit"),
+        ] = "metric",
     ) -> dict[str, Any]:
-        """Return ``{"location", "temperature_c", "conditions"}``, degrees Celsius; or what was not found."""
-        name = location.strip()
-        if not 0 < len(name) <= 200:
-            raise ToolFailure("give the name of a city", code="invalid_arguments")
-        query: dict[str, str | int | float] = {"name": name, "count": 1, "language": "en", "format": "json"}
-        places = _checked(_Places, await http.get_json(geocoding_url, query)).results
-        if not places:
+        """Return ``{"location", "temperature_c", "conditions"}``; or what was not found.
+
+        Imperial units give ``temperature_f``.  ``days`` adds ``forecast``, a list of ``{"date",
+        "conditions", "temperature_min_c", "temperature_max_c", "precipitation_probability"}``, the
+        last one in percent; dates are those of the place, unknown values ``None``.
+        """
+        place = await _find(http, geocoding_url, location)
+        if place is None:
             return {
                 "found": False,
                 "message": "no place of this name is known; try the name of a larger city",
             }
-        place = places[0]
-        query = {
-            "latitude": place.latitude,
-            "longitude": place.longitude,
-            "current": "temperature_2m,weather_code",
-        }
-        current = _checked(_Forecast, await http.get_json(forecast_url, query)).current
-        return {
+        query = _query(place, days, units)
+        forecast = checked(_Forecast, await http.get_json(forecast_url, query), _SERVICE)
+        unit = "c" if units == "metric" else "f"
+        result = {
             "location": place.name,
-            "temperature_c": current.temperature_2m,
-            "conditions": WEATHER_WORDS.get(current.weather_code, "unknown conditions"),
+            f"temperature_{unit}": forecast.current.temperature_2m,
+            "conditions": _words(forecast.current.weather_code),
         }
+        if days:
+            if forecast.daily is None:
+                raise ToolFailure(f"{_SERVICE} answered in a form that is not understood")
+            result["forecast"] = forecast.daily.days(unit)
+        return result
 
     return get_weather
 
 
-_Model = TypeVar("_Model", bound=BaseModel)
+async def _find(http: HttpClient, geocoding_url: str, location: str) -> _Place | None:
+    """The best known place of a name, if there is one."""
+    name = location.strip()
+    if not 0 < len(name) <= 200:
+        raise ToolFailure("give the name of a city", code="invalid_arguments")
+    query: dict[str, str | int | float] = {"name": name, "count": 1, "language": "en", "format": "json"}
+    places = checked(_Places, await http.get_json(geocoding_url, query), _SERVICE).results
+    return places[0] if places else None
 
 
-def _checked(model: type[_Model], body: Any) -> _Model:
-    """An answer from outside as its model, or a failure that quotes none of it."""
-    try:
-        return model.model_validate(body)
-    except ValidationError:
-        raise ToolFailure("the weather service answered in a form that is not understood") from None
+def _query(place: _Place, days: int, units: str) -> dict[str, str | int | float]:
+    """The parameters of the forecast API; what is its own default is left out."""
+    query: dict[str, str | int | float] = {
+        "latitude": place.latitude,
+        "longitude": place.longitude,
+        "current": "temperature_2m,weather_code",
+    }
+    if units == "imperial":
+        query["temperature_unit"] = "fahrenheit"
+    if days:
+        query["daily"] = "weather_code,temperature_2m_min,temperature_2m_max,precipitation_probability_max"
+        query["forecast_days"] = days
+        query["timezone"] = "auto"  # Without it a day is one of Greenwich.
+    return query
 
 
-def _host(url: str) -> str:
-    """The entry of a tool's host list that fits a URL."""
-    parsed = URL(url)
-    host = parsed.host or ""
-    return host if parsed.is_default_port() else f"{host}:{parsed.port}"
+def _words(code: int | None) -> str:
+    """A weather code in words."""
+    return WEATHER_WORDS.get(-1 if code is None else code, "unknown conditions")

@@ -1,9 +1,34 @@
 """What a tool is and how it runs.  These names are all that the author of a tool needs."""
 
 from proxy.errors import ToolFailure
-from proxy.tools.capabilities import Clock, HttpClient
-from proxy.tools.function import tool
+from proxy.tools.capabilities import (
+    CacheControl,
+    Clock,
+    HttpClient,
+    HttpFailure,
+    IdempotencyKey,
+    TextPage,
+)
+from proxy.tools.declaration import tool
 from proxy.tools.provider import CallContext
+from proxy.tools.results import Image, ResourceLink, RichResult
 from proxy.tools.spec import Redaction, ToolEffect
+from proxy.tools.testing import ToolTester
 
-__all__ = ["CallContext", "Clock", "HttpClient", "Redaction", "ToolEffect", "ToolFailure", "tool"]
+__all__ = [
+    "CacheControl",
+    "CallContext",
+    "Clock",
+    "HttpClient",
+    "HttpFailure",
+    "IdempotencyKey",
+    "Image",
+    "Redaction",
+    "ResourceLink",
+    "RichResult",
+    "TextPage",
+    "ToolEffect",
+    "ToolFailure",
+    "ToolTester",
+    "tool",
+]

@@ -7,27 +7,51 @@ reach a resolver and are checked before the request.
 """
 
 import asyncio
+import codecs
 import ipaddress
+import re
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from proxy.errors import ToolFailure
-from proxy.tools.capabilities import QueryParams
+from proxy.tools.capabilities import HttpFailure, QueryParams, TextPage
 
-__all__ = ["EgressClient", "EgressPool", "HttpFailure", "is_public_address"]
+__all__ = ["Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text", "is_public_address"]
 
 _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _RETRIED = frozenset({429, 503})
+_JSON_HEADERS: Mapping[str, str] = {"Accept": "application/json"}
+_TEXT_TYPES = frozenset({"application/json", "application/xml", "application/xhtml+xml"})
+_NOT_THE_TOOLS = frozenset(
+    {
+        "accept-encoding",
+        "authorization",
+        "connection",
+        "content-length",
+        "cookie",
+        "host",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Request headers that belong to the client: credentials, cookies, framing."""
+_CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
+_NOT_FOR_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
+"""Codecs of Python that no page is written in; some take very long for a long text."""
 _MAX_REDIRECTS = 3
 _MAX_WAIT_S = 2.0
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052; its local-use sibling is refused as a whole.
@@ -44,14 +68,6 @@ _REFUSED = tuple(
         "fec0::/10",
     )
 )
-
-
-class HttpFailure(ToolFailure):
-    """A request that brought no usable answer.  ``status`` is the HTTP status, if there was one."""
-
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        self.status = status
-        super().__init__(message)
 
 
 class _AddressRefused(OSError):
@@ -119,6 +135,18 @@ class _CheckedResolver(AbstractResolver):
         await self._inner.close()
 
 
+class Authorizer(Protocol):
+    """Gives the ``Authorization`` header of one connection; see :mod:`proxy.tools.credentials`."""
+
+    async def authorization(self) -> str:
+        """The header's value now; raises :class:`~proxy.errors.ToolFailure` where there is none."""
+        ...
+
+    async def renew(self, refused: str) -> str | None:
+        """Another value after a 401 for ``refused``; ``None`` where none is to be had."""
+        ...
+
+
 class EgressPool:
     """The connections of all tools.  Make one in the event loop that uses it; close it at the end.
 
@@ -126,7 +154,7 @@ class EgressPool:
         allowed_networks: address ranges opened beyond the public ones, such as ``127.0.0.0/8``.
         schemes: URL schemes that may be used.
         max_bytes: the largest response body.
-        timeout_s: seconds for one ``get_json``, redirects and retries included.
+        timeout_s: seconds for one request, redirects and retries included.
         retries: further tries after 429 and 503.
         user_agent: what the tools say they are.
         sleep: waits between tries; given by tests.
@@ -155,12 +183,14 @@ class EgressPool:
         self._resolver = resolver
         self._session: aiohttp.ClientSession | None = None
 
-    def client(self, hosts: Sequence[str]) -> "EgressClient":
+    def client(self, hosts: Sequence[str], authorizer: Authorizer | None = None) -> "EgressClient":
         """A client that reaches ``hosts`` only: ``api.example.com``, ``*.example.com``, ``host:8443``.
 
-        An entry without a port means the scheme's own.  ``*`` alone is every public host.
+        An entry without a port means the scheme's own.  ``*`` alone is every public host.  With an
+        ``authorizer`` each request carries its header; it is never sent over plain HTTP, but to an
+        address that the operator opened.
         """
-        return EgressClient(self, tuple(host.lower() for host in hosts))
+        return EgressClient(self, tuple(host.lower() for host in hosts), authorizer)
 
     def session(self) -> aiohttp.ClientSession:
         """The one session, made when first needed, inside the loop."""
@@ -174,11 +204,7 @@ class EgressPool:
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                headers={
-                    "User-Agent": self._user_agent,
-                    "Accept": "application/json",
-                    "Accept-Encoding": "identity",
-                },
+                headers={"User-Agent": self._user_agent, "Accept-Encoding": "identity"},
                 timeout=aiohttp.ClientTimeout(total=None),
             )
         return self._session
@@ -190,60 +216,150 @@ class EgressPool:
             self._session = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked for, whatever it takes to get it.  ``roams`` lets a redirect change the host."""
+
+    method: str
+    url: URL
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    roams: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One response, read whole."""
+
+    url: URL
+    status: int
+    body: bytes
+    retry_after: float | None
+    location: str | None
+    content_type: str
+
+
 class EgressClient:
     """One tool's view of the pool.  Implements :class:`~proxy.tools.capabilities.HttpClient`."""
 
-    def __init__(self, pool: EgressPool, hosts: tuple[str, ...]) -> None:
+    def __init__(self, pool: EgressPool, hosts: tuple[str, ...], authorizer: Authorizer | None) -> None:
         self._pool = pool
         self._hosts = hosts
+        self._authorizer = authorizer
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
         """The JSON of a 2xx answer; raises :class:`HttpFailure` for anything else."""
-        try:
-            target = URL(url).update_query({key: str(value) for key, value in (params or {}).items()})
-        except ValueError:
-            raise HttpFailure("the address of the service is not valid") from None
+        answer = await self._send(_Request("GET", _address(url, params), _JSON_HEADERS))
+        return _json(answer)
+
+    async def post_json(
+        self,
+        url: str,
+        body: Any,
+        params: QueryParams | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The JSON of a 2xx answer to ``body``; raises :class:`HttpFailure` for anything else.
+
+        No redirect is followed.  ``ValueError`` for a header that is not the tool's to set.
+        """
+        own = {name.lower() for name in headers or {}}
+        if own & _NOT_THE_TOOLS:
+            raise ValueError(f"headers that a tool may not set: {', '.join(sorted(own & _NOT_THE_TOOLS))}")
+        request = _Request(
+            "POST",
+            _address(url, params),
+            {**_JSON_HEADERS, "Content-Type": "application/json", **(headers or {})},
+            orjson.dumps(body),
+        )
+        answer = await self._send(request)
+        return _json(answer) if answer.body else None
+
+    async def post_form(self, url: str, fields: Mapping[str, str]) -> Any:
+        """The JSON of a 2xx answer to a form, as OAuth 2 token endpoints take it.  No tool has this."""
+        headers = {**_JSON_HEADERS, "Content-Type": "application/x-www-form-urlencoded"}
+        body = urlencode(fields).encode("ascii")
+        return _json(await self._send(_Request("POST", _address(url, None), headers, body)))
+
+    async def get_text(self, url: str) -> TextPage:
+        """A page; raises :class:`HttpFailure` for one that is not text, and for all else that fails.
+
+        A redirect may lead to another of the tool's hosts, unless the requests carry credentials.
+        """
+        headers = {"Accept": "text/html, text/plain;q=0.9, application/xhtml+xml, */*;q=0.1"}
+        request = _Request("GET", _address(url, None), headers, roams=self._authorizer is None)
+        answer = await self._send(request)
+        media_type, _, parameters = answer.content_type.partition(";")
+        media_type = media_type.strip().lower()
+        if not _is_text(media_type):
+            raise HttpFailure("what is there is not a page of text")
+        text = decode_text(answer.body, parameters, is_html=media_type.endswith("html"))
+        return TextPage(str(answer.url), media_type, text)
+
+    async def _send(self, request: _Request) -> _Answer:
+        """A 2xx answer within the time there is."""
         try:
             async with asyncio.timeout(self._pool.timeout_s):
-                body = await self._get_with_retries(target)
+                return await self._send_with_retries(request)
         except TimeoutError:
-            raise HttpFailure("the service took too long to answer") from None
-        try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError:
-            raise HttpFailure("the service answered with something that is not JSON") from None
+            raise HttpFailure("the service took too long to answer", transient=True) from None
 
-    async def _get_with_retries(self, url: URL) -> bytes:
-        """One answer's body; 429 and 503 are tried again after a growing wait."""
-        for attempt in range(self._pool.retries + 1):
-            status, body, retry_after = await self._follow(url)
-            if 200 <= status < 300:
-                return body
-            if status not in _RETRIED or attempt == self._pool.retries:
+    async def _send_with_retries(self, request: _Request) -> _Answer:
+        """429 and 503 are tried again after a growing wait, 401 once with other credentials."""
+        authorization = await self._authorizer.authorization() if self._authorizer else None
+        attempt = 0
+        renewed = False
+        while True:
+            answer = await self._follow(request, authorization)
+            if 200 <= answer.status < 300:
+                return answer
+            if answer.status == 401 and self._authorizer and authorization and not renewed:
+                renewed = True
+                authorization = await self._authorizer.renew(authorization)
+                if authorization is None:
+                    break
+                continue
+            wait_s = self._wait_before_retry(request, answer, attempt)
+            if wait_s is None:
                 break
-            wanted = retry_after if retry_after is not None else 0.25 * 2.0**attempt
-            if wanted > _MAX_WAIT_S:
-                break  # A service that asks for longer than that gets no second call at all.
-            await self._pool.sleep(wanted)
-        raise HttpFailure(f"the service answered with status {status}", status=status)
+            await self._pool.sleep(wait_s)
+            attempt += 1
+        raise HttpFailure(
+            f"the service answered with status {answer.status}", status=answer.status, body=answer.body
+        )
 
-    async def _follow(self, url: URL) -> tuple[int, bytes, float | None]:
-        """One answer after at most three redirects on the same host, each checked like the first."""
-        origin = url
+    def _wait_before_retry(self, request: _Request, answer: _Answer, attempt: int) -> float | None:
+        """Seconds until another try; ``None`` for none.
+
+        A POST that was answered with 503 and no word on when to come again may have been taken.
+        """
+        if answer.status not in _RETRIED or attempt >= self._pool.retries:
+            return None
+        if request.method == "POST" and answer.status == 503 and answer.retry_after is None:
+            return None
+        wait_s = answer.retry_after if answer.retry_after is not None else 0.25 * 2.0**attempt
+        return wait_s if wait_s <= _MAX_WAIT_S else None
+
+    async def _follow(self, request: _Request, authorization: str | None) -> _Answer:
+        """One answer after at most three redirects, each checked like the first address."""
+        url = origin = request.url
         for _ in range(_MAX_REDIRECTS + 1):
-            self._check(url)
-            status, body, retry_after, location = await self._get(url)
-            if status not in _REDIRECTS or location is None:
-                return status, body, retry_after
+            self._check(url, authorization is not None)
+            answer = await self._request(request, url, authorization)
+            if answer.status not in _REDIRECTS or answer.location is None:
+                return answer
+            if request.method != "GET":
+                raise HttpFailure("the service redirects its callers, which is not followed here")
             try:
-                url = url.join(URL(location))
+                url = url.join(URL(answer.location))
             except ValueError:
                 break
-            if (url.host, url.port) != (origin.host, origin.port) or url.scheme != origin.scheme:
+            moved = (url.host, url.port) != (origin.host, origin.port) or url.scheme != origin.scheme
+            if moved and not request.roams:
                 raise HttpFailure("the service sends its callers to another host, which is not followed")
         raise HttpFailure("the service redirects its callers too often")
 
-    def _check(self, url: URL) -> None:
+    def _check(self, url: URL, with_credentials: bool) -> None:
         """Refuse a URL that is not of this tool's hosts, or is an address tools may not reach."""
         host = (url.host or "").lower()
         if (
@@ -256,25 +372,38 @@ class EgressClient:
         name = host if url.is_default_port() else f"{host}:{url.port}"
         if not any(fnmatchcase(name, pattern) or pattern == "*" for pattern in self._hosts):
             raise HttpFailure("this tool may not call that host")
-        if _is_literal(host) and not is_public_address(host, self._pool.allowed):
+        literal = _is_literal(host)
+        if literal and not is_public_address(host, self._pool.allowed):
             raise HttpFailure("this tool may not call that address")
+        if with_credentials and url.scheme != "https" and not (literal and not is_public_address(host)):
+            raise HttpFailure("credentials are not sent over plain HTTP")
 
-    async def _get(self, url: URL) -> tuple[int, bytes, float | None, str | None]:
-        """One request: status, bounded body, ``Retry-After`` in seconds, ``Location``."""
+    async def _request(self, request: _Request, url: URL, authorization: str | None) -> _Answer:
+        """One request and its bounded answer."""
+        headers = dict(request.headers)
+        if authorization is not None:
+            headers["Authorization"] = authorization
         try:
-            async with self._pool.session().get(url, allow_redirects=False) as response:
-                location = response.headers.get("Location")
-                retry_after = _seconds(response.headers.get("Retry-After"))
-                body = b"" if response.status in _REDIRECTS else await self._read(response)
-                return response.status, body, retry_after, location
+            async with self._pool.session().request(
+                request.method, url, data=request.body, headers=headers, allow_redirects=False
+            ) as response:
+                status = response.status
+                return _Answer(
+                    url=url,
+                    status=status,
+                    body=b"" if status in _REDIRECTS else await self._read(response),
+                    retry_after=_seconds(response.headers.get("Retry-After")),
+                    location=response.headers.get("Location"),
+                    content_type=response.headers.get("Content-Type", ""),
+                )
         except _AddressRefused:
             raise HttpFailure("this tool may not call that address") from None
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, _AddressRefused):
                 raise HttpFailure("this tool may not call that address") from None
-            raise HttpFailure("the service cannot be reached") from None
+            raise HttpFailure("the service cannot be reached", transient=True) from None
         except (aiohttp.ClientError, OSError, ValueError):
-            raise HttpFailure("the service's answer did not arrive whole") from None
+            raise HttpFailure("the service's answer did not arrive whole", transient=True) from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """The body, unless it is coded or larger than its bound."""
@@ -287,6 +416,50 @@ class EgressClient:
                 response.close()
                 raise HttpFailure("the service's answer is larger than is taken")
         return bytes(body)
+
+
+def _address(url: str, params: QueryParams | None) -> URL:
+    """A URL with its parameters; raises :class:`HttpFailure` for what is no URL."""
+    try:
+        return URL(url).update_query({key: str(value) for key, value in (params or {}).items()})
+    except ValueError:
+        raise HttpFailure("the address of the service is not valid") from None
+
+
+def _json(answer: _Answer) -> Any:
+    """The body of an answer as JSON."""
+    try:
+        return orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        raise HttpFailure("the service answered with something that is not JSON") from None
+
+
+def _is_text(media_type: str) -> bool:
+    """Whether a media type is one that can be read as text."""
+    return (
+        media_type.startswith("text/") or media_type in _TEXT_TYPES or media_type.endswith(("+xml", "+json"))
+    )
+
+
+def decode_text(body: bytes, parameters: str = "", *, is_html: bool = False) -> str:
+    """The text of a body: by its mark, its ``charset`` parameter, what HTML says of itself, or UTF-8.
+
+    Bytes that make no sense become replacement characters.
+    """
+    if body.startswith(b"\xef\xbb\xbf"):
+        return body[3:].decode("utf-8", "replace")
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return body.decode("utf-16", "replace")
+    found = _CHARSET.search(parameters.encode("ascii", "ignore"))
+    if found is None and is_html:
+        found = _CHARSET.search(body[:1024])  # Where HTML's own rules look for it.
+    name = found[1].decode("ascii") if found else "utf-8"
+    try:
+        if codecs.lookup(name).name in _NOT_FOR_PAGES:
+            name = "utf-8"
+        return body.decode(name, "replace")  # bytes.decode takes codecs of text only.
+    except (LookupError, UnicodeError):
+        return body.decode("utf-8", "replace")
 
 
 def _is_literal(host: str) -> bool:

@@ -1,7 +1,7 @@
-"""Tools written as Python functions: the ``@tool`` decorator and the provider that runs them.
+"""Tools written as Python functions: how they are bound, and the provider that runs them.
 
-A tool is declared where it is written and bound where it is loaded: only then are its schema
-derived, its capabilities handed over and its faults reported.
+A tool is declared where it is written (``declaration.py``) and bound where it is loaded: only then
+are its schema derived, its capabilities handed over and its faults reported.
 """
 
 import asyncio
@@ -10,142 +10,51 @@ import inspect
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, overload
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 
 from proxy.errors import ConfigError
-from proxy.tools.capabilities import Capabilities, Clock, HttpClient
+from proxy.tools.capabilities import (
+    CacheControl,
+    Capabilities,
+    Clock,
+    HttpClient,
+    IdempotencyKey,
+    Unconnected,
+)
+from proxy.tools.declaration import ToolDeclaration, declared, tool
 from proxy.tools.identifiers import tool_id
 from proxy.tools.provider import CallContext
-from proxy.tools.schema import check_private_paths, check_schema, derive_schema, spec_digest, to_strict
-from proxy.tools.spec import Redaction, ToolEffect, ToolSpec
+from proxy.tools.schema import (
+    check_output_paths,
+    check_private_paths,
+    check_schema,
+    derive_schema,
+    spec_digest,
+    to_strict,
+)
+from proxy.tools.spec import ToolSpec
 from proxy.tools.threads import ThreadBound
 from proxy.tools.validation import ModelValidator, SchemaValidator
 
 __all__ = ["FunctionProvider", "ToolDeclaration", "declared", "tool"]
 
-EffectName = ToolEffect | Literal["read_only", "state_change", "external_side_effect"]
-_Target = TypeVar("_Target", bound=Callable[..., Any])
-
-_MARK = "__toolrelay_tool__"
 _FIELD_PREFIX = "arg_"
 _MAX_DESCRIPTION = 1024  # OpenAI refuses a longer one with 400.
+_MAX_RETRIES = 5
 
-
-@dataclass(frozen=True, slots=True)
-class ToolDeclaration:
-    """What an author said about a tool.  See :func:`tool` for the meaning of each field."""
-
-    name: str | None = None
-    description: str | None = None
-    effect: ToolEffect = ToolEffect.EXTERNAL_SIDE_EFFECT
-    redaction: Redaction | None = None
-    timeout_s: float | None = None
-    max_result_bytes: int | None = None
-    strict: bool = False
-    repeatable: bool = False
-    untrusted_output: bool = False
-    egress: bool | None = None
-    hosts: tuple[str, ...] = ()
-    safety: Mapping[str, Any] = field(default_factory=dict)
-    parameters: Mapping[str, Any] | None = None
-
-
-@overload
-def tool(target: _Target, /) -> _Target: ...
-
-
-@overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    effect: EffectName = ToolEffect.EXTERNAL_SIDE_EFFECT,
-    redaction: Redaction | None = None,
-    timeout_s: float | None = None,
-    max_result_bytes: int | None = None,
-    strict: bool = False,
-    repeatable: bool = False,
-    untrusted_output: bool = False,
-    egress: bool | None = None,
-    hosts: Sequence[str] = (),
-    safety: Mapping[str, Any] | None = None,
-    parameters: Mapping[str, Any] | None = None,
-) -> Callable[[_Target], _Target]: ...
-
-
-def tool(
-    target: _Target | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    effect: EffectName = ToolEffect.EXTERNAL_SIDE_EFFECT,
-    redaction: Redaction | None = None,
-    timeout_s: float | None = None,
-    max_result_bytes: int | None = None,
-    strict: bool = False,
-    repeatable: bool = False,
-    untrusted_output: bool = False,
-    egress: bool | None = None,
-    hosts: Sequence[str] = (),
-    safety: Mapping[str, Any] | None = None,
-    parameters: Mapping[str, Any] | None = None,
-) -> _Target | Callable[[_Target], _Target]:
-    """Declare a function, or a class with a ``run`` method, to be a tool.
-
-    The function itself stays as it was and can be called and tested directly.  An ``async def``
-    runs on the event loop and must not block it; a ``def`` runs in a thread of its own.
-
-    Args:
-        name: the tool's name; the function's own (a class name in snake case) unless given.
-        description: what the model reads; the first paragraph of the docstring unless given.
-        effect: what running it can change.  Unless said otherwise the worst is assumed.
-        redaction: what may be seen of it.  A tool without one does not load (rule T4).
-        timeout_s: seconds for one call, where that is less than the configured time.
-        max_result_bytes: bytes of result, where that is less than the configured number.
-        strict: offer the schema in the providers' strict mode.
-        repeatable: an identical call within one run really runs again (rule R5).
-        untrusted_output: the result is a stranger's text (a page, a mail).
-        egress: arguments can reach a place of the model's choosing; assumed where ``hosts`` has ``*``.
-        hosts: what an ``HttpClient`` parameter may reach: ``api.example.com``, ``*.example.com``.
-        safety: free metadata for policies to read.
-        parameters: a JSON Schema to be used verbatim; the function then takes one ``dict``.
-    """
-    declaration = ToolDeclaration(
-        name=name,
-        description=description,
-        effect=ToolEffect(effect),
-        redaction=redaction,
-        timeout_s=timeout_s,
-        max_result_bytes=max_result_bytes,
-        strict=strict,
-        repeatable=repeatable,
-        untrusted_output=untrusted_output,
-        egress=egress,
-        hosts=tuple(hosts),
-        safety=dict(safety or {}),
-        parameters=parameters,
-    )
-
-    def mark(function: _Target) -> _Target:
-        setattr(function, _MARK, declaration)
-        return function
-
-    return mark if target is None else mark(target)
-
-
-def declared(value: Any) -> ToolDeclaration | None:
-    """What was declared about a function or class; ``None`` if it is no tool.
-
-    A subclass of a tool class is no tool until it is declared one itself.
-    """
-    own = vars(value) if inspect.isclass(value) else getattr(value, "__dict__", {})
-    declaration = own.get(_MARK) if isinstance(own, Mapping) else None
-    return declaration if isinstance(declaration, ToolDeclaration) else None
+_PER_CALL: Mapping[type, Callable[[CallContext], Any]] = MappingProxyType(
+    {
+        CallContext: lambda context: context,
+        CacheControl: lambda context: context.signals.cache,
+        IdempotencyKey: lambda context: context.idempotency_key,
+    }
+)
+"""Parameter types whose value is made for each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +66,7 @@ class _Bound:
     is_async: bool
     unpack: Callable[[Any], dict[str, Any]]
     constants: Mapping[str, Any]
-    context_parameters: tuple[str, ...]
+    per_call: Mapping[str, Callable[[CallContext], Any]]
 
 
 class FunctionProvider:
@@ -185,15 +94,20 @@ class FunctionProvider:
         """The part of the tools' ids before the double underscore."""
         return self._name
 
-    async def list_tools(self) -> Sequence[ToolSpec]:
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
         """Every tool's contract."""
         return [bound.spec for bound in self._tools.values()]
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """Every tool's contract."""
+        return self.specs
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
         """Run one tool; a ``def`` in a thread, which outlives a cancellation as threads do."""
         bound = self._tools[spec.name]
         values = {**bound.unpack(arguments), **bound.constants}
-        values.update((name, context) for name in bound.context_parameters)
+        values.update((name, make(context)) for name, make in bound.per_call.items())
         if not bound.is_async:
             return await self._threads.run(lambda: bound.function(**values))
         # In a task of this coroutine's own context: the runner has made one already.
@@ -231,6 +145,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         schema = strict
         check_schema(schema, where)
     check_private_paths(schema, declaration.redaction.private_arguments, where)
+    validate_output = _output_validator(declaration, where)
     description = _description(target, declaration, where)
     spec = ToolSpec(
         name=identifier,
@@ -249,9 +164,15 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         egress="*" in declaration.hosts if declaration.egress is None else declaration.egress,
         safety=declaration.safety,
         capabilities=inputs.capability_names,
+        connection=declaration.connection,
+        validate_output=validate_output,
+        cache_ttl_s=_within(declaration.cache_ttl_s, 0, 30 * 86400, "cache_ttl_s", where),
+        retries=_within(declaration.retries, 0, _MAX_RETRIES, "retries", where),
     )
+    if spec.connection and HttpClient.__name__ not in spec.capabilities:
+        raise ConfigError(where, "names a connection but takes no HttpClient to use it with")
     is_async = inspect.iscoroutinefunction(function)
-    return _Bound(spec, function, is_async, unpack, inputs.constants, inputs.context_parameters)
+    return _Bound(spec, function, is_async, unpack, inputs.constants, inputs.per_call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +181,7 @@ class _Inputs:
 
     arguments: Mapping[str, tuple[Any, Any]]
     constants: Mapping[str, Any]
-    context_parameters: tuple[str, ...]
+    per_call: Mapping[str, Callable[[CallContext], Any]]
     capability_names: tuple[str, ...]
 
 
@@ -274,7 +195,7 @@ def _inputs(
         raise ConfigError(where, f"a type in its signature cannot be read ({error})") from None
     arguments: dict[str, tuple[Any, Any]] = {}
     constants: dict[str, Any] = {}
-    contexts: list[str] = []
+    per_call: dict[str, Callable[[CallContext], Any]] = {}
     names: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -285,14 +206,16 @@ def _inputs(
             raise ConfigError(where, f'parameter "{name}" has no type')
         hint = hints[name]
         kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        if kind is CallContext:
-            contexts.append(name)
+        if inspect.isclass(kind) and kind in _PER_CALL:
+            per_call[name] = _PER_CALL[kind]
+            if kind is not CallContext:
+                names.append(kind.__name__)
         elif kind in (Clock, HttpClient) or (inspect.isclass(kind) and kind in capabilities.extra):
             constants[name] = _capability(kind, declaration, capabilities, where)
             names.append(kind.__name__)
         else:
             arguments[name] = (hint, parameter.default)
-    return _Inputs(arguments, constants, tuple(contexts), tuple(names))
+    return _Inputs(arguments, constants, per_call, tuple(names))
 
 
 def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabilities, where: str) -> Any:
@@ -304,6 +227,11 @@ def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabili
             raise ConfigError(
                 where, "takes an HttpClient but names no hosts", 'add hosts=("api.example.com",) to @tool'
             )
+        if declaration.connection:
+            # A tool that nobody allows needs no connection: it loads, and whoever composes says so.
+            if capabilities.connected is None:
+                return Unconnected(declaration.connection)
+            return capabilities.connected(declaration.connection, declaration.hosts)
         if capabilities.http is not None:
             return capabilities.http(declaration.hosts)
     elif capabilities.clock is not None:
@@ -391,7 +319,28 @@ def _description(target: Any, declaration: ToolDeclaration, where: str) -> str:
     return text
 
 
+def _output_validator(declaration: ToolDeclaration, where: str) -> Callable[[Any], Any] | None:
+    """What holds a result to the model that was promised; ``None`` where none was."""
+    if declaration.output is None:
+        return None
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(declaration.output)
+        shape = adapter.json_schema(by_alias=True, mode="serialization")
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise ConfigError(where, f"its output makes no schema ({str(error).splitlines()[0]})") from None
+    if declaration.redaction is not None:
+        check_output_paths(shape, declaration.redaction.output, where)
+    return adapter.validate_python
+
+
 _Number = TypeVar("_Number", int, float)
+
+
+def _within(value: _Number, least: int, most: int, name: str, where: str) -> _Number:
+    """``value`` unless it is out of its bounds, or no number."""
+    if not least <= value <= most:
+        raise ConfigError(where, f"{name} must be from {least} to {most}")
+    return value
 
 
 def _positive(value: _Number | None, name: str, where: str) -> _Number | None:

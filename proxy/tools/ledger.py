@@ -28,6 +28,19 @@ class RunLedger:
         self._max_calls = max_calls
         self._places: dict[tuple[int, int], Claim] = {}
         self._effects: dict[str, Claim] = {}
+        self._untrusted: tuple[int, str] | None = None
+
+    def mark_untrusted(self, tool: str, turn: int = 0) -> None:
+        """A stranger's text came into the conversation by ``tool`` in ``turn``; 0 is before the run."""
+        if self._untrusted is None or turn < self._untrusted[0]:
+            self._untrusted = (turn, tool)
+
+    def untrusted_before(self, turn: int) -> str:
+        """The tool whose untrusted result the model had read when it wrote this turn; empty if none.
+
+        Calls of the very turn in which that tool was called were written before its result was read.
+        """
+        return self._untrusted[1] if self._untrusted is not None and self._untrusted[0] < turn else ""
 
     @property
     def full(self) -> bool:

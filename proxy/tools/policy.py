@@ -1,9 +1,9 @@
 """Who may run what: data, denied by default, and every answer names its rule (rule T2)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 from proxy.tools.spec import ToolEffect, ToolSpec
 
@@ -30,6 +30,13 @@ class Decision:
 class Policy:
     """Patterns of tool ids, as in a shell, case-sensitive, and the bounds of one call.
 
+    ``approve_safety`` are patterns ``key=value`` over a tool's safety metadata.  ``after_untrusted``
+    says what tools with effects or egress need once the model has read an untrusted result:
+    ``"approve"``, ``"allow"``, or ``None`` for no word on it; somebody's ``"approve"`` outweighs
+    all, and so does nobody's word.
+
+    ``unavailable`` are tools that cannot run here though they are allowed, with the reason.
+
     ``settings`` names the configuration lines that the three lists came from, for the rule of a
     decision: allow, approve, approve_effects.  ``also`` are the policies that must agree.
     """
@@ -37,6 +44,9 @@ class Policy:
     allow: Sequence[str] = ()
     approve_effects: Sequence[ToolEffect | str] = ()
     approve: Sequence[str] = ()
+    approve_safety: Sequence[str] = ()
+    after_untrusted: Literal["approve", "allow"] | None = None
+    unavailable: Mapping[str, str] = field(default_factory=dict)
     max_argument_bytes: int = 8192
     max_result_bytes: int = 32768
     settings: tuple[str, str, str] = ("policy.allow", "policy.approve", "policy.approve_effects")
@@ -51,15 +61,35 @@ class Policy:
             max_result_bytes=min(self.max_result_bytes, other.max_result_bytes),
         )
 
-    def decide(self, spec: ToolSpec) -> Decision:
-        """Allowed, denied or in need of an approval; a denial by anyone outweighs all else."""
+    def decide(self, spec: ToolSpec, *, untrusted: str = "") -> Decision:
+        """Allowed, denied or in need of an approval; a denial by anyone outweighs all else.
+
+        ``untrusted`` is the tool whose untrusted result the model has read, if there is one.
+        """
         own = self._own(spec)
         decisions = [own, *(policy.decide(spec) for policy in self.also)]
         for outcome in ("denied", "needs_approval"):
             for decision in decisions:
                 if decision.outcome == outcome:
                     return decision
+        if untrusted and self.guards_after_untrusted and _can_do_harm(spec):
+            return Decision(
+                "needs_approval",
+                f'policy.after_untrusted = "approve": the run has read what {untrusted} gave',
+            )
         return own
+
+    @property
+    def guards_after_untrusted(self) -> bool:
+        """Whether an untrusted result changes what may run."""
+        words = {policy.after_untrusted for policy in self._all()}
+        return "approve" in words or "allow" not in words
+
+    def _all(self) -> Iterator["Policy"]:
+        """This policy and all that must agree with it."""
+        yield self
+        for policy in self.also:
+            yield from policy._all()
 
     def _own(self, spec: ToolSpec) -> Decision:
         """This policy's decision alone."""
@@ -67,14 +97,32 @@ class Policy:
         pattern = _first_match(spec.name, self.allow)
         if pattern is None:
             return Decision("denied", f'{allow} lacks "{spec.name}"')
+        if spec.name in self.unavailable:
+            return Decision("denied", self.unavailable[spec.name])
         asking = _first_match(spec.name, self.approve)
         if asking is not None:
             return Decision("needs_approval", f'{approve} has "{asking}"')
         if spec.effect in [str(effect) for effect in self.approve_effects]:
             return Decision("needs_approval", f'{approve_effects} has "{spec.effect}"')
+        for said in _safety_words(spec.safety):
+            asking = _first_match(said, self.approve_safety)
+            if asking is not None:
+                return Decision("needs_approval", f'policy.approve_safety has "{asking}"')
         return Decision("allowed", f'{allow} has "{pattern}"')
 
 
 def _first_match(name: str, patterns: Sequence[str]) -> str | None:
-    """The first pattern that fits a tool id."""
+    """The first pattern that fits."""
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+
+
+def _can_do_harm(spec: ToolSpec) -> bool:
+    """Whether a tool can change something, or carry words to a place of the model's choosing."""
+    return spec.effect is not ToolEffect.READ_ONLY or spec.egress
+
+
+def _safety_words(safety: Mapping[str, Any]) -> Iterator[str]:
+    """Safety metadata as ``key=value``, one for each value of a list; booleans as true and false."""
+    for key, value in safety.items():
+        for one in value if isinstance(value, list | tuple | set | frozenset) else (value,):
+            yield f"{key}={str(one).lower() if isinstance(one, bool) else one}"

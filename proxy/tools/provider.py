@@ -1,13 +1,14 @@
 """Where tools come from: the port that built-in tools, a user's module and MCP servers share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.errors import ToolRelayError
+from proxy.tools.capabilities import CacheControl, IdempotencyKey
 from proxy.tools.spec import ToolSpec
 
-__all__ = ["ArgumentsInvalid", "CallContext", "ToolProvider"]
+__all__ = ["ArgumentsInvalid", "CallContext", "CallSignals", "ToolProvider"]
 
 
 class ArgumentsInvalid(ToolRelayError):
@@ -22,14 +23,39 @@ class ArgumentsInvalid(ToolRelayError):
         super().__init__("; ".join(self.problems))
 
 
+class CallSignals:
+    """What a tool says about its result beside the result itself.
+
+    ``untrusted`` is set for a result that holds a stranger's text though the tool is not declared
+    to give such.
+    """
+
+    __slots__ = ("cache", "untrusted")
+
+    def __init__(self) -> None:
+        self.cache = CacheControl()
+        self.untrusted = False
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """Who is calling, for a tool that needs to know.  Carries no key and no token."""
+    """Who is calling, for a tool that needs to know.  Carries no key and no token.
+
+    ``max_result_bytes`` is how much of a result the model will be shown.  Calls that share one
+    execution (see ``cache_ttl_s``) have the context of the first.
+    """
 
     run_id: str
     invocation_id: str
     caller: str
     call_id: str
+    max_result_bytes: int = 32768
+    signals: CallSignals = field(default_factory=CallSignals, repr=False, compare=False)
+
+    @property
+    def idempotency_key(self) -> IdempotencyKey:
+        """The same for every try of this one call, and for no other call."""
+        return IdempotencyKey(self.invocation_id)
 
 
 class ToolProvider(Protocol):

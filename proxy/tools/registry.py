@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from proxy.errors import ConfigError
+from proxy.tools.capabilities import IdempotencyKey
 from proxy.tools.identifiers import check_tool_id
 from proxy.tools.policy import Policy
 from proxy.tools.provider import ToolProvider
-from proxy.tools.spec import ToolSpec
+from proxy.tools.spec import ToolEffect, ToolSpec
 
 __all__ = ["Registry", "Selection"]
 
@@ -46,6 +47,7 @@ class Registry:
                         f"tool {spec.name}",
                         "redaction_missing: a tool without a redaction rule does not load",
                     )
+                _check_repetition(spec)
                 if spec.name in tools:
                     raise ConfigError(f"tool {spec.name}", "two tools have this id", "rename or remove one")
                 tools[spec.name] = (spec, provider)
@@ -76,3 +78,17 @@ class Registry:
         """Close every provider."""
         for provider in self._providers:
             await provider.aclose()
+
+
+def _check_repetition(spec: ToolSpec) -> None:
+    """Refuse a tool with effects whose result is given out again, or that may take effect twice."""
+    if spec.effect is ToolEffect.READ_ONLY:
+        return
+    if spec.cache_ttl_s > 0:
+        raise ConfigError(f"tool {spec.name}", "cache_ttl_s is for read_only tools only")
+    if spec.retries > 0 and IdempotencyKey.__name__ not in spec.capabilities:
+        raise ConfigError(
+            f"tool {spec.name}",
+            "retries would let its effect happen twice",
+            "take an IdempotencyKey parameter and pass it on, or declare it read_only",
+        )

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -9,23 +11,77 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from proxy.errors import ToolErrorCode, ToolFailure
 from proxy.tools.arguments import MAX_DEPTH, utf8_length
+from proxy.tools.paging import READ_RESULT
 
-__all__ = ["Output", "failure_text", "hard_limit", "safe_words", "to_output"]
+__all__ = [
+    "Image",
+    "Output",
+    "ResourceLink",
+    "RichResult",
+    "failure_text",
+    "fit",
+    "hard_limit",
+    "safe_words",
+    "to_output",
+]
 
 _MAX_MESSAGE = 1000
 _SMALLEST_HARD_LIMIT = 1 << 20
+_LEAST_FOR_HANDLE = 512
+"""Bytes of a result below which a note about a handle would take the room of the result."""
 
 
+@dataclass(frozen=True, slots=True)
 class Output:
-    """A tool's output: its text for the model and, for JSON, the value that redaction looks into."""
+    """A tool's output.
 
-    __slots__ = ("size", "text", "truncated", "value")
+    ``text`` is what there is of it for the model, whole unless ``truncated``; ``size`` its bytes
+    before any cut; ``value`` what redaction looks into, ``redacted`` what that let through.
+    ``untrusted`` says that it is a stranger's text.
+    """
 
-    def __init__(self, text: str, value: Any, size: int, truncated: bool) -> None:
-        self.text = text
-        self.value = value
-        self.size = size
-        self.truncated = truncated
+    text: str
+    value: Any
+    size: int
+    truncated: bool = False
+    redacted: Any = None
+    untrusted: bool = False
+
+    def without_value(self) -> "Output":
+        """The same without what only redaction needs."""
+        return replace(self, value=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that a tool returned.  ``media_type`` is like ``image/png``."""
+
+    data: bytes = field(repr=False)
+    media_type: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLink:
+    """A resource that a tool points at instead of returning it."""
+
+    uri: str
+    title: str = ""
+    media_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RichResult:
+    """A result that is more than text.
+
+    The wires carry text back to the model: it gets ``text``, the links as lines, and a note about
+    each image that was left out.  Redaction sees ``text``, ``images`` (``media_type``, ``title``,
+    ``bytes``: their number) and ``links`` (``uri``, ``title``, ``media_type``).
+    """
+
+    text: str = ""
+    images: Sequence[Image] = ()
+    links: Sequence[ResourceLink] = ()
 
 
 def hard_limit(max_bytes: int) -> int:
@@ -34,15 +90,25 @@ def hard_limit(max_bytes: int) -> int:
 
 
 def to_output(value: Any, max_bytes: int) -> Output:
-    """The text of a result: a ``str`` as it is, everything else as JSON, cut to ``max_bytes``.
+    """The text of a result, whole: a ``str`` as it is, everything else as JSON.
 
-    Raises :class:`~proxy.errors.ToolFailure` with ``result_too_large`` past :func:`hard_limit` and
-    with ``execution_failed`` for what JSON cannot say: NaN, cycles, foreign objects.
+    Text past :func:`hard_limit` is cut to ``max_bytes`` at once.  Raises
+    :class:`~proxy.errors.ToolFailure` with ``result_too_large`` for JSON past it and with
+    ``execution_failed`` for what JSON cannot say: NaN, cycles, foreign objects.
     """
+    if isinstance(value, RichResult):
+        text, seen = _plain(value)
+        size = utf8_length(text)
+        if size > hard_limit(max_bytes):
+            return Output(_cut(text, size, max_bytes)[0], seen, size, True)
+        return Output(_encodable(text), seen, size)
     if isinstance(value, str):
         size = utf8_length(value)
-        text, truncated = _cut(value, size, max_bytes)
-        return Output(text, text, size, truncated)
+        if size > hard_limit(max_bytes):
+            text, _ = _cut(value, size, max_bytes)
+            return Output(text, text, size, True)
+        text = _encodable(value)
+        return Output(text, text, size)
     limit = hard_limit(max_bytes)
     if _measure(value, limit):
         try:
@@ -59,9 +125,18 @@ def to_output(value: Any, max_bytes: int) -> Output:
             text = json.dumps(value, allow_nan=False, separators=(",", ":"))
         except (TypeError, ValueError, RecursionError):
             raise ToolFailure("the tool returned something that is not JSON") from None
-    size = utf8_length(text)
-    text, truncated = _cut(text, size, max_bytes)
-    return Output(text, value, size, truncated)
+    return Output(_encodable(text), value, utf8_length(text))
+
+
+def fit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tuple[str, bool]:
+    """What the model is shown of an output, at most ``max_bytes``, and whether that is not all.
+
+    Where something is left out, ``keep`` is asked for a handle to read the whole by.
+    """
+    if output.truncated or output.size <= max_bytes:
+        return output.text, output.truncated
+    handle = keep(output.text) if max_bytes >= _LEAST_FOR_HANDLE else None
+    return _cut(output.text, output.size, max_bytes, handle)
 
 
 def failure_text(code: ToolErrorCode, message: str) -> str:
@@ -110,17 +185,47 @@ def _measure(value: Any, limit: int) -> bool:
     return foreign
 
 
-def _cut(text: str, size: int, max_bytes: int) -> tuple[str, bool]:
+def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> tuple[str, bool]:
     """Head and tail of a text that is too long, with a note between them for the model."""
-    if size <= max_bytes:
-        return _encodable(text), False
     note = f"\n[toolrelay: the result was {size} bytes; its middle was left out here]\n"
+    if handle is not None:
+        note = (
+            f"\n[toolrelay: the result was {size} bytes; its middle was left out here. To read on call "
+            f'{READ_RESULT} with handle "{handle}" and offset OFFSET]\n'
+        )
     room = max(max_bytes - len(note), 0)
     head_bytes, tail_bytes = room - room // 3, room // 3
     # No character is less than a byte: slicing by characters first keeps the copies small.
     head = _encodable(text[:head_bytes]).encode()[:head_bytes].decode(errors="ignore")
     tail = _encodable(text[len(text) - tail_bytes :]).encode() if tail_bytes else b""
+    if handle is not None:
+        note = note.replace("OFFSET", str(len(head)))
     return head + note + tail[len(tail) - tail_bytes :].decode(errors="ignore"), True
+
+
+def _plain(result: RichResult) -> tuple[str, Any]:
+    """A rich result as text for the model, and as the value that redaction looks into."""
+    if not isinstance(result.text, str):
+        raise ToolFailure("the tool returned something that is not JSON")
+    lines = [result.text] if result.text else []
+    links = [
+        {"uri": str(one.uri), "title": str(one.title), "media_type": str(one.media_type)}
+        for one in result.links
+    ]
+    images = [
+        {"media_type": str(one.media_type), "title": str(one.title), "bytes": len(one.data)}
+        for one in result.images
+    ]
+    for link in links:
+        about = " ".join(part for part in (link["title"], link["media_type"]) if part)
+        lines.append(f"[link: {link['uri']}{f' ({about})' if about else ''}]")
+    for image in images:
+        title = f' "{image["title"]}"' if image["title"] else ""
+        lines.append(
+            f"[toolrelay: an image{title} ({image['media_type']}, {image['bytes']} bytes) was left out; "
+            "only text can be passed on]"
+        )
+    return "\n".join(lines), {"text": result.text, "images": images, "links": links}
 
 
 def _encodable(text: str) -> str:

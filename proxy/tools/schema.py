@@ -21,6 +21,7 @@ from proxy.errors import ConfigError
 from proxy.records import ToolEffect
 
 __all__ = [
+    "check_output_paths",
     "check_private_paths",
     "check_schema",
     "derive_schema",
@@ -135,6 +136,15 @@ def check_private_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where
         if not _leads_somewhere(schema, path.split("."), schema, 0):
             raise ConfigError(
                 where, f'redaction: the private argument "{path}" is not in the schema', 'lists take "*"'
+            )
+
+
+def check_output_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where: str) -> None:
+    """Refuse an output path that names no field of the output model: nothing would be shown."""
+    for path in paths:
+        if path != "*" and not _leads_somewhere(schema, path.split("."), schema, 0):
+            raise ConfigError(
+                where, f'redaction: the output "{path}" is not in the output model', 'lists take "*"'
             )
 
 

@@ -32,6 +32,11 @@ class ToolSpec:
     :class:`~proxy.tools.provider.ArgumentsInvalid`.  ``timeout_s`` and ``max_result_bytes`` of
     ``None`` mean the configured default.  ``digest`` identifies name, description, schema and
     effect: a tool whose digest changed is another tool.
+
+    ``validate_output`` turns what the tool returned into what it promised, or raises anything.
+    ``cache_ttl_s`` are the seconds for which an equal call of the same caller gets the same result;
+    ``retries`` the further tries after a failure that may pass.  ``connection`` names the
+    credentials it works with.  ``safety`` is free metadata that policy patterns can match.
     """
 
     name: str
@@ -52,6 +57,8 @@ class ToolSpec:
     egress: bool = False
     safety: Mapping[str, Any] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
+    connection: str = ""
+    validate_output: Callable[[Any], Any] | None = None
 
     def definition(self, name: str | None = None) -> ToolDefinition:
         """How a model sees this tool, under an alias where ``name`` is given."""

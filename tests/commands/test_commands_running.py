@@ -155,7 +155,7 @@ def test_serve_says_what_it_serves(tmp_path):
     assert "Traceback" not in errors
     assert "upstream recorded: replay:" in text
     assert "answers from recordings" in text
-    assert "tools loaded: core__get_current_time, core__get_weather" in text
+    assert "tools loaded: calendar__list_events, core__calculate, core__get_current_time" in text
     assert "tools allowed: core__get_current_time" in text
     line = 'policy.allow = ["core__get_c*", "core__get_weather"]'
     assert f"withheld core__get_weather: to allow it, set {line}" in text
@@ -279,6 +279,26 @@ def test_a_tool_of_ones_own(tmp_path, here):
     assert "\x1b" not in shown.stdout
     detail = json.loads(here("runs", "show", runs[1]["id"], "--json").stdout)
     assert detail["invocations"][0]["status"] == "success"
+
+
+def test_an_author_sees_the_traceback(tmp_path, here):
+    """tools call shows what a tool raised, from the tool's own line on; the record and stdout do not."""
+    (tmp_path / "my_tools.py").write_text(
+        TOOL.replace('return {"greeting"', 'raise KeyError(name) # {"greeting"')
+    )
+    replay_config(tmp_path, "[tools]\nmodules = ['my_tools.py']\n")
+    allowed = {"TOOLRELAY_POLICY__ALLOW": '["my_tools__*"]'}
+    done = here("tools", "call", "my_tools__greet", '{"name": "m\\u001be"}', env=allowed)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    start = lines.index("Traceback (most recent call last):")
+    assert "my_tools.py" in lines[start + 1]
+    assert any(line.startswith("KeyError: ") for line in lines)
+    assert lines[-1] == "toolrelay: my_tools__greet: execution_failed: the tool failed"
+    assert "\x1b" not in done.stderr
+    assert "KeyError" not in done.stdout
+    run = json.loads(here("runs", "list", "--json").stdout)
+    assert "KeyError" not in here("runs", "show", run["id"], "--json").stdout
 
 
 def test_serve_records_what_runs_shows(tmp_path, here):

@@ -380,3 +380,187 @@ async def test_environment_proxies_are_ignored(serve, pool, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     assert await pool().client([name_of(server)]).get_json(str(server.make_url("/"))) == "direct"
+
+
+class Tokens:
+    """An authorizer that hands out numbered tokens and counts how often it is asked for another."""
+
+    def __init__(self, *, renewable: bool = True) -> None:
+        self.number = 1
+        self.renewed = 0
+        self.renewable = renewable
+
+    async def authorization(self) -> str:
+        """The header's value."""
+        return f"Bearer token-{self.number}"
+
+    async def renew(self, refused: str) -> str | None:
+        """The next one."""
+        self.renewed += 1
+        if not self.renewable:
+            return None
+        self.number += 1
+        return f"Bearer token-{self.number}"
+
+
+async def test_post_json(serve, pool):
+    """A body goes out as JSON with the tool's own headers, and the answer comes back as JSON."""
+    seen: list[tuple[str, Any, str | None, str | None]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        seen.append((request.method, body, request.headers.get("Duffel-Version"), request.query.get("a")))
+        return web.json_response({"made": True}, status=201)
+
+    server = await serve(answer)
+    client = pool().client([name_of(server)])
+    body = await client.post_json(
+        str(server.make_url("/x")), {"data": ["ö", 1]}, {"a": "b c"}, {"Duffel-Version": "v2"}
+    )
+    assert body == {"made": True}
+    assert seen == [("POST", {"data": ["ö", 1]}, "v2", "b c")]
+
+
+@pytest.mark.parametrize("header", ["Authorization", "cookie", "Host", "Transfer-Encoding"])
+async def test_a_tool_sets_no_header_of_the_clients(pool, header):
+    """Rule T6: credentials, cookies and framing are not a tool's to set."""
+    with pytest.raises(ValueError, match="may not set"):
+        await pool().client(["*"]).post_json("http://a.example/", {}, headers={header: "x"})
+
+
+async def test_failure_carries_status_and_body(serve, pool):
+    """A tool can read the service's own error; the message repeats nothing of it."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/text":
+            return web.Response(status=404, text="<html>")
+        return web.json_response({"errors": [{"code": "offer_expired"}]}, status=422)
+
+    server = await serve(answer)
+    client = pool().client([name_of(server)])
+    failure = await refused(client, str(server.make_url("/json")), "status 422$")
+    assert (failure.status, failure.json, failure.transient) == (
+        422,
+        {"errors": [{"code": "offer_expired"}]},
+        False,
+    )
+    assert (await refused(client, str(server.make_url("/text")), "status 404$")).json is None
+    assert (await refused(client, "http://elsewhere.example/", "may not call")).transient is False
+
+
+async def test_get_text_reads_pages(serve, pool):
+    """A page is decoded by what it says of itself, and its address is where it was found."""
+    pages = {
+        "/header": (b"caf\xe9", "text/html; charset=ISO-8859-1"),
+        "/meta": (b'<meta charset="windows-1252"><p>\x80', "text/html"),
+        "/mark": (b"\xef\xbb\xbfna\xc3\xafve", "text/plain; charset=latin-1"),
+        "/plain": ("größe".encode(), "text/plain"),
+        "/broken": (b"a\xffb", "text/plain"),
+        "/odd": (b"\\u0041", "text/plain; charset=unicode_escape"),
+        "/unknown": (b"abc", "text/plain; charset=no-such"),
+        "/hex": (b"6162", "text/plain; charset=hex"),
+    }
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/moved":
+            raise web.HTTPFound("/plain?x=1")
+        body, kind = pages[request.path]
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    server = await serve(answer)
+    client = pool().client([name_of(server)])
+    texts = {path: (await client.get_text(str(server.make_url(path)))).text for path in pages}
+    assert texts == {
+        "/header": "café",
+        "/meta": '<meta charset="windows-1252"><p>€',
+        "/mark": "naïve",
+        "/plain": "größe",
+        "/broken": "a�b",
+        "/odd": "\\u0041",
+        "/unknown": "abc",
+        "/hex": "6162",
+    }
+    page = await client.get_text(str(server.make_url("/moved")))
+    assert (page.url, page.content_type) == (str(server.make_url("/plain?x=1")), "text/plain")
+
+
+async def test_get_text_takes_text_only(serve, pool):
+    """An image is no page."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=b"\x89PNG", content_type="image/png")
+
+    server = await serve(answer)
+    with pytest.raises(HttpFailure, match="not a page of text"):
+        await pool().client([name_of(server)]).get_text(str(server.make_url("/")))
+
+
+async def test_get_text_may_be_led_to_another_allowed_host(serve, pool):
+    """A page's redirect is followed to another of the tool's hosts, to no other, never with credentials."""
+
+    async def there(request: web.Request) -> web.Response:
+        return web.Response(text="here")
+
+    target = await serve(there)
+
+    async def away(request: web.Request) -> web.Response:
+        raise web.HTTPFound(str(target.make_url("/")))
+
+    server = await serve(away)
+    url = str(server.make_url("/"))
+    one = pool()
+    assert (await one.client([name_of(server), name_of(target)]).get_text(url)).text == "here"
+    with pytest.raises(HttpFailure, match="may not call that host"):
+        await one.client([name_of(server)]).get_text(url)
+    with pytest.raises(HttpFailure, match="another host"):
+        await one.client([name_of(server), name_of(target)], Tokens()).get_text(url)
+    with pytest.raises(HttpFailure, match="redirects"):
+        await one.client([name_of(server), name_of(target)]).post_json(url, {})
+
+
+async def test_credentials_are_renewed_once(serve, pool):
+    """Rule T6: the client adds the header; a 401 is answered with one other token and no third."""
+    accepted = {"Bearer token-2"}
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers["Authorization"])
+        return web.json_response({}, status=200 if request.headers["Authorization"] in accepted else 401)
+
+    server = await serve(answer)
+    url = str(server.make_url("/"))
+    tokens = Tokens()
+    client = pool().client([name_of(server)], tokens)
+    assert await client.post_json(url, {}) == {}
+    assert seen == ["Bearer token-1", "Bearer token-2"]
+    accepted.clear()
+    assert (await refused(client, url, "status 401$")).status == 401
+    assert (tokens.renewed, len(seen)) == (2, 4)
+    failure = await refused(pool().client([name_of(server)], Tokens(renewable=False)), url, "status 401$")
+    assert "token-" not in str(failure)
+
+
+async def test_credentials_do_not_go_over_plain_http(pool):
+    """A token is sent over TLS, or to an address that the operator opened, and nowhere else."""
+    await refused(pool().client(["*"], Tokens()), "http://a.example/", "plain HTTP")
+
+
+async def test_post_is_repeated_only_where_it_was_not_taken(serve, pool):
+    """429, and 503 that says when to come again, are tried again; any other 503 may have been taken."""
+    answers = [(429, None), (503, "0"), (503, None)]
+    times = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal times
+        status, retry_after = answers[times]
+        times += 1
+        return web.Response(status=status, headers={"Retry-After": retry_after} if retry_after else {})
+
+    async def no_wait(_: float) -> None:
+        return
+
+    server = await serve(answer)
+    client = pool(sleep=no_wait, retries=5).client([name_of(server)])
+    with pytest.raises(HttpFailure, match="503"):
+        await client.post_json(str(server.make_url("/")), {})
+    assert times == 3

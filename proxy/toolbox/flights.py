@@ -1,0 +1,359 @@
+"""``flights__search_flights``: what flights there are and what they cost, from Duffel.
+
+One call of https://duffel.com/docs/api/offer-requests/create-offer-request with ``return_offers``.
+Nothing is booked: an offer request only asks airlines for prices, so it counts as reading.
+Offers have the fields of https://duffel.com/docs/api/offers/schema; the rest of them is ignored.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import orjson
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NaiveDatetime, ValidationError
+
+from proxy.errors import ToolFailure
+from proxy.toolbox.services import checked, host_of
+from proxy.tools.capabilities import CacheControl, Capabilities, Clock, HttpClient, HttpFailure, QueryParams
+from proxy.tools.function import FunctionProvider, tool
+from proxy.tools.provider import CallContext
+from proxy.tools.spec import Redaction
+
+__all__ = ["CONNECTION", "DUFFEL_URL", "flights_provider"]
+
+DUFFEL_URL = "https://api.duffel.com"
+CONNECTION = "duffel"
+
+_VERSION = "v2"
+_SERVICE = "the flight service"
+_CACHE_S = 1800.0
+_MAX_OFFERS = 50
+_LEAST_WAIT_MS, _MOST_WAIT_MS = 2000, 60000
+_AIRLINES_SHARE = 0.6
+_FIRST_ZONE = timezone(timedelta(hours=-12))
+"""Where a day ends last: what is past there is past everywhere."""
+
+_T = TypeVar("_T")
+_Line = Annotated[str, Field(max_length=200)]
+_Amount = Annotated[Decimal, Field(max_digits=15, allow_inf_nan=False)]
+_Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+_Few = Annotated[list[_T], Field(max_length=16)]
+
+
+class _Reading(BaseModel):
+    """Part of an answer; what is not named here is not looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Airline(_Reading):
+    """An airline; a few have no code."""
+
+    iata_code: _Line | None = None
+    name: _Line
+
+
+class _Airport(_Reading):
+    """A place of a slice or segment."""
+
+    iata_code: _Line
+    name: _Line
+    time_zone: _Line | None = None
+
+
+class _Segment(_Reading):
+    """One flight; its times are those of the place, without a zone."""
+
+    origin: _Airport
+    destination: _Airport
+    departing_at: NaiveDatetime
+    arriving_at: NaiveDatetime
+    marketing_carrier: _Airline
+    marketing_carrier_flight_number: _Line | None = None
+    stops: _Few[dict[str, Any]] = []
+
+
+class _Slice(_Reading):
+    """One direction of a journey."""
+
+    origin: _Airport
+    destination: _Airport
+    duration: timedelta | None = None
+    segments: Annotated[list[_Segment], Field(min_length=1, max_length=16)]
+
+
+class _Offer(_Reading):
+    """A journey and its price."""
+
+    id: _Line
+    owner: _Airline
+    expires_at: AwareDatetime
+    slices: Annotated[list[_Slice], Field(min_length=1, max_length=2)]
+    base_amount: _Amount | None = None
+    base_currency: _Currency | None = None
+    tax_amount: _Amount | None = None
+    tax_currency: _Currency | None = None
+    total_amount: _Amount
+    total_currency: _Currency
+
+
+class _Offers(_Reading):
+    """The part of an offer request that is looked at.  Offers are checked one by one."""
+
+    offers: Annotated[list[Any], Field(max_length=20000)]
+
+
+class _Answer(_Reading):
+    """Duffel's envelope."""
+
+    data: _Offers
+
+
+class _Error(_Reading):
+    """One error of Duffel's; the words in it are not looked at."""
+
+    type: str = ""
+    code: str = ""
+    source: Any = None
+
+
+class _Errors(_Reading):
+    """Duffel's errors."""
+
+    errors: list[_Error] = []
+
+
+_ERROR_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "authentication_error": "the flight service does not take the credentials it was given",
+        "rate_limit_error": "the flight service has had too many searches; try again in a minute",
+        "airline_error": "an airline could not answer; try again, or search other dates",
+        "invalid_state_error": "the flight service cannot search for this now",
+    }
+)
+
+_Code = Annotated[str, Field(pattern=r"^[A-Za-z]{3}$")]
+_Cabin = Literal["economy", "premium_economy", "business", "first"]
+
+_REDACTION = Redaction(
+    output=tuple(
+        f"*.{field}"
+        for field in (
+            *("id", "airline", "airline_name", "flight_number", "origin", "destination"),
+            *("departure", "arrival", "duration_minutes", "stops", "direct", "slices"),
+            *("price", "tax", "total", "expires_at"),
+        )
+    )
+)
+
+
+def flights_provider(
+    capabilities: Capabilities, *, base_url: str = DUFFEL_URL, timeout_s: float = 10.0
+) -> FunctionProvider:
+    """The provider ``flights``.  It needs a clock and the connection ``duffel``.
+
+    ``base_url`` is where Duffel's API answers.  ``timeout_s`` is how long a call may take; airlines
+    that need more than 0.6 of it are left out of an answer, so that the others' arrives.
+    """
+    return FunctionProvider("flights", [_search_tool(base_url, timeout_s)], capabilities)
+
+
+def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
+    """The tool for one address."""
+    url = f"{base_url.rstrip('/')}/air/offer_requests"
+    wait_ms = int(min(max(_AIRLINES_SHARE * timeout_s * 1000, _LEAST_WAIT_MS), _MOST_WAIT_MS))
+
+    @tool(
+        name="search_flights",
+        description=(
+            "Search flights with prices, one way or return. Gives a list of offers, cheapest first, "
+            "50 at most; times are local to the airport"
+        ),
+        effect="read_only",
+        redaction=_REDACTION,
+        hosts=(host_of(base_url),),
+        connection=CONNECTION,
+        cache_ttl_s=_CACHE_S,
+        timeout_s=timeout_s,
+    )
+    async def search_flights(
+        http: HttpClient,
+        clock: Clock,
+        cache: CacheControl,
+        context: CallContext,
+        origin: Annotated[_Code, Field(description="IATA code of the airport or city, e.g. BER")],
+        destination: Annotated[_Code, Field(description="IATA code of the airport or city, e.g. LHR")],
+        departure_date: Annotated[date, Field(description="YYYY-MM-DD")],
+        return_date: Annotated[date | None, Field(description="YYYY-MM-DD, for a return trip")] = None,
+        adults: Annotated[int, Field(description="Number of adults", ge=1, le=9)] = 1,
+        cabin_class: Annotated[_Cabin, Field(description="Cabin to travel in")] = "economy",
+        max_connections: Annotated[
+            int, Field(description="Most changes of plane in one direction; 0 for direct flights", ge=0, le=3)
+        ] = 2,
+    ) -> list[dict[str, Any]]:
+        """Return a list with one object for each offer, as :func:`_shown` makes it.
+
+        Amounts are decimal text.  The fields of the journey are those of the outward direction; a
+        return trip has both in ``slices``.  ``stops`` counts changes and technical stops.
+        """
+        trip = [(origin.upper(), destination.upper(), departure_date)]
+        if return_date is not None:
+            trip.append((destination.upper(), origin.upper(), return_date))
+        _check_trip(trip, clock)
+        body = {
+            "data": {
+                "slices": [
+                    {"origin": start, "destination": end, "departure_date": day.isoformat()}
+                    for start, end, day in trip
+                ],
+                "passengers": [{"type": "adult"}] * adults,
+                "cabin_class": cabin_class,
+                "max_connections": max_connections,
+            }
+        }
+        params: QueryParams = {"return_offers": "true", "supplier_timeout": wait_ms}
+        try:
+            answer = await http.post_json(url, body, params, {"Duffel-Version": _VERSION})
+        except HttpFailure as failure:
+            raise _explained(failure) from None
+        # Thousands of offers are possible: too many to read on the event loop.
+        offers = await asyncio.to_thread(_usable, answer, clock.now(UTC))
+        for offer in offers:
+            cache.expire_at(offer.expires_at)
+        return _fitting((_shown(offer) for offer in offers), context.max_result_bytes)
+
+    return search_flights
+
+
+def _check_trip(trip: list[tuple[str, str, date]], clock: Clock) -> None:
+    """Refuse what no airline can sell, before anybody is asked."""
+    start, end, day = trip[0]
+    if start == end:
+        raise ToolFailure("origin and destination are the same", code="invalid_arguments")
+    if day < clock.now(_FIRST_ZONE).date():
+        raise ToolFailure("departure_date is in the past", code="invalid_arguments")
+    if trip[-1][2] < day:
+        raise ToolFailure("return_date is before departure_date", code="invalid_arguments")
+
+
+def _usable(answer: Any, now: datetime) -> list[_Offer]:
+    """The cheapest offers that have not expired; one that makes no sense is left out.
+
+    Raises :class:`~proxy.errors.ToolFailure` where none of them makes sense.
+    """
+    found = checked(_Answer, answer, _SERVICE).data.offers
+    offers = []
+    for one in found:
+        try:
+            offers.append(_Offer.model_validate(one))
+        except ValidationError:
+            continue
+    if found and not offers:
+        raise ToolFailure(f"{_SERVICE} answered in a form that is not understood")
+    live = [offer for offer in offers if offer.expires_at > now]
+    return sorted(live, key=lambda offer: offer.total_amount)[:_MAX_OFFERS]
+
+
+def _fitting(shown: Iterable[dict[str, Any]], max_bytes: int) -> list[dict[str, Any]]:
+    """As many of the first objects as a result may hold: a cut list is still a list."""
+    kept: list[dict[str, Any]] = []
+    size = 2
+    for one in shown:
+        size += len(orjson.dumps(one)) + 1
+        if size > max_bytes and kept:
+            break
+        kept.append(one)
+    return kept
+
+
+def _shown(offer: _Offer) -> dict[str, Any]:
+    """One offer as the model reads it."""
+    shown = {
+        "id": offer.id,
+        "airline": offer.owner.iata_code,
+        "airline_name": offer.owner.name,
+        **_direction(offer.slices[0]),
+        "price": _money(offer.base_amount, offer.base_currency),
+        "tax": _money(offer.tax_amount, offer.tax_currency),
+        "total": _money(offer.total_amount, offer.total_currency),
+        "expires_at": offer.expires_at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }
+    if len(offer.slices) > 1:
+        shown["slices"] = [_direction(one) for one in offer.slices]
+    return shown
+
+
+def _direction(one: _Slice) -> dict[str, Any]:
+    """One direction of a journey."""
+    first, last = one.segments[0], one.segments[-1]
+    stops = len(one.segments) - 1 + sum(len(segment.stops) for segment in one.segments)
+    number = first.marketing_carrier_flight_number
+    return {
+        "flight_number": f"{first.marketing_carrier.iata_code or ''}{number}" if number else None,
+        "origin": {"code": first.origin.iata_code, "name": first.origin.name},
+        "destination": {"code": last.destination.iata_code, "name": last.destination.name},
+        "departure": _moment(first.departing_at),
+        "arrival": _moment(last.arriving_at),
+        "duration_minutes": _minutes(one),
+        "stops": stops,
+        "direct": stops == 0,
+    }
+
+
+def _moment(at: datetime) -> dict[str, str]:
+    """A local time in the three forms that people ask for."""
+    return {"date": at.date().isoformat(), "time": at.strftime("%H:%M"), "datetime": at.isoformat()}
+
+
+def _minutes(one: _Slice) -> int | None:
+    """How long a direction takes: as Duffel says, or by the clocks at both ends."""
+    if one.duration is not None:
+        return int(one.duration.total_seconds() // 60)
+    first, last = one.segments[0], one.segments[-1]
+    try:
+        left = first.departing_at.replace(tzinfo=ZoneInfo(first.origin.time_zone or ""))
+        arrived = last.arriving_at.replace(tzinfo=ZoneInfo(last.destination.time_zone or ""))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+    return int((arrived.astimezone(UTC) - left.astimezone(UTC)).total_seconds() // 60)
+
+
+def _money(amount: Decimal | None, currency: str | None) -> dict[str, str] | None:
+    """An amount and its currency; ``None`` where the airline does not say."""
+    return None if amount is None or currency is None else {"amount": f"{amount:f}", "currency": currency}
+
+
+def _explained(failure: HttpFailure) -> ToolFailure:
+    """A failed request in words of our own; Duffel's are a stranger's and are not repeated."""
+    if failure.json is None:
+        return failure  # Not Duffel's own: no connection, no credentials, a gateway's page.
+    try:
+        error = next(iter(_Errors.model_validate(failure.json).errors), _Error())
+    except ValidationError:
+        error = _Error()
+    status = failure.status or 0
+    if error.type in ("validation_error", "invalid_request_error") and status in (400, 422):
+        return ToolFailure(_at_fault(error.source), code="invalid_arguments")
+    if status in (401, 403):
+        return ToolFailure(_ERROR_WORDS["authentication_error"])
+    words = _ERROR_WORDS.get("rate_limit_error" if status == 429 else error.type)
+    if words is not None:
+        return ToolFailure(words, transient=failure.transient)
+    if status >= 500:
+        return ToolFailure("the flight service is not available; try again later", transient=True)
+    return ToolFailure("the flight service refused the search")
+
+
+def _at_fault(source: Any) -> str:
+    """Which argument a validation error is about, by the name of the field alone."""
+    pointer = source.get("pointer") if isinstance(source, dict) else None
+    named = source.get("field") if isinstance(source, dict) else None
+    words = {str(pointer).rpartition("/")[2], str(named)}
+    for field in ("origin", "destination", "departure_date", "cabin_class", "max_connections", "passengers"):
+        if field in words:
+            return f"the flight service does not take this {field}"
+    return "the flight service does not take these arguments"

@@ -1,0 +1,45 @@
+"""``core__read_result``: the pages of a result that was too large to be shown at once."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from proxy.errors import ToolFailure
+from proxy.tools.declaration import tool
+from proxy.tools.paging import ResultShelf
+from proxy.tools.provider import CallContext
+from proxy.tools.spec import Redaction
+
+__all__ = ["read_result_tool"]
+
+_NOTE_BYTES = 120
+"""Room that is left for the line at the end of a page."""
+
+
+def read_result_tool(shelf: ResultShelf) -> Callable[..., Any]:
+    """The tool over one shelf."""
+
+    @tool(
+        name="read_result",
+        description="Read on in a tool result that was too large to be shown whole",
+        effect="read_only",
+        redaction=Redaction(private_arguments=("handle",)),
+    )
+    async def read_result(
+        handle: Annotated[str, Field(description="The handle that the result gave", max_length=64)],
+        call: CallContext,
+        offset: Annotated[int, Field(description="Character to begin at", ge=0)] = 0,
+    ) -> str:
+        """Return a page of text and, in its last line, where the next one begins."""
+        room = max(call.max_result_bytes - _NOTE_BYTES, 1)
+        page = shelf.read(call.caller, handle, offset, room)
+        if page is None:
+            raise ToolFailure("there is no such result, or it is no longer kept; call its tool again")
+        if page.untrusted:
+            call.signals.untrusted = True
+        if page.end >= page.total:
+            return f"{page.text}\n[toolrelay: this is the end, {page.total} characters in all]"
+        return f"{page.text}\n[toolrelay: read on at offset {page.end} of {page.total}]"
+
+    return read_result

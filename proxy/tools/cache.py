@@ -1,0 +1,152 @@
+"""Results that may be given out again, and equal calls at the same moment made one.
+
+A key names everything that a result depends on, the caller among it: no caller ever gets what was
+fetched for another.  Failures are not kept.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from proxy.tools.results import Output
+
+__all__ = ["ResultCache", "SingleFlight", "WorkCancelled", "cache_key"]
+
+T = TypeVar("T")
+
+_ENTRY_OVERHEAD = 512
+"""Bytes that an entry takes beside its text, roughly."""
+
+
+def cache_key(*parts: str) -> str:
+    """SHA-256 over parts of which none can run into the next."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+class WorkCancelled(Exception):
+    """Shared work was cancelled by something else than its waiters."""
+
+
+@dataclass(slots=True)
+class _Flight(Generic[T]):
+    """One execution and how many wait for it."""
+
+    task: asyncio.Task[T]
+    waiting: int = 0
+
+
+class SingleFlight(Generic[T]):
+    """Makes equal work at the same moment one piece of work.  Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._flights: dict[str, _Flight[T]] = {}
+
+    def is_under_way(self, key: str) -> bool:
+        """Whether work of this key runs now."""
+        return key in self._flights
+
+    async def run(self, key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What ``work`` returns or raises, begun now or by somebody who asked before.
+
+        The work is in a task of its own: whoever is cancelled, the others get their result.  It is
+        cancelled when nobody waits any more.  Raises :class:`WorkCancelled` where the work itself
+        was cancelled, so that no waiter takes that for a cancellation of its own.
+        """
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = _Flight(asyncio.create_task(work()))
+            self._flights[key] = flight
+            flight.task.add_done_callback(lambda task: self._landed(key, task))
+        flight.waiting += 1
+        try:
+            await asyncio.wait({flight.task})
+        finally:
+            flight.waiting -= 1
+            if flight.waiting == 0 and not flight.task.done():
+                self._flights.pop(key, None)  # Nobody may join what is about to end.
+                flight.task.cancel()
+        if flight.task.cancelled():
+            raise WorkCancelled
+        return flight.task.result()
+
+    def _landed(self, key: str, task: asyncio.Task[T]) -> None:
+        """Forget a flight; look at its exception, which may have nobody left to look at it."""
+        flight = self._flights.get(key)
+        if flight is not None and flight.task is task:
+            del self._flights[key]
+        if not task.cancelled():
+            task.exception()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A kept result.  ``dies_at`` is monotonic, ``until`` the time of day, both in seconds."""
+
+    output: Output
+    dies_at: float
+    until: float | None
+    size: int
+
+
+class ResultCache:
+    """Results by key, the least used going first, bounded in number and bytes.
+
+    Args:
+        monotonic: seconds that never jump, for how long a result has been kept.
+        wall: seconds since the epoch, for results that are good until a moment.
+        max_entries, max_bytes: bounds of the whole.
+    """
+
+    def __init__(
+        self,
+        *,
+        monotonic: Callable[[], float],
+        wall: Callable[[], float],
+        max_entries: int = 1024,
+        max_bytes: int = 32 << 20,
+    ) -> None:
+        self._monotonic = monotonic
+        self._wall = wall
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._bytes = 0
+        self.flights: SingleFlight[Output] = SingleFlight()
+
+    def get(self, key: str) -> Output | None:
+        """The result of this key that is still good."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if self._monotonic() >= entry.dies_at or (entry.until is not None and self._wall() >= entry.until):
+            self._remove(key)
+            return None
+        self._entries.move_to_end(key)
+        return entry.output
+
+    def put(self, key: str, output: Output, ttl_s: float, until: float | None) -> None:
+        """Keep a result for ``ttl_s`` seconds, and not past the moment ``until``."""
+        self._remove(key)
+        size = 4 * len(output.text) + _ENTRY_OVERHEAD
+        if ttl_s <= 0 or size > self._max_bytes // 4 or (until is not None and self._wall() >= until):
+            return
+        # What redaction has looked at is not needed again; what it let through is kept.
+        self._entries[key] = _Entry(output.without_value(), self._monotonic() + ttl_s, until, size)
+        self._bytes += size
+        while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
+            self._remove(next(iter(self._entries)))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _remove(self, key: str) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry.size

@@ -1,0 +1,161 @@
+"""One call on its way through the runner, and its row and log lines."""
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC
+from typing import Any
+
+import structlog
+
+from proxy.errors import StoreError, ToolErrorCode
+from proxy.events import ToolCall
+from proxy.records import InvocationLog, InvocationStatus, ToolEffect, ToolInvocationRecord
+from proxy.tools.capabilities import Clock
+from proxy.tools.ledger import RunContext
+from proxy.tools.policy import Policy
+from proxy.tools.spec import ToolSpec
+
+__all__ = ["Invocation", "InvocationJournal", "OnStart", "fault_facts"]
+
+OnStart = Callable[[ToolCall, Any], None]
+"""Called with a call and its redacted arguments when its row is open and before it takes effect."""
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One call.  ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.
+
+    ``source`` says where a result came from that was not made for this call alone.
+    """
+
+    id: str
+    call: ToolCall
+    context: RunContext
+    policy: Policy
+    deadline: float | None
+    spec: ToolSpec | None
+    started_at: float
+    started: float
+    on_start: OnStart | None = None
+    decision: str = "unknown tool"
+    arguments: dict[str, Any] | None = None
+    arguments_redacted: Any = None
+    opened: bool = False
+    abandoned: bool = False
+    source: str = ""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether a cancellation may stop it.  A tool that does not exist changes nothing."""
+        return self.spec is None or self.spec.effect is ToolEffect.READ_ONLY
+
+    @property
+    def max_result_bytes(self) -> int:
+        """How much of the result the model is shown."""
+        own = self.spec.max_result_bytes if self.spec else None
+        return min(self.policy.max_result_bytes, own or self.policy.max_result_bytes)
+
+    @property
+    def took_ms(self) -> float:
+        """Milliseconds since the call came in."""
+        return (time.monotonic() - self.started) * 1000
+
+
+class InvocationJournal:
+    """Opens and closes the rows of invocations and logs them; everything in it is redacted."""
+
+    def __init__(self, log: InvocationLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self.logger: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
+
+    async def open(self, invocation: Invocation, *, durable: bool) -> None:
+        """Write the row; with ``durable`` it is committed on return, else StoreError is raised."""
+        try:
+            await self._log.open_invocation(self._record(invocation, "started"), durable=durable)
+        except StoreError:
+            if durable:
+                raise
+            self.logger.warning("tool_invocation_unrecorded", **self.facts(invocation))
+            return
+        invocation.opened = True
+
+    def started(self, invocation: Invocation) -> None:
+        """Log that the tool is about to run."""
+        self.logger.info(
+            "tool_invocation_started", **self.facts(invocation), arguments=invocation.arguments_redacted
+        )
+
+    def close(
+        self,
+        invocation: Invocation,
+        status: InvocationStatus,
+        error_code: ToolErrorCode | None,
+        redacted: Any,
+        size: int,
+    ) -> None:
+        """Close the row if there is one, and log how it ended."""
+        record = replace(
+            self._record(invocation, status),
+            error_code=error_code,
+            result_redacted=redacted,
+            result_bytes=size,
+            ended_at=self._clock.now(UTC).timestamp(),
+        )
+        if invocation.opened:
+            self._log.close_invocation(record)
+        facts = self.facts(invocation) | {"latency_ms": round(invocation.took_ms, 3), "result_bytes": size}
+        if invocation.source:
+            facts["source"] = invocation.source
+        if status == "success":
+            self.logger.info("tool_invocation_success", **facts)
+        else:
+            self.logger.warning("tool_invocation_error", **facts, error_code=error_code)
+
+    def facts(self, invocation: Invocation) -> dict[str, Any]:
+        """What every log line about a call says.
+
+        ``correlation_id`` is the run, ``operation_id`` the place of the call in it.
+        """
+        context = invocation.context
+        return {
+            "correlation_id": context.run_id,
+            "operation_id": f"{context.run_id}.{context.turn}.{invocation.call.index}",
+            "request_id": context.request_id,
+            "tool_invocation_id": invocation.id,
+            "tool": invocation.spec.name if invocation.spec else _printable(invocation.call.name, 64),
+        }
+
+    def _record(self, invocation: Invocation, status: InvocationStatus) -> ToolInvocationRecord:
+        """The row as far as it is known."""
+        spec = invocation.spec
+        source = f"; {invocation.source}" if invocation.source else ""
+        return ToolInvocationRecord(
+            id=invocation.id,
+            run_id=invocation.context.run_id,
+            turn=invocation.context.turn,
+            seq=invocation.call.index,
+            call_id=_printable(invocation.call.call_id, 256),
+            tool=spec.name if spec else _printable(invocation.call.name, 64),
+            provider=spec.provider if spec else "",
+            spec_digest=spec.digest if spec else "",
+            effect=spec.effect if spec else ToolEffect.READ_ONLY,
+            decision=invocation.decision + source,
+            status=status,
+            started_at=invocation.started_at,
+            arguments_redacted=invocation.arguments_redacted,
+        )
+
+
+def fault_facts(error: BaseException) -> dict[str, str]:
+    """Where and what an exception was, without its text: that may hold arguments or secrets."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return {"exception": type(error).__name__, "raised_at": place}
+
+
+def _printable(text: str, limit: int) -> str:
+    """A model's own word as a log or row may hold it: printable ASCII, bounded."""
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:limit])

@@ -1,0 +1,120 @@
+"""Results too large for the model to read at once, kept whole for a while and read in pages.
+
+They are content (rule R3) and stay in memory only.  A handle is 128 random bits and good for the
+caller it was made for; anybody else's is unknown.
+"""
+
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["READ_RESULT", "Page", "ResultShelf"]
+
+READ_RESULT = "core__read_result"
+"""The tool that reads pages; without it allowed nothing is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A piece of a result: characters ``start`` to ``end`` of ``total``.
+
+    ``untrusted`` says that it is a stranger's text.
+    """
+
+    text: str
+    start: int
+    end: int
+    total: int
+    untrusted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One result."""
+
+    caller: str
+    text: str
+    untrusted: bool
+    digest: bytes
+    dies_at: float
+    size: int
+
+
+class ResultShelf:
+    """Large results by handle, the oldest going first; bounded in bytes, number and time.
+
+    Args:
+        max_bytes: characters times four of all results together; one caller has at most a quarter.
+        max_per_caller: results of one caller.
+        keep_s: seconds that a result is kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int = 64 << 20,
+        max_per_caller: int = 32,
+        keep_s: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._max_per_caller = max_per_caller
+        self._keep_s = keep_s
+        self._clock = clock
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, caller: str, text: str, *, untrusted: bool) -> str | None:
+        """A handle for ``text``; ``None`` where it is too large to be kept.
+
+        The same text of the same caller keeps its handle.
+        """
+        size = 4 * len(text)
+        if size > self._max_bytes // 4:
+            return None
+        self._drop_old()
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        own = [(handle, kept) for handle, kept in self._kept.items() if kept.caller == caller]
+        for handle, kept in own:
+            if kept.digest == digest and kept.untrusted == untrusted:
+                return handle
+        used = sum(kept.size for _, kept in own)
+        while own and (len(own) >= self._max_per_caller or used + size > self._max_bytes // 4):
+            handle, kept = own.pop(0)
+            used -= kept.size
+            self._remove(handle)
+        while self._kept and self._bytes + size > self._max_bytes:
+            self._remove(next(iter(self._kept)))
+        handle = f"res_{secrets.token_hex(16)}"
+        self._kept[handle] = _Kept(caller, text, untrusted, digest, self._clock() + self._keep_s, size)
+        self._bytes += size
+        return handle
+
+    def read(self, caller: str, handle: str, offset: int, max_bytes: int) -> Page | None:
+        """At most ``max_bytes`` of UTF-8 from character ``offset`` on; ``None`` for an unknown handle.
+
+        Past the end the page is empty.
+        """
+        self._drop_old()
+        kept = self._kept.get(handle)
+        if kept is None or kept.caller != caller:
+            return None
+        start = min(max(offset, 0), len(kept.text))
+        piece = kept.text[start : start + max_bytes].encode("utf-8", "replace")[:max_bytes]
+        text = piece.decode("utf-8", "ignore")  # A character cut in two goes to the next page.
+        return Page(text, start, start + len(text), len(kept.text), kept.untrusted)
+
+    def _drop_old(self) -> None:
+        """Forget what has been kept long enough; entries stand in the order of their end."""
+        now = self._clock()
+        while self._kept:
+            handle, kept = next(iter(self._kept.items()))
+            if kept.dies_at > now:
+                return
+            self._remove(handle)
+
+    def _remove(self, handle: str) -> None:
+        self._bytes -= self._kept.pop(handle).size

@@ -1,0 +1,296 @@
+"""For authors: one tool, run as the proxy runs it, with answers and a clock of the test's choosing.
+
+No server, no network, no configuration.  Everything goes through the same runner, validation,
+redaction and bounds as a model's call, so that what holds here holds there.
+"""
+
+import asyncio
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+import orjson
+from structlog.testing import capture_logs
+
+from proxy.errors import ToolErrorCode
+from proxy.events import ToolCall
+from proxy.records import ToolInvocationRecord
+from proxy.tools.capabilities import Capabilities, HttpFailure, QueryParams, TextPage
+from proxy.tools.function import FunctionProvider
+from proxy.tools.ledger import RunContext, RunLedger
+from proxy.tools.policy import Policy
+from proxy.tools.registry import Registry
+from proxy.tools.runner import Runner
+from proxy.tools.spec import ToolSpec
+
+__all__ = ["FakeClock", "FakeHttp", "TestedCall", "ToolTester", "UnexpectedRequest"]
+
+
+class UnexpectedRequest(AssertionError):
+    """The tool asked for something that the test gave no answer for."""
+
+
+class FakeClock:
+    """A clock that stands still until it is moved.  Begins at 2026-01-01 12:00 UTC."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    def now(self, tz: tzinfo) -> datetime:
+        """The time in ``tz``."""
+        return self._now.astimezone(tz)
+
+    def set(self, moment: str) -> None:
+        """Move to an ISO 8601 moment with its zone, like ``2026-11-21T14:05:00+01:00``."""
+        parsed = datetime.fromisoformat(moment)
+        if parsed.tzinfo is None:
+            raise ValueError("give the moment with its zone, like 2026-11-21T14:05:00+01:00")
+        self._now = parsed
+
+    def advance(self, seconds: float) -> None:
+        """Move on."""
+        self._now += timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeRequest:
+    """What a tool asked for.  ``body`` is what it posted."""
+
+    method: str
+    url: str
+    params: Mapping[str, str]
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is given for a URL; with ``params`` for exactly these only."""
+
+    method: str
+    url: str
+    params: Mapping[str, str] | None
+    body: Any
+    status: int
+    content_type: str
+
+
+class FakeHttp:
+    """Implements :class:`~proxy.tools.capabilities.HttpClient` with answers that a test gives.
+
+    ``requests`` are those that were made, in order.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[FakeRequest] = []
+        self.unexpected: UnexpectedRequest | None = None
+        self._answers: list[_Answer] = []
+
+    def answer(
+        self,
+        url: str,
+        body: Any,
+        *,
+        status: int = 200,
+        params: QueryParams | None = None,
+        method: str = "GET",
+        content_type: str = "text/html",
+    ) -> None:
+        """Answer ``url`` with JSON, or for ``get_text`` with text; the answer given last goes first.
+
+        With ``params`` only a request with exactly these gets it.  A status other than 2xx makes
+        the client raise as the real one does.
+        """
+        wanted = None if params is None else _texts(params)
+        self._answers.insert(0, _Answer(method, url, wanted, copy.deepcopy(body), status, content_type))
+
+    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+        """The answer's body."""
+        return self._find(FakeRequest("GET", url, _texts(params or {})))[0]
+
+    async def post_json(
+        self,
+        url: str,
+        body: Any,
+        params: QueryParams | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The answer's body."""
+        posted = orjson.loads(orjson.dumps(body))
+        return self._find(FakeRequest("POST", url, _texts(params or {}), posted, dict(headers or {})))[0]
+
+    async def get_text(self, url: str) -> TextPage:
+        """The answer's text as a page."""
+        body, content_type = self._find(FakeRequest("GET", url, {}))
+        if not isinstance(body, str):
+            raise TypeError(f"the answer for {url} must be a str, since the tool asks for text")
+        return TextPage(url, content_type, body)
+
+    def _find(self, request: FakeRequest) -> tuple[Any, str]:
+        self.requests.append(request)
+        for one in self._answers:
+            fits = one.params is None or dict(one.params) == dict(request.params)
+            if (one.method, one.url) == (request.method, request.url) and fits:
+                if not 200 <= one.status < 300:
+                    raise HttpFailure(
+                        f"the service answered with status {one.status}",
+                        status=one.status,
+                        body=orjson.dumps(one.body),
+                    )
+                return copy.deepcopy(one.body), one.content_type
+        self.unexpected = UnexpectedRequest(
+            f"no answer for {request.method} {request.url} {dict(request.params)}; "
+            "give one with tester.http.answer(...)"
+        )
+        raise self.unexpected
+
+
+@dataclass(frozen=True, slots=True)
+class TestedCall:
+    """What one call came to.
+
+    ``content`` is the text that the model gets, ``redacted`` and ``arguments_redacted`` are what
+    everybody else may see, ``exception`` is what the tool raised if it was no ``ToolFailure``.
+    """
+
+    __test__ = False  # For pytest, which takes classes of such a name for tests.
+
+    ok: bool
+    content: str
+    error_code: ToolErrorCode | None
+    message: str
+    redacted: Any
+    arguments_redacted: Any
+    exception: BaseException | None
+    seen: str = field(repr=False)
+
+    @property
+    def json(self) -> Any:
+        """The content as JSON."""
+        return json.loads(self.content)
+
+    def assert_hidden(self, *texts: str) -> None:
+        """Fail if any of these is in the record, the log, or the redacted views of the call."""
+        for text in texts:
+            if text in self.seen or repr(text)[1:-1] in self.seen:
+                raise AssertionError(f"{text!r} can be seen in what is logged and recorded: {self.seen}")
+
+
+class _Rows:
+    """A record that keeps rows for the test to look at."""
+
+    def __init__(self) -> None:
+        self.rows: list[ToolInvocationRecord] = []
+
+    async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
+        """Keep an opened row."""
+        self.rows.append(record)
+
+    def close_invocation(self, record: ToolInvocationRecord) -> None:
+        """Keep a closed row."""
+        self.rows.append(record)
+
+
+class ToolTester:
+    """Runs one tool.
+
+    Args:
+        target: the function or class under ``@tool``.
+        extra: values for further parameter types, as in :class:`~proxy.tools.capabilities.Capabilities`.
+        max_result_bytes: the bound of a result.
+        keep_cache: keep results of a tool with ``cache_ttl_s`` from call to call, as the proxy does;
+            else each call runs.
+
+    Raises :class:`~proxy.errors.ConfigError` where the tool cannot load: that is a test already.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        extra: Mapping[type, Any] | None = None,
+        max_result_bytes: int = 32768,
+        keep_cache: bool = False,
+    ) -> None:
+        self.clock = FakeClock()
+        self.http = FakeHttp()
+        self.connections: list[str] = []
+        capabilities = Capabilities(self.clock, self._http, extra or {}, self._connected)
+        self._provider = FunctionProvider("tested", [target], capabilities)
+        self._policy = Policy(allow=("*",), max_result_bytes=max_result_bytes)
+        self._keep_cache = keep_cache
+        self._runner: tuple[Runner, _Rows] | None = None
+        self._crashes: list[BaseException] = []
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool's contract; ``spec.parameters`` is the schema that the model sees."""
+        return self._provider.specs[0]
+
+    def call(self, /, **arguments: Any) -> TestedCall:
+        """Call the tool with arguments as JSON has them.  For tests that are no coroutines."""
+        return asyncio.run(self.acall(**arguments))
+
+    def call_text(self, text: str) -> TestedCall:
+        """Call the tool with arguments as the model wrote them, well or badly."""
+        return asyncio.run(self.acall_text(text))
+
+    async def acall(self, /, **arguments: Any) -> TestedCall:
+        """:meth:`call` for tests that are coroutines."""
+        return await self.acall_text(json.dumps(arguments))
+
+    async def acall_text(self, text: str) -> TestedCall:
+        """:meth:`call_text` for tests that are coroutines.
+
+        Raises :class:`UnexpectedRequest` where the tool asked for what no answer was given for, and
+        any other ``AssertionError`` that the tool raised.
+        """
+        runner, rows = await self._ready()
+        self._crashes.clear()
+        self.http.unexpected = None
+        before = len(rows.rows)
+        call = ToolCall("call_1", self.spec.name, text, 0)
+        with capture_logs() as lines:
+            result = await runner.run(call, RunContext("run_1", 1, "tester", ledger=RunLedger()))
+        exception = self._crashes[0] if self._crashes else None
+        if self.http.unexpected is not None:
+            raise self.http.unexpected
+        if isinstance(exception, AssertionError):
+            raise exception
+        return TestedCall(
+            ok=result.ok,
+            content=result.content,
+            error_code=result.error_code,
+            message=result.safe_message,
+            redacted=result.redacted,
+            arguments_redacted=result.arguments_redacted,
+            exception=exception,
+            seen=repr((rows.rows[before:], lines, result.redacted, result.arguments_redacted)),
+        )
+
+    async def _ready(self) -> tuple[Runner, _Rows]:
+        """A runner; each event loop has its own unless results are to be kept."""
+        if self._runner is None or not self._keep_cache:
+            rows = _Rows()
+            registry = await Registry.load([self._provider])
+            runner = Runner(registry, self._policy, rows, None, self.clock, on_crash=self._crashed)
+            self._runner = (runner, rows)
+        return self._runner
+
+    def _crashed(self, spec: ToolSpec, error: BaseException) -> None:
+        self._crashes.append(error)
+
+    def _http(self, hosts: Sequence[str]) -> FakeHttp:
+        return self.http
+
+    def _connected(self, name: str, hosts: Sequence[str]) -> FakeHttp:
+        self.connections.append(name)
+        return self.http
+
+
+def _texts(params: QueryParams) -> dict[str, str]:
+    """Query parameters as they go out."""
+    return {name: str(value) for name, value in params.items()}

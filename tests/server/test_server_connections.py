@@ -1,0 +1,89 @@
+"""Tools with credentials in the composed services: found missing at start, used without being seen."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from proxy.commands.check import withheld_lines
+from proxy.errors import ConfigError
+from proxy.events import ToolCall
+from proxy.server.app import SERVICES, create_app, create_services
+from proxy.server.config import Config, load_config
+from proxy.tools.ledger import RunContext
+
+MODULE = """
+from proxy.tools import HttpClient, Redaction, tool
+
+@tool(effect="read_only", redaction=Redaction(output=("ok",)), hosts=("127.0.0.1:*",), connection="shop")
+async def order(url: str, http: HttpClient) -> dict:
+    "Look an order up."
+    return await http.get_json(url)
+"""
+
+
+def config_for(folder: Path, more: str, allow: str = "shop__order") -> Config:
+    """A configuration with a module that needs a connection."""
+    (folder / "shop.py").write_text(MODULE, encoding="utf-8")
+    path = folder / "toolrelay.toml"
+    path.write_text(
+        f'[store]\nurl = "memory:"\n[policy]\nallow = ["{allow}"]\n'
+        f'[tools]\nmodules = ["shop.py"]\nnetworks = ["127.0.0.0/8"]\n{more}',
+        encoding="utf-8",
+    )
+    return load_config(path, {"OPENAI_API_KEY": "x", "SHOP_TOKEN": "s3cret-token"})
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[str]:
+    """A service that knows one token."""
+
+    async def answer(request: web.Request) -> web.Response:
+        known = request.headers.get("Authorization") == "Bearer s3cret-token"
+        return web.json_response({"ok": known})
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    server = TestServer(app)
+    await server.start_server()
+    yield str(server.make_url("/"))
+    await server.close()
+
+
+async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path):
+    """Rule T6: the line names connection and tool; a tool that is not allowed asks for nothing."""
+    with pytest.raises(ConfigError, match=r"shop__order, which policy\.allow names, needs it") as caught:
+        await create_app(config_for(tmp_path, ""))
+    assert caught.value.setting == "credentials.shop"
+    for allow, more in (("core__*", ""), ("shop__order", '[credentials.shop]\ntoken = "env:SHOP_TOKEN"')):
+        app = await create_app(config_for(tmp_path, more, allow))
+        await app.cleanup()
+
+
+async def test_a_pattern_does_not_ask_for_every_account(tmp_path):
+    """Rule T2: a tool that only a pattern allows is withheld while its connection is missing."""
+    config = config_for(tmp_path, "", "*")
+    app = await create_app(config)
+    services = app[SERVICES]
+    selection = services.registry.select(services.policy)
+    assert selection.withheld["shop__order"] == "credentials.shop is missing"
+    assert "withheld shop__order: credentials.shop is missing" in withheld_lines(config, services)
+    call = ToolCall("call_1", "shop__order", '{"url":"http://127.0.0.1/"}', 0)
+    result = await services.runner.run(call, RunContext("run_1", 1, "open"))
+    assert result.error_code == "policy_denied"
+    await app.cleanup()
+
+
+async def test_a_tool_calls_with_its_connection(tmp_path, shop):
+    """Rule T6: the configured token reaches the service, and nothing else."""
+    config = config_for(tmp_path, '[credentials.shop]\ntoken = "env:SHOP_TOKEN"')
+    services = await create_services(config)
+    try:
+        call = ToolCall("call_1", "shop__order", f'{{"url":"{shop}"}}', 0)
+        result = await services.runner.run(call, RunContext("run_1", 1, "open"))
+    finally:
+        await services.aclose()
+    assert (result.ok, result.content) == (True, '{"ok":true}')
+    assert "s3cret" not in repr(result) + repr(config)

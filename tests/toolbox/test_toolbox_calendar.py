@@ -1,0 +1,354 @@
+"""``calendar__list_events`` against a server that answers as Google documents."""
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from local_service import Answer, Asked, Connection, Service, local_service, use
+
+from proxy.errors import ToolFailure
+from proxy.toolbox.calendar import calendar_provider
+from proxy.toolbox.clock import FixedClock
+from proxy.tools.capabilities import Capabilities
+from proxy.tools.function import FunctionProvider
+from proxy.tools.provider import ArgumentsInvalid
+from proxy.tools.redaction import redact_arguments, redact_output
+from proxy.tools.spec import ToolEffect
+
+CLOCK = FixedClock(datetime(2026, 11, 21, tzinfo=UTC))
+DAY = {"time_min": "2026-11-21T00:00:00+01:00", "time_max": "2026-11-22T00:00:00+01:00"}
+
+
+def event(number: int = 1, **changed: Any) -> dict[str, Any]:
+    """An event with every field that Google documents for an ordinary one."""
+    return {
+        "kind": "calendar#event",
+        "etag": '"3181161784712000"',
+        "id": f"event{number}",
+        "status": "confirmed",
+        "htmlLink": "https://www.google.com/calendar/event?eid=abc",
+        "created": "2026-11-01T08:00:00.000Z",
+        "updated": "2026-11-02T09:30:00.000Z",
+        "summary": f"Meeting {number}",
+        "description": "<b>Agenda</b>",
+        "location": "Room 1",
+        "creator": {"email": "ada@example.com", "self": True},
+        "organizer": {"email": "ada@example.com", "self": True},
+        "start": {"dateTime": "2026-11-21T10:00:00+01:00", "timeZone": "Europe/Berlin"},
+        "end": {"dateTime": "2026-11-21T11:00:00+01:00", "timeZone": "Europe/Berlin"},
+        "iCalUID": f"event{number}@google.com",
+        "sequence": 0,
+        "attendees": [
+            {"email": "ada@example.com", "organizer": True, "self": True, "responseStatus": "accepted"},
+            {"email": "bob@example.com", "displayName": "Bob", "responseStatus": "needsAction"},
+        ],
+        "reminders": {"useDefault": True},
+        "eventType": "default",
+        **changed,
+    }
+
+
+def page(*items: Any, token: str | None = None) -> dict[str, Any]:
+    """A page of events."""
+    body: dict[str, Any] = {
+        "kind": "calendar#events",
+        "etag": '"p33g9nqh"',
+        "summary": "ada@example.com",
+        "description": "",
+        "updated": "2026-11-20T10:00:00.000Z",
+        "timeZone": "Europe/Berlin",
+        "accessRole": "owner",
+        "defaultReminders": [{"method": "popup", "minutes": 10}],
+        "items": list(items),
+    }
+    return body | (
+        {"nextSyncToken": "CPDAlvWDx70CEPDAlvWDx70CGAU="} if token is None else {"nextPageToken": token}
+    )
+
+
+def error(code: int, reason: str, domain: str = "global") -> dict[str, Any]:
+    """An error, whose words the tool may not repeat."""
+    one = {"domain": domain, "reason": reason, "message": "s3cret message"}
+    return {"error": {"errors": [one], "code": code, "message": "s3cret message"}}
+
+
+def calendar(service: Service) -> FunctionProvider:
+    """The provider, with the service's address."""
+    return calendar_provider(service.capabilities(CLOCK), base_url=f"{service.url}/calendar/v3")
+
+
+async def list_events(*answers: Any, **arguments: Any) -> Any:
+    """The result of one call."""
+    async with local_service(*answers) as service:
+        return await use(calendar(service), {**DAY, **arguments})
+
+
+async def test_the_tool_as_it_is_loaded():
+    """Rules T4 and T8: arguments, effect, cache and trust are those that were promised."""
+    (spec,) = await calendar_provider(Capabilities(clock=CLOCK)).list_tools()
+    assert spec.name == "calendar__list_events"
+    assert spec.effect is ToolEffect.READ_ONLY
+    assert spec.untrusted_output
+    assert (spec.connection, spec.cache_ttl_s) == ("google_calendar", 300)
+    properties = spec.parameters["properties"]
+    assert list(properties) == ["calendar_id", "time_min", "time_max", "max_results", "single_events"]
+    assert spec.parameters["required"] == ["time_min", "time_max"]
+    defaults = {name: field["default"] for name, field in properties.items() if "default" in field}
+    assert defaults == {"calendar_id": "primary", "max_results": 25, "single_events": False}
+    assert properties["max_results"]["maximum"] == 2500
+    with pytest.raises(ToolFailure, match='"google_calendar" is not set up'):
+        await use(calendar_provider(Capabilities(clock=CLOCK)), DAY)
+
+
+async def test_one_page():
+    """One request as Google documents it; each event with the fields of the contract and no other."""
+    async with local_service(Answer(page(event()))) as service:
+        result = await use(calendar(service), DAY)
+    (asked,) = service.asked
+    assert asked == Asked(
+        "GET",
+        "/calendar/v3/calendars/primary/events",
+        {
+            "timeMin": "2026-11-21T00:00:00+01:00",
+            "timeMax": "2026-11-22T00:00:00+01:00",
+            "maxResults": "25",
+            "singleEvents": "false",
+            "fields": asked.query["fields"],
+        },
+        asked.headers,
+        None,
+    )
+    assert asked.headers["authorization"] == "Bearer s3cret-token"
+    assert result == [
+        {
+            "id": "event1",
+            "summary": "Meeting 1",
+            "description": "<b>Agenda</b>",
+            "location": "Room 1",
+            "start": {"dateTime": "2026-11-21T10:00:00+01:00"},
+            "end": {"dateTime": "2026-11-21T11:00:00+01:00"},
+            "created": "2026-11-01T08:00:00.000Z",
+            "updated": "2026-11-02T09:30:00.000Z",
+            "attendees": [{"email": "ada@example.com"}, {"email": "bob@example.com"}],
+        }
+    ]
+    for field in result[0]:
+        assert field in asked.query["fields"]
+
+
+async def test_bare_and_whole_day_events():
+    """What an event does not have is null; one that lasts all day has dates."""
+    bare = {
+        "id": "x",
+        "status": "tentative",
+        "start": {"date": "2026-11-21"},
+        "end": {"date": "2026-11-22"},
+        "attendees": [{"displayName": "A room"}],
+    }
+    (found,) = await list_events(Answer(page(bare)))
+    assert found == {
+        "id": "x",
+        "summary": None,
+        "description": None,
+        "location": None,
+        "start": {"date": "2026-11-21"},
+        "end": {"date": "2026-11-22"},
+        "created": None,
+        "updated": None,
+        "attendees": [],
+    }
+
+
+async def test_pages_are_followed():
+    """The same request with the page's token, until there is none; an empty page is no end."""
+    answers = [
+        Answer(page(event(1), token="a/b=")),
+        Answer(page(token="c")),
+        Answer(page(event(2), event(3))),
+    ]
+    async with local_service(*answers) as service:
+        result = await use(calendar(service), {**DAY, "single_events": True, "max_results": 2500})
+    assert [one["id"] for one in result] == ["event1", "event2", "event3"]
+    assert [one.query.pop("pageToken", None) for one in service.asked] == [None, "a/b=", "c"]
+    assert service.asked[0].query == service.asked[1].query == service.asked[2].query
+    assert service.asked[0].query["orderBy"] == "startTime"
+    assert service.asked[0].query["singleEvents"] == "true"
+    assert service.asked[0].query["maxResults"] == "250"
+
+
+async def test_no_more_than_asked_for():
+    """The limit ends the reading, also in the middle of a page."""
+    answers = [Answer(page(event(1), event(2), token="more")), Answer(page(event(3), event(4), token="more"))]
+    async with local_service(*answers) as service:
+        result = await use(calendar(service), {**DAY, "max_results": 3})
+    assert [one["id"] for one in result] == ["event1", "event2", "event3"]
+    assert len(service.asked) == 2
+
+
+async def test_cancelled_events_are_dropped():
+    """They count for nothing, and the next page is asked for instead."""
+    gone = {"kind": "calendar#event", "id": "gone", "status": "cancelled", "recurringEventId": "r"}
+    answers = [Answer(page(gone, event(1), token="more")), Answer(page(gone, event(2)))]
+    assert [one["id"] for one in await list_events(*answers, max_results=2)] == ["event1", "event2"]
+
+
+async def test_no_events():
+    """A calendar with nothing in it gives an empty list."""
+    assert await list_events(Answer(page())) == []
+
+
+async def test_pages_without_end():
+    """A service that has always one more page is not followed for ever."""
+    async with local_service(Answer(page(token="again"))) as service:
+        assert await use(calendar(service), DAY) == []
+    assert len(service.asked) == 50
+
+
+@pytest.mark.parametrize(
+    "calendar_id",
+    ["ada@example.com", "en.german#holiday@group.v.calendar.google.com", "%2e%2e", "a?b&c=d", "a b", "ü"],
+)
+async def test_calendar_ids_stay_one_part_of_the_path(calendar_id):
+    """Whatever the model sends names a calendar and leads nowhere else."""
+    async with local_service(Answer(page())) as service:
+        await use(calendar(service), {**DAY, "calendar_id": calendar_id})
+    (asked,) = service.asked
+    *before, part, after = asked.path.split("/")
+    assert (before, unquote(part), after) == (["", "calendar", "v3", "calendars"], calendar_id, "events")
+    assert set(asked.query) == {"timeMin", "timeMax", "maxResults", "singleEvents", "fields"}
+
+
+@pytest.mark.parametrize("calendar_id", [".", "..", "...", "../x", "a/b", "a\\b"])
+async def test_steps_are_no_calendar(calendar_id):
+    """An id that an address would read as a step is refused, and nothing is asked."""
+    async with local_service(Answer(page())) as service:
+        with pytest.raises(ToolFailure, match="calendar_id"):
+            await use(calendar(service), {**DAY, "calendar_id": calendar_id})
+    assert service.asked == []
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "said", "code", "transient"),
+    [
+        (400, "timeRangeEmpty", "does not take these arguments", "invalid_arguments", False),
+        (403, "forbidden", "may not read this calendar", "execution_failed", False),
+        (403, "insufficientPermissions", "may not read this calendar", "execution_failed", False),
+        (403, "rateLimitExceeded", "too many requests", "execution_failed", True),
+        (403, "userRateLimitExceeded", "too many requests", "execution_failed", True),
+        (403, "quotaExceeded", "too many requests", "execution_failed", True),
+        (404, "notFound", "no calendar of this id", "execution_failed", False),
+        (410, "deleted", "is gone", "execution_failed", False),
+        (410, "updatedMinTooLongAgo", "is gone", "execution_failed", False),
+        (429, "rateLimitExceeded", "too many requests", "execution_failed", True),
+        (500, "backendError", "not available", "execution_failed", True),
+        (409, "duplicate", "status 409", "execution_failed", False),
+    ],
+)
+async def test_errors(status, reason, said, code, transient):
+    """Each documented error has clear words of ours; Google's own are never repeated."""
+    with pytest.raises(ToolFailure, match=said) as caught:
+        await list_events(Answer(error(status, reason), status))
+    assert (caught.value.code, caught.value.transient) == (code, transient)
+    assert "s3cret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>s3cret</html>", b"", {"error": "s3cret"}, [1], {"error": {"errors": [1]}}]
+)
+async def test_errors_of_another_form(body):
+    """The status alone is enough for clear words."""
+    with pytest.raises(ToolFailure, match="no calendar of this id") as caught:
+        await list_events(Answer(body, 404))
+    assert "s3cret" not in caught.value.message
+
+
+async def test_an_error_on_a_later_page():
+    """Half of the events are not given out as all of them."""
+    with pytest.raises(ToolFailure, match="not available"):
+        await list_events(Answer(page(event(), token="more")), Answer(error(500, "backendError"), 500))
+
+
+async def test_401_leads_to_one_refresh():
+    """A refused token is renewed once, and the page is asked for again; a second refusal ends it."""
+    refused = Answer(error(401, "authError"), 401)
+    connection = Connection("old", "new")
+    async with local_service(refused, Answer(page(event())), connection=connection) as service:
+        assert len(await use(calendar(service), DAY)) == 1
+    assert [one.headers["authorization"] for one in service.asked] == ["Bearer old", "Bearer new"]
+    assert connection.renewals == 1
+    async with local_service(refused, connection=Connection("old", "new", "third")) as service:
+        with pytest.raises(ToolFailure, match="credentials") as caught:
+            await use(calendar(service), DAY)
+    assert len(service.asked) == 2
+    assert "s3cret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        {"items": {}},
+        {"items": [1]},
+        {"items": [{}]},
+        {"items": [event(start={})]},
+        {"items": [event(start={"dateTime": "x", "date": "y"})]},
+        {"items": [event(summary=["s3cret"])]},
+        {"items": [event(id="x" * 2000)]},
+        {"items": [], "nextPageToken": 7},
+        b"s3cret",
+    ],
+)
+async def test_an_answer_that_makes_no_sense(body):
+    """A body of another form is a failure, never an empty calendar."""
+    with pytest.raises(ToolFailure, match=r"not understood|not JSON") as caught:
+        await list_events(Answer(body))
+    assert "s3cret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"time_min": "2026-11-21T00:00:00"}, "offset"),
+        ({"time_min": "tomorrow"}, "time_min"),
+        ({"time_min": 1795219200}, "time_min"),
+        ({"calendar_id": ""}, "calendar_id"),
+        ({"max_results": 0}, "max_results"),
+        ({"max_results": 2501}, "max_results"),
+        ({"single_events": "yes"}, "single_events"),
+        ({"q": "x"}, "unknown field"),
+    ],
+)
+async def test_arguments_are_strict(changed, said):
+    """Rule T3: times need a zone, numbers their bounds, and nothing else is taken."""
+    with pytest.raises(ArgumentsInvalid, match=said):
+        await use(calendar_provider(Capabilities(clock=CLOCK)), {**DAY, **changed})
+
+
+@pytest.mark.parametrize("time_min", [DAY["time_max"], "2026-11-22T00:00:00Z"])
+async def test_the_span_is_not_empty(time_min):
+    """time_min is before time_max, and nobody is asked otherwise."""
+    with pytest.raises(ToolFailure, match="before time_max") as caught:
+        await use(calendar_provider(Capabilities(clock=CLOCK)), {**DAY, "time_min": time_min})
+    assert caught.value.code == "invalid_arguments"
+
+
+async def test_the_record_shows_ids_and_times():
+    """Rule T4: neither words nor people of an event are on record, nor whose calendar it is."""
+    async with local_service(Answer(page(event()))) as service:
+        provider = calendar(service)
+        result = await use(provider, DAY)
+        (spec,) = await provider.list_tools()
+    assert spec.redaction is not None
+    assert redact_output(result, spec.redaction) == [
+        {
+            "id": "event1",
+            "start": {"dateTime": "2026-11-21T10:00:00+01:00"},
+            "end": {"dateTime": "2026-11-21T11:00:00+01:00"},
+            "created": "2026-11-01T08:00:00.000Z",
+            "updated": "2026-11-02T09:30:00.000Z",
+        }
+    ]
+    shown = redact_arguments({**DAY, "calendar_id": "ada@example.com"}, spec.redaction)
+    assert shown == {**DAY, "calendar_id": "[private]"}

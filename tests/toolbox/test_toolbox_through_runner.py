@@ -1,0 +1,155 @@
+"""The tools that call a service, through the runner: cache, record and trust as a run has them."""
+
+import json
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+import pytest
+from duffel_bodies import error, offer, offers
+from local_service import Answer, Connection, Service, local_service
+
+from proxy.events import ToolCall, ToolResult
+from proxy.records import ToolInvocationRecord
+from proxy.toolbox.calendar import calendar_provider
+from proxy.toolbox.flights import flights_provider
+from proxy.toolbox.web import web_provider
+from proxy.tools.ledger import RunContext
+from proxy.tools.policy import Policy
+from proxy.tools.registry import Registry
+from proxy.tools.runner import Runner
+
+TRIP = {"origin": "LHR", "destination": "JFK", "departure_date": "2027-03-01"}
+DAY = {"time_min": "2026-11-21T00:00:00Z", "time_max": "2026-11-22T00:00:00Z"}
+
+
+class MovingClock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.at = datetime(2026, 11, 21, 13, 6, tzinfo=UTC)
+
+    def now(self, tz: tzinfo) -> datetime:
+        """The time that it was moved to."""
+        return self.at.astimezone(tz)
+
+
+class Log:
+    """Keeps the closed rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[ToolInvocationRecord] = []
+
+    async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
+        """Nothing to keep."""
+
+    def close_invocation(self, record: ToolInvocationRecord) -> None:
+        """Keep the row."""
+        self.rows.append(record)
+
+
+class Bench:
+    """A runner with one provider, and calls of it, each in a run of its own."""
+
+    def __init__(self, runner: Runner, log: Log) -> None:
+        self._runner = runner
+        self.log = log
+        self._runs = 0
+
+    async def call(self, name: str, arguments: dict[str, Any], caller: str = "ada") -> ToolResult:
+        """One call."""
+        self._runs += 1
+        context = RunContext(f"run_{self._runs}", 1, caller, f"req_{self._runs}")
+        return await self._runner.run(ToolCall("call_1", name, json.dumps(arguments), 0), context)
+
+
+async def bench(provider: Any, clock: MovingClock) -> Bench:
+    """A runner that allows all of one provider."""
+    log = Log()
+    runner = Runner(await Registry.load([provider]), Policy(allow=("*",)), log, None, clock)
+    return Bench(runner, log)
+
+
+def flights(service: Service, clock: MovingClock) -> Any:
+    """The flight tool at the service's address."""
+    return flights_provider(service.capabilities(clock), base_url=service.url)
+
+
+async def test_equal_searches_are_one_and_die_with_an_offer():
+    """Flights are kept for equal arguments and one caller, and not past the first offer's end."""
+    clock = MovingClock()
+    async with local_service(Answer(offers(offer()), 201)) as service:
+        runner = await bench(flights(service, clock), clock)
+        first = await runner.call("flights__search_flights", TRIP)
+        assert json.loads(first.content)[0]["id"] == "off_00009htYpSCXrwaB9DnUm0"
+        assert (await runner.call("flights__search_flights", TRIP)).content == first.content
+        assert len(service.asked) == 1
+        for changed in (
+            {"destination": "DUB"},
+            {"departure_date": "2027-03-02"},
+            {"cabin_class": "business"},
+            {"adults": 2},
+        ):
+            assert (await runner.call("flights__search_flights", TRIP | changed)).ok
+        assert (await runner.call("flights__search_flights", TRIP, caller="bob")).ok
+        assert len(service.asked) == 6
+        clock.at += timedelta(minutes=19, seconds=1)  # The offer ends at 13:25:00.123456.
+        assert json.loads((await runner.call("flights__search_flights", TRIP)).content) == []
+        assert len(service.asked) == 7
+
+
+async def test_failures_are_not_kept():
+    """A failed search is asked again, and the row has the tool's own words for nothing of Duffel's."""
+    clock = MovingClock()
+    failed = Answer(error(500, "api_error", "internal_server_error"), 500)
+    async with local_service(failed, Answer(offers(offer()), 201)) as service:
+        runner = await bench(flights(service, clock), clock)
+        first = await runner.call("flights__search_flights", TRIP)
+        assert (first.ok, first.error_code) == (False, "execution_failed")
+        assert (await runner.call("flights__search_flights", TRIP)).ok
+    assert [row.status for row in runner.log.rows] == ["error", "success"]
+    assert "s3cret" not in first.content + str(runner.log.rows)
+
+
+async def test_a_calendar_on_record():
+    """Rule T4: the model reads an event whole, the row has its id and times, and no token is anywhere."""
+    clock = MovingClock()
+    event = {
+        "id": "e1",
+        "summary": "s3cret summary",
+        "description": "s3cret description",
+        "start": {"dateTime": "2026-11-21T10:00:00Z"},
+        "end": {"dateTime": "2026-11-21T11:00:00Z"},
+        "attendees": [{"email": "s3cret@example.com"}],
+    }
+    connection = Connection("s3cret-old", "s3cret-new")
+    refused = Answer({"error": {"errors": [{"reason": "authError"}], "code": 401}}, 401)
+    async with local_service(refused, Answer({"items": [event]}), connection=connection) as service:
+        provider = calendar_provider(service.capabilities(clock), base_url=service.url)
+        runner = await bench(provider, clock)
+        result = await runner.call("calendar__list_events", DAY | {"calendar_id": "s3cret@example.com"})
+        assert (await runner.call("calendar__list_events", DAY | {"calendar_id": "s3cret@example.com"})).ok
+    assert len(service.asked) == 2
+    assert json.loads(result.content)[0]["summary"] == "s3cret summary"
+    assert "s3cret-" not in result.content
+    row = runner.log.rows[0]
+    assert row.result_redacted == [
+        {"id": "e1", "start": event["start"], "end": event["end"], "created": None, "updated": None}
+    ]
+    assert row.arguments_redacted == DAY | {"calendar_id": "[private]"}
+    assert "s3cret" not in str(runner.log.rows)
+
+
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "text/plain"])
+async def test_a_page_on_record(kind):
+    """Rule T4: the model reads the page, the row says where it was and nothing of what it says."""
+    clock = MovingClock()
+    async with local_service(Answer(b"<p>s3cret words", 200, {"Content-Type": kind})) as service:
+        provider = web_provider(service.capabilities(clock), hosts=(service.url.removeprefix("http://"),))
+        runner = await bench(provider, clock)
+        result = await runner.call("web__fetch_page", {"url": service.url + "/p"})
+    assert "s3cret words" in json.loads(result.content)["text"]
+    assert runner.log.rows[0].result_redacted == {
+        "url": service.url + "/p",
+        "content_type": kind.partition(";")[0],
+    }
+    assert "s3cret" not in str(runner.log.rows)

@@ -1,0 +1,278 @@
+"""``web__fetch_page`` against a server with pages of all kinds, over real HTTP."""
+
+import asyncio
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_service import Answer, Service, local_service, use
+
+import proxy.toolbox.web
+from proxy.errors import ConfigError, ToolFailure
+from proxy.toolbox.clock import FixedClock
+from proxy.toolbox.web import PageReader, web_provider
+from proxy.tools.capabilities import Capabilities
+from proxy.tools.function import FunctionProvider
+from proxy.tools.provider import ArgumentsInvalid
+from proxy.tools.redaction import redact_output
+from proxy.tools.spec import ToolEffect
+
+CLOCK = FixedClock(datetime(2026, 11, 21, tzinfo=UTC))
+HTML = {"Content-Type": "text/html; charset=utf-8"}
+ARTICLE = (
+    "<!doctype html><html><head><title> Rivers \n of Europe</title><script>s3cret()</script></head><body>"
+    "<nav><a href='/'>Home</a> <a href='/about'>About us</a></nav><article><h1>Rivers</h1>"
+    + "<p>The Danube flows through ten countries, more than any other river in the world.</p>"
+    * 5
+    + "<table><tr><th>River</th><th>km</th></tr><tr><td>Volga</td><td>3530</td></tr></table>"
+    "</article><footer>Imprint</footer></body></html>"
+)
+
+
+def web(service: Service, *hosts: str, reader: PageReader | None = None) -> FunctionProvider:
+    """The provider for the service's own host and others."""
+    own = service.url.removeprefix("http://")
+    return web_provider(service.capabilities(CLOCK), hosts=(own, *hosts), reader=reader)
+
+
+async def fetch(answer: Answer, path: str = "/page", reader: PageReader | None = None) -> Any:
+    """The result of fetching one page."""
+    async with local_service(answer) as service:
+        return await use(web(service, reader=reader), {"url": service.url + path})
+
+
+async def test_the_tool_as_it_is_loaded():
+    """Rule T4: it reads only, what it brings is not to be trusted, and it can carry words out."""
+    async with local_service(Answer()) as service:
+        (spec,) = await web_provider(service.capabilities(CLOCK), hosts=("docs.example.com",)).list_tools()
+    assert spec.name == "web__fetch_page"
+    assert spec.effect is ToolEffect.READ_ONLY
+    assert spec.untrusted_output
+    assert spec.egress
+    assert "docs.example.com" in spec.description
+    assert list(spec.parameters["properties"]) == spec.parameters["required"] == ["url"]
+    for arguments in ({}, {"url": ""}, {"url": "https://x/" + "y" * 2048}, {"url": 1}):
+        with pytest.raises(ArgumentsInvalid):
+            spec.validate(arguments)
+
+
+async def test_hosts_in_the_description():
+    """A model reads where it may go; a long list is cut, and * is said in words."""
+    capabilities = Capabilities(clock=CLOCK, http=lambda hosts: Unused())
+    many = tuple(f"h{number}.example.com" for number in range(12))
+    (spec,) = await web_provider(capabilities, hosts=many).list_tools()
+    assert spec.description.endswith("h9.example.com and 2 more")
+    (spec,) = await web_provider(capabilities, hosts=("*",)).list_tools()
+    assert spec.description.endswith("any public host")
+
+
+class Unused:
+    """An HTTP client that nobody calls."""
+
+    async def get_json(self, url: str, params: Any = None) -> Any:
+        """Never called."""
+        raise AssertionError(url)
+
+    async def post_json(self, url: str, body: Any, params: Any = None, headers: Any = None) -> Any:
+        """Never called."""
+        raise AssertionError(url)
+
+    async def get_text(self, url: str) -> Any:
+        """Never called."""
+        raise AssertionError(url)
+
+
+async def test_an_article():
+    """What is worth reading is kept, with headings and tables; menus, scripts and footers are not."""
+    page = await fetch(Answer(ARTICLE.encode(), 200, HTML), "/page?a=1#part")
+    assert page["title"] == "Rivers of Europe"
+    assert page["content_type"] == "text/html"
+    assert page["url"].startswith("http://127.0.0.1:")
+    assert page["url"].endswith("/page?a=1#part")
+    assert "# Rivers" in page["text"]
+    assert "ten countries" in page["text"]
+    assert "Volga" in page["text"]
+    for word in ("s3cret", "About us", "Imprint", "<p>"):
+        assert word not in page["text"]
+    (spec,) = await web_provider(
+        Capabilities(clock=CLOCK, http=lambda _: Unused()), hosts=("x.y",)
+    ).list_tools()
+    assert spec.redaction is not None
+    assert redact_output(page, spec.redaction) == {"url": page["url"], "content_type": "text/html"}
+
+
+@pytest.mark.parametrize(
+    ("html", "title", "text"),
+    [
+        ("<html><head><title>T</title></head><body><p>One line.</p></body></html>", "T", "One line."),
+        ("<p>No frame at all", None, "No frame at all"),
+        ("<html><body><ul><li>one</li><li>two</li></ul></body></html>", None, "one"),
+        ("", None, ""),
+        ("<html><body></body></html>", None, ""),
+        (
+            '<?xml version="1.0" encoding="latin-1"?><html><body><p>Gr\u00fc\u00dfe</p></body></html>',
+            None,
+            "Gr\u00fc\u00dfe",
+        ),
+        ("<div>" * 20000 + "deep" + "</div>" * 20000, None, ""),
+        ("\x00\x01<<<>>>" * 50, None, ""),
+    ],
+    ids=["short", "bare", "list", "empty", "no body", "declaration", "deep", "garbage"],
+)
+async def test_pages_that_are_no_articles(html, title, text):
+    """Little, broken or hostile HTML gives the text that there is, or none."""
+    page = await fetch(Answer(html.encode(), 200, HTML))
+    assert page["title"] == title
+    assert text in page["text"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "text/markdown", "application/rss+xml"])
+async def test_other_text_is_given_as_it_is(kind):
+    """Text that is no HTML needs no reading."""
+    page = await fetch(
+        Answer("# <b>Gr\u00fc\u00dfe</b>".encode(), 200, {"Content-Type": f"{kind}; charset=utf-8"})
+    )
+    assert (page["text"], page["title"], page["content_type"]) == ("# <b>Gr\u00fc\u00dfe</b>", None, kind)
+
+
+@pytest.mark.parametrize("kind", ["application/pdf", "image/png", "application/octet-stream"])
+async def test_what_is_no_text(kind):
+    """A file of another kind is refused."""
+    with pytest.raises(ToolFailure, match="not a page of text"):
+        await fetch(Answer(b"%PDF-1.7 s3cret", 200, {"Content-Type": kind}))
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(401, "not public"), (403, "not public"), (404, "no page"), (410, "gone"), (500, "500")],
+)
+async def test_errors(status, said):
+    """A status is said in words, and nothing of the error's page."""
+    with pytest.raises(ToolFailure, match=said) as caught:
+        await fetch(Answer(b"s3cret", status, HTML))
+    assert "s3cret" not in caught.value.message
+
+
+async def test_only_allowed_hosts():
+    """No other host is reached, be it named or hidden in the address, nor another kind of address."""
+    async with local_service(Answer(b"s3cret", 200, HTML)) as service:
+        port = service.url.rpartition(":")[2]
+        provider = web(service, "docs.example.com")
+        for url in (
+            f"http://localhost:{port}/",
+            f"http://127.0.0.1.example.com:{port}/",
+            f"http://docs.example.com@localhost:{port}/",
+            "https://docs.example.com.evil.example/",
+            "http://[::1]/",
+            "file:///etc/passwd",
+            "gopher://docs.example.com/",
+            "docs.example.com",
+            "http://",
+        ):
+            with pytest.raises(ToolFailure):
+                await use(provider, {"url": url})
+    assert service.asked == []
+
+
+async def test_redirects_stay_within_the_allowed_hosts():
+    """A redirect to another path is followed, one to a host that is not allowed is not."""
+    away = Answer(b"", 302, {"Location": "/other"})
+    async with local_service(away, Answer(b"there", 200, {"Content-Type": "text/plain"})) as service:
+        page = await use(web(service), {"url": service.url + "/page"})
+    assert page["url"] == service.url + "/other"
+    async with local_service(Answer(b"", 302, {"Location": "http://localhost/"})) as service:
+        with pytest.raises(ToolFailure, match="may not call that host"):
+            await use(web(service), {"url": service.url + "/page"})
+
+
+async def test_large_pages():
+    """A page past its bound is refused before it is read."""
+    with pytest.raises(ToolFailure, match="larger than is taken"):
+        await fetch(Answer(b"x" * ((1 << 20) + 1), 200, HTML))
+
+
+def program(folder: Path, code: str) -> Path:
+    """A program in the place of the one that reads pages."""
+    path = folder / "program.py"
+    path.write_text(code, encoding="utf-8")
+    return path
+
+
+def wait_for(file: Path) -> None:
+    """Return when a file has something in it."""
+    for _ in range(3000):
+        if file.exists() and file.read_text():
+            return
+        time.sleep(0.01)
+    raise AssertionError("the program did not start")
+
+
+async def test_a_page_that_is_never_done(tmp_path):
+    """The process that reads it is killed when its time is up."""
+    pid = tmp_path / "pid"
+    code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    with pytest.raises(ToolFailure, match="too long"):
+        await fetch(
+            Answer(b"<p>", 200, HTML), reader=PageReader(timeout_s=3, program=program(tmp_path, code))
+        )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+async def test_a_reader_whose_caller_leaves(tmp_path):
+    """A cancelled call leaves no process behind."""
+    pid = tmp_path / "pid"
+    code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    task = asyncio.create_task(PageReader(program=program(tmp_path, code)).read("<p>"))
+    await asyncio.to_thread(wait_for, pid)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    "code", ["raise SystemExit(1)", "print('{')", "print('[]')", "print('{\"title\": 1}')"]
+)
+async def test_a_reader_that_breaks(tmp_path, code):
+    """A crash of the parser is a failed call and nothing more."""
+    with pytest.raises(ToolFailure, match="cannot be read"):
+        await PageReader(program=program(tmp_path, code)).read("<p>")
+
+
+async def test_the_reader_gets_no_secrets(tmp_path, monkeypatch):
+    """Rule T6: the process that parses a stranger's page has no environment."""
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    code = "import json, os\nprint(json.dumps({'title': None, 'text': ' '.join(os.environ.values())}))"
+    _, text = await PageReader(program=program(tmp_path, code)).read("<p>")
+    assert "s3cret" not in text
+
+
+def test_the_reader_is_confined():
+    """The process that parses has a bound on its memory and its time, and can write no file."""
+    code = (
+        "import resource, runpy, sys\n"
+        "page_text = runpy.run_path(sys.argv[1])\n"
+        "page_text['confine']()\n"
+        "print(*(resource.getrlimit(one)[0] for one in"
+        " (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE)))"
+    )
+    program = Path(proxy.toolbox.web.__file__).with_name("page_text.py")
+    done = subprocess.run(
+        [sys.executable, "-c", code, program], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.split() == [str(1 << 30), "20", "0"]
+
+
+def test_without_the_library(monkeypatch):
+    """Where the extractor is not installed, one line says what to do."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"tools\.web_hosts: needs trafilatura.*toolrelay\[web\]"):
+        web_provider(Capabilities(clock=CLOCK), hosts=("example.com",))

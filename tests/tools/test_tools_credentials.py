@@ -1,0 +1,282 @@
+"""Credentials of tools: rule T6, against a real token endpoint and a real service on loopback."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import structlog
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from proxy.errors import ToolFailure
+from proxy.events import ToolCall
+from proxy.tools import HttpClient, Redaction, tool
+from proxy.tools.capabilities import Capabilities
+from proxy.tools.credentials import CredentialBroker, OAuthToken, StaticToken, host_entry
+from proxy.tools.egress import EgressPool
+from proxy.tools.function import FunctionProvider
+from proxy.tools.ledger import RunContext
+from proxy.tools.policy import Policy
+from proxy.tools.registry import Registry
+from proxy.tools.runner import Runner
+
+SECRETS = ("s3cret-static", "s3cret-client", "s3cret-refresh", "s3cret-access")
+
+
+class Service:
+    """A token endpoint and an API behind it."""
+
+    def __init__(self) -> None:
+        self.forms: list[dict[str, str]] = []
+        self.seen: list[str] = []
+        self.accepted: set[str] = {"Bearer s3cret-static"}
+        self.answer: Any = None
+        self.status = 200
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.server: TestServer
+
+    async def token(self, request: web.Request) -> web.Response:
+        """Give the next access token, or what the test wants."""
+        await self.gate.wait()
+        self.forms.append(dict(await request.post()))
+        if self.answer is not None:
+            return web.json_response(self.answer, status=self.status)
+        token = f"s3cret-access-{len(self.forms)}"
+        self.accepted = {f"Bearer {token}"}
+        return web.json_response({"access_token": token, "token_type": "bearer", "expires_in": 3600})
+
+    async def api(self, request: web.Request) -> web.Response:
+        """Answer whoever has the right token."""
+        self.seen.append(request.headers.get("Authorization", ""))
+        good = self.seen[-1] in self.accepted
+        return web.json_response({"good": good}, status=200 if good else 401)
+
+    def url(self, path: str) -> str:
+        return str(self.server.make_url(path))
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    """The service, running."""
+    one = Service()
+    app = web.Application()
+    app.router.add_post("/token", one.token)
+    app.router.add_get("/api", one.api)
+    one.server = TestServer(app)
+    await one.server.start_server()
+    yield one
+    await one.server.close()
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[EgressPool]:
+    """A pool that may use loopback."""
+    one = EgressPool(allowed_networks=("127.0.0.0/8",), schemes=("http",))
+    yield one
+    await one.aclose()
+
+
+class Time:
+    """Monotonic seconds, moved by hand."""
+
+    now = 0.0
+
+
+def broker_for(service: Service, pool: EgressPool, time: Time | None = None) -> CredentialBroker:
+    """A broker with one connection of each kind."""
+    moment = time or Time()
+    return CredentialBroker(
+        {
+            "plain": StaticToken("s3cret-static"),
+            "oauth": OAuthToken(service.url("/token"), "s3cret-client-id", "s3cret-refresh", "s3cret-client"),
+        },
+        pool,
+        clock=lambda: moment.now,
+    )
+
+
+async def test_static_token(service, pool):
+    """A static token goes out as a bearer header, to the tool's own hosts only."""
+    broker = broker_for(service, pool)
+    client = broker.client("plain", [host_entry(service.url("/"))])
+    assert await client.get_json(service.url("/api")) == {"good": True}
+    with pytest.raises(ToolFailure, match="may not call that host"):
+        await broker.client("plain", ["api.example.com"]).get_json(service.url("/api"))
+    service.accepted.clear()
+    with pytest.raises(ToolFailure, match="status 401"):
+        await client.get_json(service.url("/api"))
+    assert len(service.seen) == 2, "there is no other token to try"
+
+
+async def test_refresh_is_made_once_for_all_who_wait(service, pool):
+    """Twenty calls that need a token at once cause one refresh, of the shape that RFC 6749 asks for."""
+    service.gate.clear()
+    client = broker_for(service, pool).client("oauth", [host_entry(service.url("/"))])
+    calls = [asyncio.create_task(client.get_json(service.url("/api"))) for _ in range(20)]
+    await asyncio.sleep(0)
+    service.gate.set()
+    assert await asyncio.gather(*calls) == [{"good": True}] * 20
+    assert service.forms == [
+        {
+            "grant_type": "refresh_token",
+            "refresh_token": "s3cret-refresh",
+            "client_id": "s3cret-client-id",
+            "client_secret": "s3cret-client",
+        }
+    ]
+
+
+async def test_who_goes_does_not_end_the_refresh(service, pool):
+    """The first of those who wait may be cancelled; the others get their token."""
+    service.gate.clear()
+    client = broker_for(service, pool).client("oauth", [host_entry(service.url("/"))])
+    first, second = (asyncio.create_task(client.get_json(service.url("/api"))) for _ in range(2))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    service.gate.set()
+    assert await second == {"good": True}
+    assert len(service.forms) == 1
+
+
+async def test_refresh_comes_before_the_end(service, pool):
+    """A token is replaced a minute before it ends, and used until then."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    for moment, refreshes in ((0.0, 1), (3539.0, 1), (3540.0, 2)):
+        time.now = moment
+        await client.get_json(service.url("/api"))
+        assert len(service.forms) == refreshes
+
+
+async def test_a_401_refreshes_once(service, pool):
+    """A refused token is replaced once, for all who hold it; a service that refuses all gets no third try."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    await client.get_json(service.url("/api"))
+    service.accepted.clear()
+    time.now = 100.0
+    results = await asyncio.gather(*(client.get_json(service.url("/api")) for _ in range(5)))
+    assert results == [{"good": True}] * 5
+    assert len(service.forms) == 2
+    service.answer = {"access_token": "s3cret-access-x", "token_type": "Bearer"}
+    service.accepted.clear()
+    service.seen.clear()
+    time.now = 200.0
+    for sent in (2, 3):
+        with pytest.raises(ToolFailure, match="status 401"):
+            await client.get_json(service.url("/api"))
+        assert len(service.seen) == sent, "a token that was just made is not made again"
+    assert len(service.forms) == 3
+
+
+async def test_a_token_that_cannot_be_replaced_is_used_to_its_end(service, pool):
+    """A refresh that fails shortly before the end of a token leaves that token in use."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    await client.get_json(service.url("/api"))
+    service.answer, service.status = {"error": "invalid_client"}, 401
+    time.now = 3590.0
+    assert await client.get_json(service.url("/api")) == {"good": True}
+    time.now = 3600.0
+    with pytest.raises(ToolFailure, match="cannot be used"):
+        await client.get_json(service.url("/api"))
+
+
+async def test_a_rotated_refresh_token_is_kept(service, pool):
+    """A provider that rotates refresh tokens gets the newest one the next time."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    service.answer = {"access_token": "a1", "refresh_token": "s3cret-refresh-2", "expires_in": "60"}
+    service.accepted = {"Bearer a1"}
+    await client.get_json(service.url("/api"))
+    time.now = 30.0
+    service.answer = {"access_token": "a2"}
+    service.accepted = {"Bearer a2"}
+    await client.get_json(service.url("/api"))
+    assert [form["refresh_token"] for form in service.forms] == ["s3cret-refresh", "s3cret-refresh-2"]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (400, {"error": "invalid_grant", "error_description": "s3cret-refresh was revoked"}),
+        (400, {"error": "s3cret-refresh"}),
+        (500, ["s3cret-refresh"]),
+        (200, {"access_token": "a\r\nX: s3cret-access"}),
+        (200, {"access_token": ""}),
+        (200, {"access_token": 7}),
+        (200, {"access_token": "s3cret-access", "token_type": "mac"}),
+        (200, ["s3cret-access"]),
+        (200, {"access_token": "x" * 20000}),
+    ],
+)
+async def test_a_failed_refresh_says_nothing_secret(service, pool, status, answer):
+    """A refresh that fails names the connection; nothing of the answer or the request gets out."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    service.answer, service.status = answer, status
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(ToolFailure, match='connection "oauth" cannot be used') as caught:
+                await client.get_json(service.url("/api"))
+            assert caught.value.json is None
+    assert len(service.forms) == 1, "a failed refresh is not repeated at once"
+    assert [line["connection"] for line in lines] == ["oauth"]
+    assert "s3cret" not in repr(lines) + str(caught.value)
+    time.now = 5.0
+    service.answer = None
+    service.status = 200
+    assert await client.get_json(service.url("/api")) == {"good": True}
+
+
+async def test_missing_connection(service, pool):
+    """A connection that is not configured reaches nothing, and says which one it is."""
+    client = broker_for(service, pool).client("other", ["*"])
+    for call in (
+        client.get_json(service.url("/api")),
+        client.post_json(service.url("/api"), {}),
+        client.get_text(service.url("/api")),
+    ):
+        with pytest.raises(ToolFailure, match='connection "other" is not set up'):
+            await call
+
+
+async def test_nothing_of_a_credential_gets_out(service, pool, log):
+    """Rule T6: no token in arguments, results, rows, log lines, errors, or the looks of any object."""
+    entry = host_entry(service.url("/"))
+
+    @tool(connection="oauth", hosts=(entry,), effect="read_only", redaction=Redaction(output=("*",)))
+    async def ask(path: str, http: HttpClient) -> Any:
+        """Ask."""
+        answer = await http.get_json(service.url(path))
+        return {"answer": answer, "client": repr(http), "looks": str(http)}
+
+    time = Time()
+    broker = broker_for(service, pool, time)
+    provider = FunctionProvider("t", [ask], Capabilities(connected=broker.client))
+
+    class Clock:
+        def now(self, tz: Any) -> Any:
+            from datetime import datetime
+
+            return datetime.now(tz)
+
+    runner = Runner(await Registry.load([provider]), Policy(allow=("*",)), log, None, Clock())
+    with structlog.testing.capture_logs() as lines:
+        good = await runner.run(ToolCall("c", "t__ask", '{"path":"/api"}', 0), RunContext("r", 1, "open"))
+        service.accepted.clear()
+        time.now = 100.0
+        service.answer, service.status = {"error": "invalid_grant"}, 400
+        bad = await runner.run(ToolCall("c", "t__ask", '{"path":"/api"}', 0), RunContext("r2", 1, "open"))
+    assert json.loads(good.content)["answer"] == {"good": True}
+    assert not bad.ok
+    assert "oauth" in bad.safe_message
+    everything = repr((good, bad, log.opened, log.closed, lines, broker, vars(broker)))
+    everything += repr((StaticToken("s3cret"), OAuthToken("u", "s3cret", "s3cret", "s3cret")))
+    assert "s3cret" not in everything
