@@ -14,6 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -31,7 +32,7 @@ _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _RETRIED = frozenset({429, 503})
-_JSON_HEADERS: Mapping[str, str] = {"Accept": "application/json"}
+_JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Accept": "application/json"})
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/xhtml+xml"})
 _NOT_THE_TOOLS = frozenset(
     {
