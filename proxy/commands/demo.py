@@ -22,7 +22,17 @@ from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.upstreams.replay import packaged_fixtures
 
-__all__ = ["MODEL", "QUESTIONS", "curl_lines", "demo", "demo_config", "python_lines", "show_event"]
+__all__ = [
+    "MODEL",
+    "QUESTIONS",
+    "RESPONSES_QUESTION",
+    "curl_lines",
+    "demo",
+    "demo_config",
+    "python_lines",
+    "responses_lines",
+    "show_event",
+]
 
 MODEL = "qwen2.5-coder-0.5b-instruct-q4_k_m"
 QUESTIONS = (
@@ -31,6 +41,7 @@ QUESTIONS = (
     ("What is the weather in Berlin?", "the other tool"),
     ("Write one sentence about rivers.", "no tool, plain text"),
 )
+RESPONSES_QUESTION = "What is the weather in Berlin?"
 RECORDED_AT = datetime.fromisoformat("2026-11-21T14:05:00+01:00")
 TOOLS = ("core__get_current_time", "core__get_weather")
 
@@ -85,6 +96,10 @@ def _greeting(address: str) -> list[str]:
         "",
         *curl_lines(address),
         "",
+        "Or through the Responses API:",
+        "",
+        *responses_lines(address),
+        "",
         "Or with Python (pip install openai):",
         "",
         *python_lines(address),
@@ -102,6 +117,12 @@ def curl_lines(address: str) -> list[str]:
         {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": QUESTIONS[0][0]}]}
     )
     return [f"curl -N {address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"]
+
+
+def responses_lines(address: str) -> list[str]:
+    """The same for the Responses API, with a question that was recorded there."""
+    body = json.dumps({"model": MODEL, "stream": True, "input": RESPONSES_QUESTION})
+    return [f"curl -N {address}/v1/responses -H 'content-type: application/json' -d '{body}'"]
 
 
 def python_lines(address: str) -> list[str]:

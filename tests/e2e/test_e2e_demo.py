@@ -10,6 +10,7 @@ import pytest
 from e2e_process import clean_environment, run, serving
 from fixture_loader import FIXTURES
 from require import require
+from responses_check import check_response_stream
 from sse_check import check_chat_stream
 
 pytestmark = pytest.mark.slow
@@ -41,10 +42,13 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
         demo.read_until("Each run shows here")
         printed = demo.printed
-        (curl,) = [line for line in printed if line.startswith("curl ")]
+        curl, responses = [line for line in printed if line.startswith("curl ")]
         body = run(["sh", "-c", curl], folder, env).encode()
         read = check_chat_stream(body, wants_usage=False, hidden=("core__",), forwarded=1)
         assert read.text == ANSWER
+        body = run(["sh", "-c", responses], folder, env).encode()
+        # The upstream of the recording opens without numbers.
+        assert "7.4 degrees" in check_response_stream(body, hidden=("core__",), unnumbered=2).text
         first, last = printed.index("from openai import OpenAI"), printed.index("Other questions it knows:")
         program = "\n".join(printed[first : last - 1]) + "\n"
         assert run([sys.executable, "-W", "error", "-c", program], folder, env).strip() == ANSWER
@@ -56,6 +60,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     assert (status, err) == (0, "")
     shown = [line for line in (*printed, *out.splitlines()) if line.startswith("[")]
     assert len([line for line in shown if "completed: 2 turns, 2 tool calls" in line]) == 3
+    assert len([line for line in shown if "completed: 2 turns, 1 tool calls" in line]) == 1
     assert list(Path(env["TMPDIR"]).iterdir()) == []
     assert list(folder.iterdir()) == []
 

@@ -39,7 +39,7 @@ MINE = function_call("call_c", "mine", '{"a":1}')
 NOON = message("It is noon.", id="msg_2")
 ASK: dict[str, Any] = {"model": "m", "stream": True, "input": "What time is it?"}
 MIXED: dict[str, Any] = {**ASK, "tools": [function("mine")]}
-HIDDEN = (TIME, "call_s", "toolrelay")
+HIDDEN = (TIME, '"call_s"', "fc_call_s", "toolrelay")
 
 both_ways = pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 kept_or_not = pytest.mark.parametrize("kept", [True, False], ids=["stored", "store false"])
@@ -210,7 +210,7 @@ async def test_a_model_that_never_stops_calling() -> None:
     """Rule T7: after the last turn there is a note, and the conversation can be gone on with."""
     always = stream(NOW, store=True)
     async with client_of(always, always, stream(NOON, id="resp_9"), tools={"max_turns": 1}) as client:
-        read = await client.said(ASK, hidden=(TIME, "call_s"))
+        read = await client.said(ASK, hidden=(TIME, "fc_call_s"))
         assert "budget" in read.text
         again = await client.ask({**ASK, "input": "so?", "previous_response_id": read.id})
         assert again.status == 200
@@ -246,7 +246,7 @@ async def test_a_call_that_was_shown_comes_back() -> None:
         stream(NOW), stream(NOON, id="resp_2"), stream(NOON, id="resp_3"), stream(NOON, id="resp_4"),
         tools={"trace_max": "events"},
     ) as client:  # fmt: skip
-        read = await client.said(ASK, {"x-toolrelay-trace": "events"}, hidden=("call_s",))
+        read = await client.said(ASK, {"x-toolrelay-trace": "events"}, hidden=("fc_call_s",))
         (shown,) = read.of_type("mcp_call")
         assert (shown["server_label"], shown["name"], shown["status"]) == ("toolrelay", TIME, "completed")
         back = {**ASK, "input": [user("What time is it?"), *read.response["output"], user("so?")]}
@@ -264,7 +264,7 @@ async def test_a_call_that_was_shown_comes_back() -> None:
 async def test_a_line_about_a_call_does_not_go_upstream(trace: str) -> None:
     """What the proxy said was never the model's word."""
     async with client_of(stream(NOW), stream(NOON, id="resp_2"), stream(NOON, id="resp_3")) as client:
-        read = await client.said(ASK, {"x-toolrelay-trace": trace}, hidden=("call_s",))
+        read = await client.said(ASK, {"x-toolrelay-trace": trace}, hidden=("fc_call_s",))
         assert len(read.response["output"]) == 2
         await client.ask({**ASK, "input": [user("What time is it?"), *read.response["output"], user("so?")]})
         assert client.asked(3)["input"] == [user("What time is it?"), NOON, user("so?")]

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 OURS = "core__now"
-HIDDEN = (OURS, "call_h")
+HIDDEN = (OURS, '"call_h"', "fc_call_h")
 ASK: dict[str, Any] = {"model": "m", "stream": True, "input": "hi"}
 WIRE = ResponsesWire()
 

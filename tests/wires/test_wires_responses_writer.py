@@ -362,7 +362,7 @@ def test_a_run_that_was_ended_is_completed() -> None:
 def test_a_call_is_shown_as_a_hosted_one() -> None:
     """``events``: an ``mcp_call`` in the official order, redacted, whole, before the answer."""
     out = compose(turn(CALL), turn(message("Noon.")), trace="events", results=[OK])
-    read = check_response_stream(out, hidden=("secret", "call_h"))
+    read = check_response_stream(out, hidden=("secret", "fc_call_h"))
     (shown,) = read.of_type("mcp_call")
     assert {k: v for k, v in shown.items() if k != "id"} == {
         "type": "mcp_call",
