@@ -64,7 +64,9 @@ LONG_FILES = {
 }
 """Files that may be longer than 500 lines, and why."""
 
-LONG_FUNCTIONS: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {
+    "proxy.tools.declaration.tool": "one line for each thing a tool can declare, and one of its meaning",
+}
 """Functions that may be longer than 60 lines, and why."""
 
 

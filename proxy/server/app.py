@@ -41,6 +41,7 @@ from proxy.tools.egress import EgressPool
 from proxy.tools.modules import load_module
 from proxy.tools.paging import ResultShelf
 from proxy.tools.policy import Policy
+from proxy.tools.provider import ToolProvider
 from proxy.tools.registry import Registry
 from proxy.tools.runner import OnCrash, Runner
 from proxy.upstreams.base import Upstream
@@ -130,36 +131,8 @@ async def create_services(
     egress = _egress(config) if given.http is None else None
     shelf = ResultShelf()
     capabilities, connections = _capabilities(config, clock, given.http, egress)
-    http = capabilities.http
-    if http is None:
-        raise RuntimeError("no HTTP source for tools")
-    urls = config.tools.base_urls
-    providers = [
-        core_provider(
-            clock,
-            http,
-            geocoding_url=urls.get("geocoding", GEOCODING_URL),
-            forecast_url=urls.get("weather", FORECAST_URL),
-            shelf=shelf,
-        ),
-        flights_provider(
-            capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=config.tools.timeout_s
-        ),
-        calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
-        *([web_provider(capabilities, hosts=config.tools.web_hosts)] if config.tools.web_hosts else ()),
-        *(load_module(module, base=Path.cwd(), capabilities=capabilities) for module in config.tools.modules),
-    ]
-    registry = await Registry.load(providers)
-    policy = Policy(
-        allow=config.policy.allow,
-        approve=config.policy.approve,
-        approve_effects=config.policy.approve_effects,
-        approve_safety=config.policy.approve_safety,
-        after_untrusted=config.policy.after_untrusted,
-        unavailable=_unconnected(registry, connections),
-        max_argument_bytes=config.policy.max_argument_bytes,
-        max_result_bytes=config.policy.max_result_bytes,
-    )
+    registry = await Registry.load(_providers(config, capabilities, clock, shelf))
+    policy = Policy(**dict(config.policy), unavailable=_unconnected(registry, connections))
     limiter = MemoryLimiter(requests=config.limits.requests, tool_calls=config.limits.tool_calls)
     store = open_store(
         config.store.url,
@@ -194,6 +167,28 @@ async def create_services(
         limiter=limiter,
         egress=egress,
     )
+
+
+def _providers(
+    config: Config, capabilities: Capabilities, clock: Clock, shelf: ResultShelf
+) -> list[ToolProvider]:
+    """The curated tools, and the operator's own."""
+    if capabilities.http is None:
+        raise RuntimeError("no HTTP source for tools")
+    tools, urls = config.tools, config.tools.base_urls
+    return [
+        core_provider(
+            clock,
+            capabilities.http,
+            geocoding_url=urls.get("geocoding", GEOCODING_URL),
+            forecast_url=urls.get("weather", FORECAST_URL),
+            shelf=shelf,
+        ),
+        flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
+        calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
+        *([web_provider(capabilities, hosts=tools.web_hosts)] if tools.web_hosts else ()),
+        *(load_module(module, base=Path.cwd(), capabilities=capabilities) for module in tools.modules),
+    ]
 
 
 def _egress(config: Config) -> EgressPool:
@@ -297,14 +292,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         responses=StoredResponses(services.store, retell, Forgetting(services.store, router, upstream_ids)),
         memory=memory,
         gate=gate,
-        settings=ApiSettings(
-            max_body_bytes=config.server.max_body_bytes,
-            max_upload_bytes=config.server.max_upload_bytes,
-            tools_enabled=config.tools.enabled,
-            trace=config.tools.trace,
-            trace_max=config.tools.trace_max,
-            offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
-        ),
+        settings=_api_settings(config),
     )
     app = web.Application(
         middlewares=[make_identify(), make_refuse_pages(loopback_only=is_loopback(config.server.host))]
@@ -321,6 +309,17 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
     app.on_shutdown.append(drain)
     app.on_cleanup.append(close)
     return app
+
+
+def _api_settings(config: Config) -> ApiSettings:
+    return ApiSettings(
+        max_body_bytes=config.server.max_body_bytes,
+        max_upload_bytes=config.server.max_upload_bytes,
+        tools_enabled=config.tools.enabled,
+        trace=config.tools.trace,
+        trace_max=config.tools.trace_max,
+        offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
+    )
 
 
 def _run_settings(config: Config) -> RunSettings:

@@ -204,17 +204,7 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
         if return_date is not None:
             trip.append((destination.upper(), origin.upper(), return_date))
         _check_trip(trip, clock)
-        body = {
-            "data": {
-                "slices": [
-                    {"origin": start, "destination": end, "departure_date": day.isoformat()}
-                    for start, end, day in trip
-                ],
-                "passengers": [{"type": "adult"}] * adults,
-                "cabin_class": cabin_class,
-                "max_connections": max_connections,
-            }
-        }
+        body = _request(trip, adults, cabin_class, max_connections)
         params: QueryParams = {"return_offers": "true", "supplier_timeout": wait_ms}
         try:
             answer = await http.post_json(url, body, params, {"Duffel-Version": _VERSION})
@@ -227,6 +217,23 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
         return _fitting((_shown(offer) for offer in offers), context.max_result_bytes)
 
     return search_flights
+
+
+def _request(
+    trip: list[tuple[str, str, date]], adults: int, cabin_class: str, max_connections: int
+) -> dict[str, Any]:
+    """An offer request as Duffel takes it."""
+    slices = [
+        {"origin": start, "destination": end, "departure_date": day.isoformat()} for start, end, day in trip
+    ]
+    return {
+        "data": {
+            "slices": slices,
+            "passengers": [{"type": "adult"}] * adults,
+            "cabin_class": cabin_class,
+            "max_connections": max_connections,
+        }
+    }
 
 
 def _check_trip(trip: list[tuple[str, str, date]], clock: Clock) -> None:

@@ -219,7 +219,7 @@ async def test_read_only_calls_run_together(watch: Watch) -> None:
             seen += piece
             if b'"call_2"' in seen and b"tool_result" in seen:
                 watch.go_on.set()
-        assert [t["call_id"] for t in traces_of(seen)] == ["call_2", "call_2", "call_1", "call_1"]
+        assert [t["call_id"] for t in traces_of(seen)] == ["call_1", "call_2", "call_2", "call_1"]
 
 
 async def test_a_tool_past_its_time_is_told_to_the_model(watch: Watch) -> None:
