@@ -95,6 +95,8 @@ class _Slot:
 
     seq: int
     index: int | None
+    legacy: bool
+    item_id: str
     upstream_id: str | None = None
     call_id: str = ""
     name: str | None = None
@@ -105,8 +107,6 @@ class _Slot:
     extra: dict[str, Any] = field(default_factory=dict)
     started: bool = False
     withheld: str = ""
-    legacy: bool = False
-    item_id: str = ""
 
     @property
     def arguments(self) -> str:
@@ -294,7 +294,7 @@ class ToolCallAssembler:
     def _open(self, fragment: Fragment) -> _Slot:
         if len(self._slots) >= _MAX_CALLS:
             raise WireError(f"more than {_MAX_CALLS} tool calls in one turn")
-        slot = _Slot(len(self._slots), fragment.index, legacy=fragment.legacy, item_id=fragment.item_id)
+        slot = _Slot(len(self._slots), fragment.index, fragment.legacy, fragment.item_id)
         self._slots.append(slot)
         if fragment.index is not None:
             self._by_index[fragment.index] = slot
@@ -315,7 +315,7 @@ class ToolCallAssembler:
         text = fragment.arguments
         if not text:
             return ""
-        if slot.withheld and not fragment.name and _is_other_object(text):
+        if slot.withheld and text.lstrip().startswith("{"):
             # What came first was a placeholder for the real arguments.
             slot.clear()
         elif _repeats(slot, fragment):
@@ -369,12 +369,6 @@ def _opens_another(slot: _Slot, fragment: Fragment) -> bool:
     if not (fragment.name and slot.name and slot.is_complete):
         return False
     return fragment.name != slot.name or not _repeats(slot, fragment)
-
-
-def _is_other_object(text: str) -> bool:
-    """Whether the text begins an object that is not the empty one."""
-    text = text.strip()
-    return text.startswith("{") and text != "{}"
 
 
 def _merged(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -408,6 +408,7 @@ def test_whole_call_in_one_fragment() -> None:
         (["{}", '{"x":', "1}"], '{"x":1}'),
         ([" {} ", ' {"x":1}'], ' {"x":1}'),
         (["{}", "\n"], "{}\n"),
+        (["{", "}", "{}"], "{}"),
         (["{}", "junk"], "{}junk"),
         (['{"x":1}', '{"x":1}'], '{"x":1}'),
         (['{"x":1}', '{ "x" : 1 }'], '{"x":1}'),
@@ -442,6 +443,11 @@ def test_a_placeholder_is_not_told_before_it_is_known_to_be_none() -> None:
     assert [event.arguments for event in events if isinstance(event, ToolCallDelta)] == ["{}"]
     events = run(f(0, "a", "time"), f(0, arguments="{}"), f(0, arguments=" "))
     assert [event.arguments for event in events if isinstance(event, ToolCallDelta)] == ["{} "]
+
+
+def test_a_placeholder_before_the_name() -> None:
+    """B.0: ``{}`` with an id, and then the name with the arguments, is one call."""
+    assert calls(f(0, "a", None, "{}"), f(0, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
 
 
 def test_a_named_fragment_is_no_replacement() -> None:
@@ -542,6 +548,59 @@ def test_nothing_new_is_not_told() -> None:
     assembled.add(f(0, "a", "time", '{"x":1}'))
     for fragment in (f(0), f(0, "a"), f(0, arguments='{"x":1}'), f(0, "a", "time", '{"x":1}')):
         assert assembled.add(fragment) == []
+
+
+# When arguments are whole.
+
+LONG = json.dumps({"a": "x" * 80, "b": ['"}]', {"c": "\\\\"}], "d": {}})
+
+
+@pytest.mark.parametrize("text", [LONG, json.dumps(LONG), json.dumps([LONG, [], {}])])
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_long_arguments_are_known_to_be_whole(text: str, size: int) -> None:
+    """B.0-3: cut anywhere, a name opens the next call just when the arguments before it are whole."""
+    whole = [f(0, None, "time"), *(f(0, arguments=text[i : i + size]) for i in range(0, len(text), size))]
+    for blank in ("", " ", "\n\t"):
+        found = calls(*whole, f(0, arguments=blank), f(0, None, "book", "{}"))
+        assert [name for _, name, _ in found] == ["time", "book"]
+    assert [name for _, name, _ in calls(*whole[:-1], f(0, None, "book", "{}"))] == ["time"]
+    assert [name for _, name, _ in calls(*whole, f(0, arguments="x"), f(0, None, "book", "{}"))] == ["time"]
+
+
+json_texts = st.recursive(
+    st.none() | st.text(st.sampled_from('ab"\\{}[]'), max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("a{\\", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=8,
+).filter(lambda value: value is not None)
+
+
+@given(json_texts, st.lists(st.integers(0, 60), max_size=5))
+def test_brackets_close_at_the_end(value: Any, cuts: list[int]) -> None:
+    """A value is closed at its end, not before, and no longer once something follows, for every cut."""
+    text = json.dumps(value)
+    brackets = assembler._Brackets()
+    places = sorted({min(cut, len(text)) for cut in cuts})
+    for start, end in zip([0, *places], [*places, len(text)], strict=True):
+        assert brackets.closed is (start == len(text))
+        brackets.feed(text[start:end])
+    assert brackets.closed
+    brackets.feed(" \n")
+    assert brackets.closed
+    brackets.feed(' "')
+    assert not brackets.closed
+    brackets.feed('"')
+    assert not brackets.closed
+
+
+def test_nothing_is_not_closed() -> None:
+    """Where nothing was opened nothing is closed, and what closes too much is closed too."""
+    brackets = assembler._Brackets()
+    brackets.feed(" ")
+    assert not brackets.closed
+    brackets.feed("}")
+    assert brackets.closed
 
 
 # Fields that nobody knows.

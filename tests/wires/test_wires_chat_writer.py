@@ -199,6 +199,22 @@ def test_a_client_call_leaves_at_once() -> None:
     assert relayed.ids == {"id1.0": "id1.0"}
 
 
+def test_a_legacy_client_call_leaves_at_once() -> None:
+    """B.1-32: a legacy call has no id to repair, so that nothing waits."""
+    legacy = [{"name": "book_flight", "arguments": ""}, {"arguments": "{}"}]
+    relayed = relay(encoded(*[chunk({"function_call": call}) for call in legacy]))
+    assert all(relayed.pieces[:3])
+
+
+def test_a_client_call_without_id_waits_for_its_turn() -> None:
+    """Rule W8: a repaired id keeps all that follows back, and the bytes are the upstream's in the end."""
+    stream = encoded(
+        chunk(fragment(0, "", "book_flight", "{}")), chunk({"content": "a"}), chunk(finish="stop")
+    )
+    relayed = relay(stream, size=50)
+    assert [piece for piece in relayed.pieces if piece] == [stream]
+
+
 def test_an_undecided_call_is_held() -> None:
     """Rule W5: no piece of a call leaves while its owner is uncertain, not even with a comment."""
     head = encoded(chunk({"role": "assistant"}), done=False)

@@ -112,16 +112,18 @@ class ChatStreamWriter:
         if not (started or frame.undecided or self._held or self._hold_turn):
             return self._forward(frame)
         self._hold(frame)
-        self._hold_turn = self._hold_turn or not all(self._is_shown(event.call_id) for event in started)
+        self._hold_turn = self._hold_turn or not all(map(self._is_shown, started))
         return b"" if frame.undecided or self._hold_turn else self._release()
 
-    def _is_shown(self, call_id: str) -> bool:
+    def _is_shown(self, call: ToolCallStarted) -> bool:
         """Whether the upstream's own bytes show a client call under the id that we hold it by.
 
         A blank or repeated id was repaired.  Those bytes may then reach the client only if the turn
-        calls no server tool, or the client would answer a call that nobody knows.
+        calls no server tool, or the client would answer a call that nobody knows.  A legacy call has
+        no id, and is the only one of its turn.
         """
-        return any(call_id.encode() in frame.raw for frame in self._held)
+        shown = any(call.call_id.encode() in frame.raw for frame in self._held)
+        return shown or call.extra.get("type") == "function_call"
 
     def _hold(self, frame: Frame) -> bytes:
         self._held.append(frame)

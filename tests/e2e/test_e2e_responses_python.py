@@ -1,0 +1,320 @@
+"""The official ``openai`` package for Python on the Responses API, every warning an error.
+
+The provider behind the proxy refuses whatever OpenAI would refuse, so that an answer shows not only
+what the client got but that each request of the run was well-formed.
+"""
+
+import importlib.util
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import openai
+import pytest
+from e2e_rig import CORE_TOOLS, ProxyFor
+from fixture_loader import all_exchanges, exchange
+from openai import AsyncOpenAI
+from openai.types.responses import ParsedResponse, Response
+from pydantic import BaseModel
+from require import require
+from responses_script import function
+from running_proxy import make_config, running
+from strict_provider import Provider, Refused, serving_provider
+
+from proxy.server.app import Overrides
+from proxy.toolbox.clock import FixedClock
+
+pytestmark = pytest.mark.asyncio(loop_scope="function")
+
+NOON = "2026-11-21T12:00:00+00:00"
+CALENDAR = function("get_calendar")
+ANSWERS = {
+    "What time is it?": f"core__get_current_time={NOON}",
+    "What does my calendar say?": "get_calendar=15:00, dentist",
+    "Given time and calendar, am I late?": f"core__get_current_time={NOON}; get_calendar=15:00, dentist",
+}
+
+
+class Rig:
+    """A client, and the provider it talks to without knowing."""
+
+    def __init__(self, client: AsyncOpenAI, provider: Provider) -> None:
+        self.client = client
+        self.provider = provider
+
+
+@asynccontextmanager
+async def rig(*, keeps: bool = True, trace: str = "silent", **config: Any) -> AsyncIterator[Rig]:
+    """A provider, a proxy before it, and the SDK before that."""
+    provider = Provider(keeps=keeps)
+    clock = FixedClock(datetime.fromisoformat(NOON))
+    async with serving_provider(provider) as url:
+        settings = make_config(url, allow=CORE_TOOLS, tools={"trace_max": "events", "trace": trace}, **config)
+        async with (
+            running(settings, Overrides(clock=clock)) as proxy,
+            AsyncOpenAI(
+                base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused", max_retries=0
+            ) as client,
+        ):
+            yield Rig(client, provider)
+
+
+async def ask(client: AsyncOpenAI, streaming: bool, **arguments: Any) -> Response | ParsedResponse[Any]:
+    """One response, put together by the SDK's helper or sent whole."""
+    if not streaming:
+        return await client.responses.create(**arguments)
+    async with client.responses.stream(**arguments) as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_response()
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+    return final
+
+
+async def loop(
+    client: AsyncOpenAI, question: str, *, streaming: bool, store: bool, by_id: bool
+) -> tuple[Response | ParsedResponse[Any], list[Any]]:
+    """What every client of its own tools does; its last response, and its whole conversation."""
+    history: list[Any] = [{"role": "user", "content": question}]
+    fresh, previous = list(history), None
+    for _ in range(4):
+        more: dict[str, Any] = {"previous_response_id": previous} if by_id and previous else {}
+        response = await ask(
+            client,
+            streaming,
+            model="m",
+            input=fresh if by_id else history,
+            tools=[CALENDAR],
+            **({} if store else {"store": False}),
+            **more,
+        )
+        assert all(
+            item.type in ("message", "function_call", "reasoning", "mcp_call") for item in response.output
+        )
+        calls = [item for item in response.output if item.type == "function_call"]
+        history += response.output
+        previous = response.id
+        if not calls:
+            return response, history
+        assert [call.name for call in calls] == ["get_calendar"]
+        fresh = [
+            {"type": "function_call_output", "call_id": call.call_id, "output": "15:00, dentist"}
+            for call in calls
+        ]
+        history += fresh
+    raise AssertionError("it never ended")
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("question", ANSWERS)
+@pytest.mark.parametrize(
+    ("store", "by_id", "keeps"),
+    [
+        (True, True, True),
+        (True, False, True),
+        (True, True, False),
+        (True, False, False),
+        (False, False, True),
+    ],
+    ids=["by id", "full input", "by id, stateless", "full input, stateless", "store false"],
+)
+async def test_a_loop_gets_the_right_answer(
+    question: str, streaming: bool, store: bool, by_id: bool, keeps: bool
+) -> None:
+    """Our tools, the client's own, and both at once, whoever keeps what: the right answer each time."""
+    if by_id and not keeps and "time" not in question:
+        # Nothing of ours is in this one, so going on from it is the provider's business.
+        by_id = False
+    async with rig(keeps=keeps) as made:
+        response, history = await loop(made.client, question, streaming=streaming, store=store, by_id=by_id)
+        assert response.output_text == ANSWERS[question]
+        assert made.provider.refused == []
+        assert response.usage is not None
+        assert response.usage.total_tokens > 0
+        assert json.dumps([tool.to_dict() for tool in response.tools]).count('"name"') == 1
+        assert store or not made.provider.stored
+
+        # The conversation goes on.
+        fresh: Any = {"role": "user", "content": "And the time now?"}
+        more: dict[str, Any] = {"previous_response_id": response.id} if by_id else {}
+        after = await ask(
+            made.client,
+            streaming,
+            model="m",
+            input=[fresh] if by_id else [*history, fresh],
+            tools=[CALENDAR],
+            **({} if store else {"store": False}),
+            **more,
+        )
+        assert after.output_text == f"core__get_current_time={NOON}"
+        # A client without state has reasoning whose call it never saw: refused, and asked again without.
+        assert all("required following item" in words for words in made.provider.refused)
+        assert len(made.provider.refused) <= (0 if by_id else 2)
+
+
+@pytest.mark.parametrize("trace", ["reasoning", "status", "events"])
+@pytest.mark.parametrize("by_id", [True, False], ids=["by id", "full input"])
+async def test_a_loop_with_a_trace(trace: str, by_id: bool) -> None:
+    """What is shown of a call is no trouble for the SDK, nor for the provider when it comes back."""
+    async with rig(trace=trace) as made:
+        question = "Given time and calendar, am I late?"
+        response, history = await loop(made.client, question, streaming=True, store=True, by_id=by_id)
+        assert response.output_text.endswith(ANSWERS[question])
+        kinds = {item.type for item in history if not isinstance(item, dict)}
+        assert ("mcp_call" in kinds) == (trace == "events")
+        assert made.provider.refused == []
+
+
+async def test_a_chain_of_responses() -> None:
+    """``previous_response_id`` over runs of ours and plain ones, each way of going on at the provider."""
+    for keeps in (True, False):
+        async with rig(keeps=keeps) as made:
+            first = await ask(made.client, True, model="m", input="What time is it?")
+            second = await ask(made.client, True, model="m", input="Hello?", previous_response_id=first.id)
+            third = await ask(
+                made.client, False, model="m", input="time again", previous_response_id=second.id
+            )
+            fourth = await ask(made.client, True, model="m", input="Hello?", previous_response_id=third.id)
+            texts = [r.output_text for r in (first, second, third, fourth)]
+            told = f"core__get_current_time={NOON}"
+            assert texts == [told, "Hello.", told, "Hello."]
+            assert len({r.id for r in (first, second, third, fourth)}) == 4
+            assert fourth.previous_response_id == third.id
+            assert made.provider.refused == []
+            again = await ask(made.client, True, model="m", input="time?", previous_response_id=first.id)
+            assert again.output_text == told
+
+
+async def test_a_conversation() -> None:
+    """With ``conversation`` the provider keeps what was said, hidden calls too."""
+    async with rig() as made:
+        question = "Given time and calendar, am I late?"
+        arguments: dict[str, Any] = {"model": "m", "tools": [CALENDAR], "conversation": "conv_1"}
+        first = await ask(made.client, True, input=question, **arguments)
+        (call,) = [item for item in first.output if item.type == "function_call"]
+        answer = {"type": "function_call_output", "call_id": call.call_id, "output": "15:00, dentist"}
+        second = await ask(made.client, True, input=[answer], **arguments)
+        assert second.output_text == ANSWERS[question]
+        assert made.provider.refused == []
+
+
+class Told(BaseModel):
+    """What the model is asked to answer with."""
+
+    told: list[str]
+
+
+async def test_parsed_output() -> None:
+    """``parse()`` and the stream's ``text_format`` get one JSON text, with and without a server call."""
+    async with rig() as made:
+        for question, told in (("time", [f"core__get_current_time={NOON}"]), ("Hello?", [])):
+            reply = await made.client.responses.parse(model="m", input=question, text_format=Told)
+            assert reply.output_parsed == Told(told=told)
+            async with made.client.responses.stream(model="m", input=question, text_format=Told) as stream:
+                final = await stream.get_final_response()
+            assert final.output_parsed == Told(told=told)
+
+
+async def test_stored_responses() -> None:
+    """``retrieve`` (whole, streamed, from a number on), ``input_items``, ``cancel`` and ``delete``."""
+    async with rig() as made:
+        response = await ask(made.client, False, model="m", input="What time is it?")
+        responses = made.client.responses
+        assert (await responses.retrieve(response.id)).to_dict() == response.to_dict()
+        events = [event async for event in await responses.retrieve(response.id, stream=True)]
+        assert events[-1].type == "response.completed"
+        assert events[-1].response.output_text == response.output_text
+        rest = [event async for event in await responses.retrieve(response.id, stream=True, starting_after=3)]
+        assert [event.type for event in rest] == [event.type for event in events[4:]]
+        items = [item async for item in responses.input_items.list(response.id)]
+        assert [item.content[0].text for item in items] == ["What time is it?"]  # type: ignore[union-attr]
+        with pytest.raises(openai.BadRequestError, match="background"):
+            await responses.cancel(response.id)
+        kept = list(made.provider.stored)
+        await responses.delete(response.id)
+        assert sorted(made.provider.deleted) == kept
+        with pytest.raises(openai.NotFoundError):
+            await responses.retrieve(response.id)
+
+
+async def test_a_failure_inside_a_stream_is_raised() -> None:
+    """What the provider refuses of a later turn reaches the SDK as an error, with its words and code."""
+    async with rig() as made:
+        answer = made.provider.answer
+        made.provider.answer = lambda body: (  # type: ignore[method-assign]
+            answer(body) if len(made.provider.requests) == 1 else _refuse()
+        )
+        with pytest.raises(openai.APIError, match="Out of luck") as caught:
+            await ask(made.client, True, model="m", input="What time is it?")
+        assert caught.value.code == "luck"
+
+
+def _refuse() -> Any:
+    raise Refused("Out of luck.", "luck")
+
+
+async def test_every_recorded_stream(way: str, shared_proxy: ProxyFor) -> None:
+    """Each composed exchange of the recordings is put together by the helper."""
+    proxy = await shared_proxy(way)
+    async with AsyncOpenAI(base_url=proxy.base_url, api_key="unused", max_retries=0) as client:
+        for fixture in all_exchanges():
+            if fixture.wire == "responses" and fixture.meta.get("clock"):
+                arguments = {k: v for k, v in fixture.client_request.items() if k not in ("stream", "seed")}
+                extra = (
+                    {"extra_body": {"seed": fixture.client_request["seed"]}}
+                    if "seed" in fixture.client_request
+                    else {}
+                )
+                async with client.responses.stream(**arguments, **extra) as stream:
+                    events = [event async for event in stream]
+                    final = await stream.get_final_response()
+                assert events[-1].type == "response.completed", fixture.name
+                assert "core__" not in final.to_json(), fixture.name
+                assert final.output, fixture.name
+
+
+async def test_the_agents_sdk() -> None:
+    """openai-agents runs its own tool, sees ours as part of the answer, and goes on in each of its ways."""
+    require("openai-agents", importlib.util.find_spec("agents") is not None, "openai-agents is not installed")
+    from agents import (
+        Agent,
+        ModelSettings,
+        OpenAIResponsesModel,
+        RunConfig,
+        Runner,
+        function_tool,
+    )
+
+    @function_tool
+    def get_calendar() -> str:
+        """The next appointment."""
+        return "15:00, dentist"
+
+    for store, trace in ((True, "silent"), (False, "silent"), (True, "events")):
+        async with rig(trace=trace) as made:
+            agent = Agent(
+                name="late",
+                model=OpenAIResponsesModel(model="m", openai_client=made.client),
+                tools=[get_calendar],
+                model_settings=ModelSettings(store=store),
+            )
+            config = RunConfig(tracing_disabled=True)
+            for question, wanted in ANSWERS.items():
+                result = await Runner.run(agent, question, run_config=config)
+                assert result.final_output == wanted
+                streamed = Runner.run_streamed(agent, question, run_config=config)
+                async for _ in streamed.stream_events():
+                    pass
+                assert streamed.final_output == wanted
+                again = [*result.to_input_list(), {"role": "user", "content": "time?"}]
+                after = await Runner.run(agent, again, run_config=config)
+                assert after.final_output == f"core__get_current_time={NOON}"
+
+
+async def test_the_recordings_have_what_is_needed() -> None:
+    """Parallel calls on a chain, calls of both, encrypted reasoning, JSON output."""
+    assert exchange("openai.responses/parallel-calls").turns[1].request["previous_response_id"]
+    assert exchange("openai.responses/mixed-calls").run_by == "mixed"
+    assert exchange("openai.responses/reasoning-encrypted").client_request["store"] is False
