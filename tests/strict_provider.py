@@ -51,6 +51,7 @@ class Provider:
     conversations: dict[str, list[Item]] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     made: dict[str, str] = field(default_factory=dict)
+    items: dict[str, Item] = field(default_factory=dict)
     count: int = 0
 
     def next_id(self, prefix: str) -> str:
@@ -72,15 +73,24 @@ class Provider:
             before = self.stored[previous]
         elif conversation:
             before = self.conversations.get(conversation, [])
+        items = [self._resolved(item) for item in items]
         context = [*before, *items]
         self._check(items, context)
         made = self._model(context, body)
         response_id = self.next_id("resp")
         if body.get("store", True) and self.keeps:
             self.stored[response_id] = [*context, *made]
+            self.items |= {item["id"]: item for item in made}
         if conversation:
             self.conversations[conversation] = [*context, *made]
         return made, response_id
+
+    def _resolved(self, item: Item) -> Item:
+        if item.get("type") != "item_reference":
+            return item
+        if item["id"] not in self.items:
+            raise Refused(f"Item with id '{item['id']}' not found.")
+        return self.items[item["id"]]
 
     def _check(self, items: list[Item], context: list[Item]) -> None:
         waiting: list[str] = []
@@ -102,7 +112,7 @@ class Provider:
                 raise Refused(f"No tool output found for function call {waiting[0]}.")
             elif kind == "reasoning":
                 self._check_reasoning(item, context[position + 1 : position + 2])
-            elif kind not in ("message", "item_reference"):
+            elif kind != "message":
                 raise Refused(f"Invalid value: '{kind}'.")
         if waiting:
             raise Refused(f"No tool output found for function call {waiting[0]}.")

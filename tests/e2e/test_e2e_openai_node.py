@@ -15,6 +15,7 @@ import pytest
 from e2e_rig import CORE_TOOLS, Proxy, ProxyFor, golden_file, is_orchestrated
 from fixture_loader import all_exchanges, exchange
 from require import require
+from responses_rules import ANSWERS, CALENDAR, rig
 from sse_check import check_chat_stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
@@ -157,6 +158,32 @@ async def test_the_vercel_sdk(scripts: Path, way: str, shared_proxy: ProxyFor) -
         ("It is 14:05, and the order has shipped.", "stop", []),
     ]
     assert_both_results_were_told(proxy)
+
+
+@pytest.mark.parametrize("store", [True, False], ids=["stored", "store false"])
+async def test_the_responses_api(scripts: Path, store: bool) -> None:
+    """Both SDKs loop over our tools, the client's and both at once, and get the right answer each time."""
+    # The AI SDK warns that it sends no hosted results back where nothing is stored.
+    for trace in ("silent", "events") if store else ("silent",):
+        async with rig(trace=trace) as made:
+            question = {
+                "baseURL": str(made.client.base_url),
+                "tool": CALENDAR,
+                "questions": list(ANSWERS),
+                "store": store,
+            }
+            found = await run_node(scripts / "responses.mjs", question)
+            for words, wanted in ANSWERS.items():
+                asked = ["get_calendar"] if "calendar" in words else []
+                helper, sdk = found[words]["helper"], found[words]["sdk"]
+                assert (helper["text"], helper["asked"]) == (wanted, asked)
+                assert (helper["last"], helper["status"]) == ("response.completed", "completed")
+                assert (sdk["faults"], sdk["warnings"]) == ([], [])
+                assert (sdk["text"], sdk["asked"]) == (wanted, asked)
+                assert sdk["finish"] == [*["tool-calls"] * len(asked), "stop"]
+                shown = ["mcp.core__get_current_time"] if "time" in words and trace == "events" else []
+                assert sdk["shown"] == shown
+            assert made.provider.refused == []
 
 
 def assert_both_results_were_told(proxy: Proxy) -> None:

@@ -34,7 +34,6 @@ _CLIENT_ITEMS = frozenset(
         "shell_call_output",
         "apply_patch_call_output",
         "mcp_approval_response",
-        "item_reference",
         "compaction_trigger",
         "additional_tools",
         "configuration_update",
@@ -75,7 +74,10 @@ def _is_own_id(value: object) -> bool:
 
 
 def is_model_item(item: Mapping[str, Any]) -> bool:
-    """Whether a model or its provider produced an item, rather than the client."""
+    """Whether a model or its provider produced an item, rather than the client.
+
+    A reference counts as the model's: clients refer to what they were given, and send their own whole.
+    """
     kind = item.get("type") or "message"
     if kind == "message":
         return item.get("role") not in _CLIENT_ROLES

@@ -4,6 +4,7 @@ Source: OpenAI's API reference, "Create a model response"; wire notes, section C
 """
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,17 +106,26 @@ class ResponsesRequest:
             return [ReturnedCalls(places[0], ids)] if places else []
         found = []
         start: int | None = None
-        ids_here: set[str] = set()
         for position, item in enumerate((*self.items, {"role": "user"})):
             if is_model_item(item):
                 start = position if start is None else start
-                if self._is_client_call(item):
-                    ids_here.add(item["call_id"])
             elif start is not None:
-                if ids_here:
-                    found.append(ReturnedCalls(start, frozenset(ids_here)))
-                start, ids_here = None, set()
+                if ids := self._client_calls(start, position):
+                    found.append(ReturnedCalls(start, ids))
+                start = None
         return found
+
+    def _client_calls(self, start: int, end: int) -> frozenset[str]:
+        """The ids of the client's calls among the model's items from ``start`` to ``end``.
+
+        A call that is only referred to is known by the output that follows.
+        """
+        stretch = self.items[start:end]
+        ids = {item["call_id"] for item in stretch if self._is_client_call(item)}
+        if any(item.get("type") == "item_reference" for item in stretch):
+            answers = itertools.takewhile(lambda item: item.get("type") in _OUTPUTS, self.items[end:])
+            ids |= {str(item.get("call_id")) for item in answers}
+        return frozenset(ids)
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
         """Whether an item is a call that the client answers; other custom calls are the provider's."""

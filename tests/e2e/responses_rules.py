@@ -1,0 +1,49 @@
+"""The SDK for Python, a proxy, and a provider that follows rules behind it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from e2e_rig import CORE_TOOLS
+from openai import AsyncOpenAI
+from responses_script import function
+from running_proxy import make_config, running
+from strict_provider import Provider, serving_provider
+
+from proxy.server.app import Overrides
+from proxy.toolbox.clock import FixedClock
+
+__all__ = ["ANSWERS", "CALENDAR", "NOON", "Rig", "rig"]
+
+NOON = "2026-11-21T12:00:00+00:00"
+CALENDAR = function("get_calendar")
+ANSWERS = {
+    "What time is it?": f"core__get_current_time={NOON}",
+    "What does my calendar say?": "get_calendar=15:00, dentist",
+    "Given time and calendar, am I late?": f"core__get_current_time={NOON}; get_calendar=15:00, dentist",
+}
+
+
+class Rig:
+    """A client, and the provider it talks to without knowing."""
+
+    def __init__(self, client: AsyncOpenAI, provider: Provider) -> None:
+        self.client = client
+        self.provider = provider
+
+
+@asynccontextmanager
+async def rig(*, keeps: bool = True, trace: str = "silent", **config: Any) -> AsyncIterator[Rig]:
+    """A provider, a proxy before it, and the SDK before that."""
+    provider = Provider(keeps=keeps)
+    clock = FixedClock(datetime.fromisoformat(NOON))
+    async with serving_provider(provider) as url:
+        settings = make_config(url, allow=CORE_TOOLS, tools={"trace_max": "events", "trace": trace}, **config)
+        async with (
+            running(settings, Overrides(clock=clock)) as proxy,
+            AsyncOpenAI(
+                base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused", max_retries=0
+            ) as client,
+        ):
+            yield Rig(client, provider)
