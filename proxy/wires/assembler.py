@@ -349,9 +349,8 @@ class ToolCallAssembler:
         if slot.started or slot.name is None:
             return []
         slot.started = True
-        slot.call_id = slot.upstream_id or ""
-        if not slot.call_id or slot.call_id in self._taken_ids:
-            slot.call_id = mint_call_id()
+        known = slot.upstream_id
+        slot.call_id = known if known and known not in self._taken_ids else mint_call_id()
         self._taken_ids.add(slot.call_id)
         events: list[TurnEvent] = [ToolCallStarted(slot.seq, slot.call_id, slot.name, slot.extra)]
         if slot.size and not slot.withheld:

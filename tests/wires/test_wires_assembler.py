@@ -359,6 +359,7 @@ def test_name_after_the_arguments_began() -> None:
     """B.0: once there are arguments, the name is settled; a first name is taken also then."""
     assert calls(f(0, "a", "get", '{"x":'), f(0, "a", "_weather", "1}")) == [("a", "get", '{"x":1}')]
     assert calls(f(0, "a", None, '{"x":'), f(0, "a", "time", "1}")) == [("a", "time", '{"x":1}')]
+    assert calls(f(0, None, None, '{"x":1}'), f(0, None, "time")) == [("minted", "time", '{"x":1}')]
 
 
 def test_name_of_nothing_declared() -> None:
