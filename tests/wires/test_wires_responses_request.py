@@ -254,7 +254,8 @@ def test_the_wire_is_found_by_its_path() -> None:
 def test_where_a_client_returns_by_references() -> None:
     """A call that is only referred to is known by the output that follows it."""
     reference = {"type": "item_reference", "id": "fc_1"}
-    items = [user("a"), reference, reference, output("c1", "x"), output("c2", "x"), user("b"), output("c3", "x")]
+    answers = [output("c1", "x"), output("c2", "x")]
+    items = [user("a"), reference, reference, *answers, user("b"), output("c3", "x")]
     found = parse(*items).returned_calls()
     assert [(one.position, set(one.call_ids)) for one in found] == [(1, {"c1", "c2"})]
     assert parse(user("a"), reference, user("b")).returned_calls() == []
