@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from proxy.errors import ToolErrorCode
 
 __all__ = [
+    "HiddenTurns",
     "InvocationLog",
     "InvocationStatus",
     "Limiter",
@@ -143,6 +144,24 @@ class SuspendedTurn:
     payload: bytes
     created_at: float
     ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenTurns:
+    """The hidden turns behind one answer, to be put back when the client sends that answer again.
+
+    ``key`` is a digest over caller, model, tools, the visible conversation and the answer.
+    ``variant`` is a digest of ``payload``: one key with two variants says that the same visible
+    conversation came about in two ways, and then neither is put back (rule R4).
+    """
+
+    key: str
+    variant: str
+    run_id: str
+    caller: str
+    wire: str
+    payload: bytes
+    created_at: float
 
 
 @dataclass(frozen=True, slots=True)

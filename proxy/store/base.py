@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from proxy.records import (
+    HiddenTurns,
     InvocationLog,
     MessageRecord,
     ResponseRecord,
@@ -72,6 +73,14 @@ class Store(InvocationLog, Protocol):
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """The newest held turn of that key; reading does not consume it."""
+        ...
+
+    def put_hidden(self, record: HiddenTurns) -> None:
+        """Keep hidden turns beside those of the same key that came about in another way."""
+        ...
+
+    async def find_hidden(self, key: str) -> Sequence[HiddenTurns]:
+        """The hidden turns of that key, two variants at the most: more says nothing more."""
         ...
 
     def put_response(self, record: ResponseRecord) -> None:
