@@ -30,7 +30,7 @@ class WriteBehind(Generic[_Key, _Record]):
     """The newest state of each key that the database does not have, or not yet.
 
     What is queued waits here for its commit; what is not to be written, or could not be, goes on
-    the shelf.  Of each key one queued write at most will reach the database.  ``withdraw`` takes
+    the shelf.  A newer state takes the queued write of an older one back.  ``withdraw`` takes
     a queued write back and tells whether that was in time.
     """
 

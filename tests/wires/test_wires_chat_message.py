@@ -1,0 +1,271 @@
+"""The assistant message of a turn, verbatim: providers refuse a follow-up that lacks their own fields."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.errors import WireError
+from proxy.events import ToolCall
+from proxy.wires.chat import message as message_module
+from proxy.wires.chat.message import MessageBuilder, call_object, part_text, reply_message
+
+
+def built(*deltas: dict[str, Any]) -> dict[str, Any]:
+    """The message that these deltas make."""
+    builder = MessageBuilder()
+    for delta in deltas:
+        builder.add(delta)
+    found = json.loads(builder.build([], []))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_text_is_joined() -> None:
+    """A.2: text pieces are one text; role and calls are not taken from here."""
+    assert built(
+        {"role": "tool", "content": ""},
+        {"content": "Hel", "tool_calls": [{"id": "x"}]},
+        {"content": "lo", "function_call": {"name": "y"}},
+        {"content": None},
+    ) == {"role": "assistant", "content": "Hello"}
+
+
+def test_nothing_is_null() -> None:
+    """A.1: a message without text has null content, one with empty text has empty text."""
+    assert built({}) == {"role": "assistant", "content": None}
+    assert built({"content": ""}) == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal", "never_heard_of"])
+def test_text_fields_are_joined(key: str) -> None:
+    """B.2: text under any key is joined, known or not, and null ones bring nothing."""
+    assert built({key: None}, {key: "a"}, {key: ""}, {key: "b"}, {key: None})[key] == "ab"
+
+
+@pytest.mark.parametrize("key", ["type", "id", "index", "format", "name", "object", "signature"])
+def test_labels_are_not_joined(key: str) -> None:
+    """B.2: a field that names something is replaced, at the top and inside."""
+    assert built({key: "a"}, {key: "a"}, {key: "b"})[key] == "b"
+    assert built({"x": {key: "a"}}, {"x": {key: "a"}}) == {
+        "role": "assistant",
+        "content": None,
+        "x": {key: "a"},
+    }
+
+
+def test_null_after_something_changes_nothing() -> None:
+    """B.2: a null field says nothing, at any depth."""
+    assert built({"x": {"a": 1, "b": "t"}}, {"x": None}, {"x": {"a": None, "b": None}})["x"] == {
+        "a": 1,
+        "b": "t",
+    }
+
+
+def test_what_came_null_inside_stays() -> None:
+    """B.2: a null inside an object is part of it."""
+    assert built({"x": {"a": None, "l": [None, {"b": None}]}})["x"] == {"a": None, "l": [None, {"b": None}]}
+
+
+def test_objects_merge() -> None:
+    """B.2: objects of several deltas are one, their text joined, their numbers replaced."""
+    assert built(
+        {"audio": {"id": "a1", "data": "AA", "expires_at": None}},
+        {"audio": {"data": "BB", "transcript": "hi"}},
+        {"audio": {"expires_at": 5}},
+        {"audio": {"expires_at": 7}},
+    )["audio"] == {"id": "a1", "data": "AABB", "transcript": "hi", "expires_at": 7}
+
+
+def test_objects_are_not_shared() -> None:
+    """What a frame holds is not changed by what comes after it."""
+    first = {"x": {"l": [{"index": 0, "t": "a"}], "d": {"k": "v"}}}
+    built(first, {"x": {"l": [{"index": 0, "t": "b"}], "d": {"k": "w"}}})
+    assert first == {"x": {"l": [{"index": 0, "t": "a"}], "d": {"k": "v"}}}
+
+
+def test_lists_grow() -> None:
+    """B.2: elements without index are added one after the other."""
+    assert built({"annotations": [{"type": "u"}]}, {"annotations": [{"type": "u"}, 5]})["annotations"] == [
+        {"type": "u"},
+        {"type": "u"},
+        5,
+    ]
+
+
+def test_elements_of_one_index_merge() -> None:
+    """B.2: the newest element of the same index and type goes on; another index is another element."""
+    assert built(
+        {"r": [{"index": 0, "type": "t", "text": "a"}, {"index": 1, "type": "t", "text": "x"}]},
+        {"r": [5, {"index": 0, "type": "t", "text": "b"}]},
+        {"r": [{"index": 1, "type": "t", "text": "y"}, {"index": "1", "type": "t", "text": "z"}]},
+    )["r"] == [
+        {"index": 0, "type": "t", "text": "ab"},
+        {"index": 1, "type": "t", "text": "xy"},
+        5,
+        {"index": "1", "type": "t", "text": "z"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [("a", 5, 5), (5, "a", "a"), ("a", True, True), (["a"], "b", "b"), ({"a": 1}, [2], [2]), (1, 2, 2)],
+)
+def test_another_kind_replaces(first: Any, second: Any, left: Any) -> None:
+    """B.2: a field that changes its kind has its last one."""
+    assert built({"x": first}, {"x": second})["x"] == left
+
+
+def test_text_goes_on_after_a_change_of_kind() -> None:
+    """B.2: text before and after something else is not lost from the later text."""
+    assert built({"x": "a"}, {"x": {"k": "v"}}, {"x": "b"}, {"x": "c"})["x"] == "bc"
+
+
+def test_content_in_parts() -> None:
+    """B.2: parts stay parts; text before and after them becomes one, neighbouring text parts join."""
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    assert built(
+        {"content": "a"},
+        {"content": [{"type": "text", "text": "b"}, thinking]},
+        {"content": [{"type": "text", "text": "c", "x": 1}]},
+        {"content": "d"},
+        {"content": ""},
+        {"content": 5},
+    )["content"] == [
+        {"type": "text", "text": "ab"},
+        thinking,
+        {"type": "text", "text": "cd", "x": 1},
+    ]
+    assert built({"content": []})["content"] == []
+    assert built({"content": [thinking]})["content"] == [thinking]
+
+
+def test_text_of_parts() -> None:
+    """The text of a turn is its text parts', joined."""
+    builder = MessageBuilder()
+    assert builder.text == ""
+    builder.add({"content": "a"})
+    assert builder.text == "a"
+    builder.add({"content": [{"type": "image"}, {"type": "text", "text": "b"}]})
+    assert builder.text == "ab"
+
+
+def test_content_of_no_kind_keeps_the_text() -> None:
+    """Content that is neither text nor a list does not take the text away."""
+    assert built({"content": "a"}, {"content": 5}, {"content": {"x": 1}}, {"content": "b"})["content"] == "ab"
+
+
+@given(st.lists(st.text(max_size=3), max_size=6), st.lists(st.text(max_size=3), max_size=6))
+def test_pieces_join_to_the_whole(texts: list[str], thoughts: list[str]) -> None:
+    """Rule W6: however text was cut, the message has it whole."""
+    deltas = [{"content": text} for text in texts] + [{"reasoning_content": text} for text in thoughts]
+    message = built(*deltas)
+    assert message["content"] == ("".join(texts) if texts else None)
+    assert message.get("reasoning_content", "") == "".join(thoughts)
+
+
+@pytest.mark.parametrize(
+    ("delta", "fit"),
+    [
+        ({"content": "x" * 36}, 10),
+        ({"content": ""}, 15),
+        ({"x": {"y": "z" * 28}}, 10),
+        ({"reasoning": "x" * 36}, 10),
+    ],
+)
+def test_a_message_has_a_bound(monkeypatch: pytest.MonkeyPatch, delta: dict[str, Any], fit: int) -> None:
+    """A turn's message is bounded, many empty pieces and unknown fields included."""
+    monkeypatch.setattr(message_module, "_MAX_TURN_BYTES", 1000)
+    builder = MessageBuilder()
+    for _ in range(fit):
+        builder.add(delta)
+    with pytest.raises(WireError, match="larger than 1000 bytes"):
+        builder.add(delta)
+
+
+def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as the bound is taken."""
+    monkeypatch.setattr(message_module, "_MAX_TURN_BYTES", 200)
+    builder = MessageBuilder()
+    builder.add({"content": "x" * 36})
+    builder.add({"x": "x" * 36})
+    with pytest.raises(WireError):
+        builder.add({"content": ""})
+
+
+CALL = ToolCall("a", "time", '{"x":1}', 0)
+
+
+def test_calls_stand_in_the_message() -> None:
+    """A.1: calls have exactly these keys, and go behind the text."""
+    builder = MessageBuilder()
+    builder.add({"content": "x", "reasoning_content": "r"})
+    other = ToolCall("b", "book", "{}", 1)
+    assert json.loads(builder.build([CALL, other], [{}, {"extra_content": {"s": 1}}])) == {
+        "role": "assistant",
+        "content": "x",
+        "reasoning_content": "r",
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "time", "arguments": '{"x":1}'}},
+            {
+                "id": "b",
+                "type": "function",
+                "function": {"name": "book", "arguments": "{}"},
+                "extra_content": {"s": 1},
+            },
+        ],
+    }
+
+
+def test_the_older_form_stands_in_the_message() -> None:
+    """B.1-32: a legacy call goes back as ``function_call`` with exactly these keys."""
+    legacy = ToolCall("a", "time", "{}", 0, legacy=True)
+    assert json.loads(MessageBuilder().build([legacy], [{"type": "function_call"}])) == {
+        "role": "assistant",
+        "content": None,
+        "function_call": {"name": "time", "arguments": "{}"},
+    }
+
+
+@pytest.mark.parametrize("inner", ["word", None, 5])
+def test_unknown_fields_of_a_function(inner: Any) -> None:
+    """B.2: what stood inside the function goes back inside it; anything else there is dropped."""
+    kept = call_object(CALL, {"function": {"strict": True}, "x": 1})
+    assert kept == {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "time", "arguments": '{"x":1}', "strict": True},
+        "x": 1,
+    }
+    assert call_object(CALL, {"function": inner}) == call_object(CALL, {})
+
+
+def test_a_custom_call() -> None:
+    """A.3: a custom call has its input as text, and its unknown fields."""
+    assert call_object(CALL, {"type": "custom", "x": 1}) == {
+        "id": "a",
+        "type": "custom",
+        "custom": {"name": "time", "input": '{"x":1}'},
+        "x": 1,
+    }
+
+
+def test_a_reply_with_repaired_calls() -> None:
+    """Rule W8: of a reply only the calls change; role and content are there where they were not."""
+    message = {"tool_calls": [{"id": "old"}], "function_call": {"name": "old"}, "x": None, "content": "t"}
+    assert json.loads(reply_message(message, [CALL], [{}])) == {
+        "x": None,
+        "content": "t",
+        "role": "assistant",
+        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "time", "arguments": '{"x":1}'}}],
+    }
+    assert json.loads(reply_message({"role": "model"}, [], [])) == {"role": "model", "content": None}
+
+
+def test_part_text() -> None:
+    """Only a text part with text has text."""
+    assert part_text({"type": "text", "text": "a"}) == "a"
+    for part in ({"type": "text"}, {"type": "text", "text": 5}, {"type": "image", "text": "a"}, "a", None):
+        assert part_text(part) == ""
