@@ -32,15 +32,15 @@ class History:
 
         Reading does not consume: a client may ask again from the same place.
         """
-        restored = await self._resume(request, editor, caller)
-        moved = 0
+        restored = moved = 0
         for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
             if held is not None and held.caller == caller:
                 moved += editor.restore(returned.position + moved, held.payload)
                 restored += 1
-        return restored
+        # Last, since it puts its items before the client's, whose places would move.
+        return restored + await self._resume(request, editor, caller)
 
     async def _resume(self, request: ClientRequest, editor: BodyEditor, caller: str) -> int:
         """Go on from a response of ours; 1 if the request names one of this caller's."""

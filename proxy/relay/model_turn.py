@@ -22,6 +22,7 @@ __all__ = ["ModelTurns", "ToolMemory", "TurnRejected"]
 
 _MAX_ERROR_BYTES = 1024 * 1024
 _MAX_WAIT_S = 5.0
+_REFUSALS = (400, 404, 422)
 _NO_TOOLS = re.compile(
     r"(does not|doesn't|not|no|cannot|can't|without|support\w*)[^.]{0,60}"
     r"\b(tools?|tool[_ ](use|choice|calling|calls?)|functions?|function[_ ]call\w*)\b"
@@ -30,6 +31,8 @@ _NO_TOOLS = re.compile(
     r"|--enable-auto-tool-choice",
     re.IGNORECASE,
 )
+_MISSING = re.compile(r"\bno tool (output|call)s? (was |were )?found\b", re.IGNORECASE)
+"""About a call or an output that the input lacks, which says nothing about the model."""
 
 
 class TurnRejected(ToolRelayError):
@@ -95,7 +98,7 @@ class ModelTurns:
         """Send the turn's request.  Later turns are retried, since no SDK can do it (rule E2)."""
         if command.number == 1:
             response = await self._request(job)
-            refused = response.status in (400, 404, 422) and (bool(state.offer) or job.put_back)
+            refused = response.status in _REFUSALS and (bool(state.offer) or job.put_back)
             return await self._ask_again(job, state, response) if refused else response
         attempt = 0
         while True:
@@ -106,7 +109,8 @@ class ModelTurns:
             wait = _retry_wait(response, attempt)
             if not retry or attempt >= job.route.served.retries or wait is None:
                 rejection = await _rejection(response)
-                if response.status != 400 or not job.editor.recover(rejection.message, rejection.code):
+                refused = response.status in _REFUSALS
+                if not refused or not job.editor.recover(rejection.message, rejection.code):
                     raise rejection
                 continue
             await response.aclose()
@@ -132,10 +136,10 @@ class ModelTurns:
         """
         body = await response.read(_MAX_ERROR_BYTES)
         message, code = _error_message(body)
-        if state.offer and _NO_TOOLS.search(message):
+        if state.offer and _NO_TOOLS.search(message) and not _MISSING.search(message):
             await response.aclose()
             return await self._without_tools(job, state)
-        if job.put_back and job.editor.recover(message, code):
+        if job.editor.recover(message, code):
             await response.aclose()
             return await self._request(job)
         return _Reread(response, body)
@@ -178,7 +182,7 @@ class ModelTurns:
         try:
             frame = state.reader.read_reply(body)
         except WireError:
-            if command.number > 1:
+            if command.number > 1 or self._calls_ours(job, state, body):
                 raise
             return await self._relay(state, _Reread(response, body))
         state.run.observe(frame.events)
@@ -190,6 +194,15 @@ class ModelTurns:
         state.run.saw_end_mark()
         state.writer.write(frame)
         return True
+
+    def _calls_ours(self, job: Job, state: State, body: bytes) -> bool:
+        """Whether a body of an unknown kind is a stream in which a tool of ours is called (rule W5)."""
+        reader = job.wire.reader(
+            state.offer.declared, state.offer.is_hidden, self._settings.max_argument_bytes
+        )
+        for frame in (*reader.feed(body), *reader.close()):
+            state.run.observe(frame.events)
+        return bool(state.run.hidden_calls)
 
     @staticmethod
     async def _relay(state: State, response: UpstreamResponse) -> bool:

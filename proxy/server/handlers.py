@@ -35,6 +35,7 @@ __all__ = ["Api", "ApiSettings"]
 _TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 _JSON_PATHS = frozenset({"/chat/completions", "/responses", "/completions", "/embeddings"})
 _CALLER = "open"
+_OURS = (b'"toolrelay"', b"_toolrelay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ class Api:
         route = self._route(payload.get("model"), wire.name)
         wanted = parse_wanted(request.headers.get("x-toolrelay-tools"))
         trace = self._trace(request.headers.get("x-toolrelay-trace"))
-        goes_on = payload.get("previous_response_id") is not None
+        # What earlier requests may have left with the client: an id of ours, or items.
+        goes_on = payload.get("previous_response_id") is not None or any(mark in raw for mark in _OURS)
         if not self._selection.offered and not (wanted and wanted.names) and not goes_on:
             return await self._pass(request, target, wire.path, route, raw)
         asked = wire.parse(payload)
@@ -162,7 +164,7 @@ class Api:
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
         restored = await self._history.restore(asked, editor, _CALLER)
-        if not offer and not restored:
+        if not offer and not restored and not asked.brings_ours:
             return await self._pass(request, target, wire.path, route, raw)
         run_id = f"run_{uuid.uuid4().hex}"
         job = Job(
@@ -178,7 +180,7 @@ class Api:
             policy=self._policy,
             trace=trace,
             query=target.query,
-            put_back=restored > 0,
+            put_back=restored > 0 or asked.brings_ours,
         )
         return await self._orchestrate(request, job)
 

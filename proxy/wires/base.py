@@ -98,6 +98,11 @@ class ClientRequest(Protocol):
         ...
 
     @property
+    def brings_ours(self) -> bool:
+        """Whether the client sends back what we made and no upstream knows, calls that were shown to it."""
+        ...
+
+    @property
     def preview(self) -> str:
         """The beginning of the newest user text, for a person who watches; never stored."""
         ...

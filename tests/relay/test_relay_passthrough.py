@@ -565,6 +565,24 @@ async def test_what_is_not_json_is_relayed(stream: bool, allow: tuple[str, ...])
     assert answer.header("content-type") == "text/html"
 
 
+@both
+async def test_a_stream_under_another_name_is_relayed(allow: tuple[str, ...]) -> None:
+    """Rule W2: an event stream that does not say what it is passes untouched where it calls nothing."""
+    data = role() + content("a") + finish() + DONE
+    opening = head("Content-Type: text/plain", f"Content-Length: {len(data)}")
+    answer = await relayed(opening + data, KEEP, allow=allow)
+    assert (answer.status, answer.body, answer.clean) == (200, data, True)
+
+
+async def test_a_call_in_a_stream_under_another_name_does_not_leak() -> None:
+    """Rule W5: a stream that does not say what it is and calls a tool of ours is refused whole."""
+    data = role() + call("call_1", "core__get_weather", "{}") + finish("tool_calls") + DONE
+    opening = head("Content-Type: text/plain", f"Content-Length: {len(data)}")
+    answer = await relayed(opening + data, KEEP, allow=("core__*",))
+    assert answer.status == 502
+    assert b"core__" not in answer.body
+
+
 async def test_tools_switched_off_is_all_passthrough() -> None:
     """Rule W1: with tools disabled a body goes up as its own bytes and comes back as the upstream's."""
     raw = b'{ "model":"m" , "stream":true,"messages":[{"role":"user","content":"h\\u00e9"}], "top_p":1.0 }'

@@ -45,6 +45,7 @@ class ChatRequest:
     keeps: bool = True
     max_calls: int | None = None
     open_names: bool = False
+    brings_ours: bool = False
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every tool message answers one open call of the assistant message before it, once."""

@@ -88,6 +88,7 @@ class ChatStreamWriter:
         self._calls: dict[int, int] = {}
         self._client_ids: dict[str, str] = {}
         self._custom: set[int] = set()
+        self._forwarded: set[int] = set()
         self._legacy = False
         self._next_call = 0
         self._finish_chunk: dict[str, Any] | None = None
@@ -189,6 +190,7 @@ class ChatStreamWriter:
         """A client's call went out as it came: later ones go on from its index and avoid its id."""
         self._used_ids.add(event.call_id)
         self._client_ids[event.call_id] = event.call_id
+        self._forwarded.add(event.seq)
         shown = _shown_indices(payload)
         self._calls[event.seq] = shown.get(event.call_id, self._next_call)
         self._next_call = max(self._next_call, self._calls[event.seq], *shown.values()) + 1
@@ -269,6 +271,8 @@ class ChatStreamWriter:
                 if event.seq not in self._calls:
                     fragments[event.seq] = self._open_call(event)
             elif isinstance(event, ToolCallDelta) and event.seq in self._calls:
+                if frame.payload is None and event.seq in self._forwarded:
+                    continue  # Its bytes went out when they came.
                 known = fragments.get(event.seq)
                 if known is None:
                     fragments[event.seq] = self._continue_call(event)
@@ -360,6 +364,7 @@ class ChatStreamWriter:
             self._join = bool(self._last_text)
             self._calls.clear()
             self._custom.clear()
+            self._forwarded.clear()
             self._client_ids.clear()
             self._finish_chunk = self._usage_chunk = None
         return out

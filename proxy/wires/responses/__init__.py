@@ -77,5 +77,8 @@ def _echo(asked: ResponsesRequest) -> dict[str, bytes]:
     changed = ["tools", "tool_choice"]
     if asked.continues is not None:
         changed.append("previous_response_id")
-    values = {key: asked.asked.get(key, _ECHO_DEFAULTS.get(key)) for key in ECHOED if key in changed}
-    return {key: orjson.dumps(value) for key, value in values.items()}
+    values = {key: asked.asked.get(key) for key in ECHOED if key in changed}
+    return {
+        key: orjson.dumps(_ECHO_DEFAULTS.get(key) if value is None else value)
+        for key, value in values.items()
+    }

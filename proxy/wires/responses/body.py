@@ -23,6 +23,10 @@ __all__ = ["ResponsesBody"]
 
 _LEAST_TOKENS = 16
 _OURS = SERVER_LABEL.encode()
+_REASONING_REFUSED = ("encrypted_content", "encrypted content", "without its required")
+_NOT_RUN = orjson.dumps(
+    {"ok": False, "error_code": "budget_exhausted", "message": "Not run: the request was over."}
+).decode()
 
 
 class ResponsesBody:
@@ -43,6 +47,8 @@ class ResponsesBody:
         self._last_id = ""
         self._used_tokens = 0
         self._without_reasoning = False
+        self._repair = False
+        self._calls_made = 0
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         ours = {definition.name: _definition(definition) for definition in replaced}
@@ -80,6 +86,7 @@ class ResponsesBody:
         if before:
             self._text_input = None
             self._input = [*before, *self._input]
+            self._repair = True
 
     def continuation(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
         """What the request after this run has to go on with.
@@ -88,7 +95,7 @@ class ResponsesBody:
         wait for the client's.
         """
         turn = orjson.loads(message)
-        pending = [call.result for call in calls if call.result is not None]
+        pending = self._answers(calls)
         chained = self._can_chain(turn)
         if chained or "conversation" in self._members:
             items = pending
@@ -102,11 +109,23 @@ class ResponsesBody:
             }
         )
 
+    def _answers(self, calls: Sequence[HeldTurn]) -> list[bytes]:
+        """An output for each call that is not the client's to answer, run or not."""
+        return [
+            call.result or _output(call.call_id, _NOT_RUN)
+            for call in calls
+            if call.result is not None or call.client_id is None
+        ]
+
     def input_items(self) -> bytes:
         return orjson.dumps(list(self._request.items))
 
     def restore(self, position: int, payload: bytes) -> int:
-        """Put the hidden items of a run back into a client's full input."""
+        """Put the hidden items of a run back into a client's full input.
+
+        They take the place of what the client has of the model's turn; in a conversation, where the
+        client sends outputs alone, there is nothing of it, and they only come before.
+        """
         held = orjson.loads(payload)
         end = position
         while end < len(self._input) and _is_model_item(self._input[end]):
@@ -114,6 +133,7 @@ class ResponsesBody:
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
         self._input[position:end] = restored
+        self._repair = True
         return len(restored) - (end - position)
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
@@ -126,6 +146,7 @@ class ResponsesBody:
             if item.get("type") == "function_call" and item.get("caller") is not None
         }
         self._outputs = [self._with_caller(result) for result in results]
+        self._calls_made += len(results) + sum(map(_is_provider_run, turn["output"]))
         self._added += [*self._turn_items(turn), *self._outputs]
 
     def _can_chain(self, turn: Mapping[str, Any]) -> bool:
@@ -144,12 +165,14 @@ class ResponsesBody:
 
     def suspend(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
         turn = orjson.loads(message)
-        pending = [call.result for call in calls if call.result is not None]
-        items = [*self._added, *self._turn_items(turn), *pending]
+        items = [*self._added, *self._turn_items(turn), *self._answers(calls)]
+        if "conversation" in self._members:
+            # The upstream has the rest.
+            items = self._answers(calls)
         return orjson.dumps({"items": [_masked(item, mask).decode() for item in items]})
 
     def result_message(self, call: ToolCall, content: str) -> bytes:
-        return orjson.dumps({"type": "function_call_output", "call_id": call.call_id, "output": content})
+        return _output(call.call_id, content)
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         choice = orjson.loads(self._members.get("tool_choice", b"null"))
@@ -170,8 +193,8 @@ class ResponsesBody:
     def recover(self, message: str, code: str | None) -> bool:
         """Change what the upstream refused, if it is of a kind that can be done without."""
         said = f"{code or ''} {message}".lower()
-        if "encrypted_content" in said or "encrypted content" in said:
-            if self._without_reasoning:
+        if any(words in said for words in _REASONING_REFUSED) or ("rs_" in said and "not found" in said):
+            if self._without_reasoning or not any(map(_is_reasoning, (*self._input, *self._added))):
                 return False
             self._without_reasoning = True
             return True
@@ -185,13 +208,18 @@ class ResponsesBody:
         parts = dict(self._members)
         if self._added:
             parts["input"] = self._later_input(parts)
-        elif self._text_input is None:
-            parts["input"] = join_array(self._kept(self._input))
+        elif self._text_input is None and self._input:
+            kept = self._kept(self._input)
+            # What the client sent is its own to answer for; what we put in must fit to it.
+            parts["input"] = join_array(_unique_calls(kept) if self._repair else kept)
         if self._used_tokens:
             bound = orjson.loads(parts.get("max_output_tokens", b"null"))
             if type(bound) is int:
                 left = max(bound - self._used_tokens, min(_LEAST_TOKENS, bound))
                 parts["max_output_tokens"] = str(left).encode()
+        if self._calls_made and self._request.max_calls is not None:
+            # 1 is the least that providers take; a run without calls left forbids tools besides.
+            parts["max_tool_calls"] = str(max(1, self._request.max_calls - self._calls_made)).encode()
         return join_object(parts)
 
     def _later_input(self, parts: dict[str, bytes]) -> bytes:
@@ -204,18 +232,18 @@ class ResponsesBody:
         return join_array(_unique_calls(self._kept([*self._input, *self._added])))
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
-        """The items less reasoning that the upstream could not read, or that has lost what it led to."""
+        """The items less what the upstream could not read, or what has lost what it belongs to."""
+        known = [one for item in items for one in _as_upstream(item)]
         kept: list[bytes] = []
-        for position, item in enumerate(items):
-            if _OURS in item and (ours := as_upstream_items(orjson.loads(item))) is not None:
-                # What we showed as ours becomes what the upstream knows.
-                kept += [orjson.dumps(one) for one in ours]
-                continue
-            if _kind(item) == "reasoning":
-                following = items[position + 1] if position + 1 < len(items) else None
+        for position, item in enumerate(known):
+            if _is_reasoning(item):
+                following = known[position + 1] if position + 1 < len(known) else None
                 orphaned = following is None or not _is_model_item(following)
                 if self._without_reasoning or orphaned:
                     continue
+            elif self._without_reasoning and _kind(item) == "function_call":
+                # By its id the provider would ask for the reasoning that belongs to it.
+                item = join_object({key: raw for key, raw in members(item).items() if key != "id"})
             kept.append(item)
         return kept
 
@@ -230,6 +258,23 @@ class ResponsesBody:
             answered = is_output
             rows.append(_record(run_id, turn, seq, item))
         return rows
+
+
+def _output(call_id: str, content: str) -> bytes:
+    return orjson.dumps({"type": "function_call_output", "call_id": call_id, "output": content})
+
+
+def _as_upstream(item: bytes) -> list[bytes]:
+    """An item as it came, or what the upstream knows in place of one of ours."""
+    if _OURS in item and (ours := as_upstream_items(orjson.loads(item))) is not None:
+        return [orjson.dumps(one) for one in ours]
+    return [item]
+
+
+def _is_provider_run(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a call of a tool that the upstream ran itself."""
+    kind = str(item.get("type"))
+    return kind.endswith("_call") and kind not in ("function_call", "custom_tool_call")
 
 
 def _definition(definition: ToolDefinition) -> bytes:
@@ -253,6 +298,10 @@ def _function_name(raw: bytes) -> str:
 
 def _kind(raw: bytes) -> str:
     return str(orjson.loads(raw).get("type") or "message")
+
+
+def _is_reasoning(raw: bytes) -> bool:
+    return _kind(raw) == "reasoning"
 
 
 def _is_model_item(raw: bytes) -> bool:

@@ -17,7 +17,9 @@ __all__ = [
     "mcp_call",
     "message_item",
     "mint_item_id",
+    "own_item_id",
     "reasoning_item",
+    "text_part",
 ]
 
 SERVER_LABEL = "toolrelay"
@@ -40,9 +42,35 @@ _CLIENT_ITEMS = frozenset(
 )
 
 
-def mint_item_id(prefix: str) -> str:
-    """An item id of the shape that clients know: a prefix of its kind and random digits."""
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "mcpr",
+    "web_search_call": "ws",
+    "file_search_call": "fs",
+    "code_interpreter_call": "ci",
+    "image_generation_call": "ig",
+}
+"""What an item's id begins with; providers refuse a call whose id begins otherwise."""
+
+
+def mint_item_id(kind: object) -> str:
+    """An id for an item of that type whose own one is missing or taken."""
+    prefix = _PREFIXES.get(kind, "item") if isinstance(kind, str) else "item"
     return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def own_item_id(prefix: str) -> str:
+    """An id for an item of the proxy's own making: it must be known again when a client sends it back."""
+    return f"{prefix}_{SERVER_LABEL}{secrets.token_hex(20)}"
+
+
+def _is_own_id(value: object) -> bool:
+    return isinstance(value, str) and value.partition("_")[2].startswith(SERVER_LABEL)
 
 
 def is_model_item(item: Mapping[str, Any]) -> bool:
@@ -98,17 +126,18 @@ def reasoning_item(item_id: str, text: str | None) -> dict[str, Any]:
 def as_upstream_items(item: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """What an upstream is sent for an item that we made and a client sends back.
 
-    A call that we showed as ``mcp_call`` becomes the call and its output; its approval items say
-    nothing to an upstream.  ``None`` where the item is not ours.
+    A call that we showed as ``mcp_call`` becomes the call and its output.  What else we made says
+    nothing to an upstream: lines about calls, approvals.  ``None`` where the item is not ours.
     """
     if item.get("server_label") != SERVER_LABEL:
-        return None
+        ours = _is_own_id(item.get("id")) or _is_own_id(item.get("approval_request_id"))
+        return [] if ours else None
     if item.get("type") != "mcp_call":
         return []
-    call_id = f"call_{str(item.get('id', ''))[-48:]}"
-    error = item.get("error")
+    call_id = f"call_{str(item.get('id') or secrets.token_hex(20))[-40:]}"
     output = item.get("output")
     if not isinstance(output, str):
+        error = item.get("error")
         output = error if isinstance(error, str) else orjson.dumps(error or "").decode()
     name, arguments = item.get("name"), item.get("arguments")
     return [

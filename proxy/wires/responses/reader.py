@@ -26,7 +26,7 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.wires.assembler import Fragment, ToolCallAssembler, is_object
+from proxy.wires.assembler import Fragment, ToolCallAssembler, is_object, mint_call_id
 from proxy.wires.responses.items import item_text
 from proxy.wires.sse import SSEEvent, SSEParser
 
@@ -52,8 +52,12 @@ class ItemKeys:
     def __init__(self) -> None:
         self._by_index: dict[int, int] = {}
         self._by_id: dict[str, int] = {}
+        self._unfinished: dict[int, object] = {}
         self._count = 0
         self._latest = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def opened(self, payload: Mapping[str, Any]) -> int:
         """The key of the item that ``output_item.added`` opens."""
@@ -66,12 +70,23 @@ class ItemKeys:
         if type(index) is int:
             self._by_index[index] = key
         item = payload.get("item")
-        if isinstance(item, dict) and isinstance(item.get("id"), str):
-            self._by_id[item["id"]] = key
+        if isinstance(item, dict):
+            self._unfinished[key] = item.get("type")
+            if isinstance(item.get("id"), str):
+                self._by_id[item["id"]] = key
         return key
 
     def of(self, payload: Mapping[str, Any]) -> int:
         """The key of the item that any other event is about; a new one for an item never opened."""
+        key = self._known(payload)
+        item = payload.get("item")
+        if key is None:
+            key = self.opened(payload) if item is not None or not self._count else self._latest
+        if item is not None:
+            self._unfinished.pop(key, None)
+        return key
+
+    def _known(self, payload: Mapping[str, Any]) -> int | None:
         index = payload.get("output_index")
         if type(index) is int:
             return self._by_index[index] if index in self._by_index else self.opened(payload)
@@ -79,9 +94,11 @@ class ItemKeys:
         item_id = payload.get("item_id") or (item.get("id") if isinstance(item, dict) else None)
         if isinstance(item_id, str) and item_id in self._by_id:
             return self._by_id[item_id]
-        if item is not None or not self._count:
-            return self.opened(payload)
-        return self._latest
+        if isinstance(item, dict):
+            # Neither index nor known id: the newest open item of its type, if there is one.
+            kind = item.get("type")
+            return next((key for key in reversed(self._unfinished) if self._unfinished[key] == kind), None)
+        return None
 
 
 class ResponsesTurnReader:
@@ -99,6 +116,8 @@ class ResponsesTurnReader:
         )
         self._keys = ItemKeys()
         self._call_keys: set[int] = set()
+        self._call_ids: dict[int, str] = {}
+        self._opened: dict[int, dict[str, Any]] = {}
         self._items: dict[int, dict[str, Any]] = {}
         self._seqs: dict[int, int] = {}
         self._finished: list[ToolCallFinished] = []
@@ -157,7 +176,7 @@ class ResponsesTurnReader:
         calls = {finished.seq: finished.call for finished in self._finished}
         repaired = []
         for key in sorted(self._items.keys() | self._call_keys):
-            item = self._items.get(key, {"type": "function_call"})
+            item = self._items.get(key) or self._opened[key]
             if key in self._call_keys and item.get("type") == "function_call":
                 call = calls.get(self._seqs[key])
                 if call is None:
@@ -193,7 +212,7 @@ class ResponsesTurnReader:
         if not isinstance(kind, str):
             # Some gateways name the event in its SSE field only.
             kind = event.event.decode("ascii", "replace")
-            payload = {"type": kind, **payload}
+            payload = {**payload, "type": kind}
         events: list[TurnEvent] = []
         self._event(kind, payload, events)
         ended = kind in CLOSING
@@ -239,24 +258,36 @@ class ResponsesTurnReader:
         """Take an item as it is opened or, ``whole``, as it ended up."""
         if whole:
             self._items[key] = item
+        else:
+            self._opened[key] = item
         name = _text(item.get("name"))
-        custom = item.get("type") == "custom_tool_call" and name in self._declared
+        # An undeclared custom tool is one that the provider runs itself (wire notes, C.4).
+        custom = (
+            item.get("type") == "custom_tool_call"
+            and name in self._declared
+            and not self._is_hidden(name or "")
+        )
         if item.get("type") != "function_call" and not custom:
-            # An undeclared custom tool is one that the provider runs itself (wire notes, C.4).
             return
-        known = key in self._call_keys
-        call_id = _text(item.get("call_id"))
+        call_id = item["call_id"] = self._call_id(key, _text(item.get("call_id")))
         arguments = item.get("input" if custom else "arguments")
         text = arguments if isinstance(arguments, str) else ""
         if arguments is not None and not isinstance(arguments, str):
             text = orjson.dumps(arguments).decode()
-        self._call_keys.add(key)
-        if not known:
+        if key not in self._call_keys:
+            self._call_keys.add(key)
             self._seqs[key] = len(self._seqs)
             item_id = _text(item.get("id")) or ""
             events += self._calls.add(Fragment(key, call_id, name, text, item_id=item_id))
         elif whole:
             self._arguments(key, text)
+
+    def _call_id(self, key: int, call_id: str | None) -> str:
+        """The id that a call goes by, repaired where it is blank or another call's (rule W8)."""
+        if key not in self._call_ids:
+            taken = self._call_ids.values()
+            self._call_ids[key] = call_id if call_id and call_id not in taken else mint_call_id()
+        return self._call_ids[key]
 
     def _arguments(self, key: int, arguments: str) -> None:
         """The last word on a call's arguments.  A blank one says nothing where deltas came."""
@@ -274,6 +305,21 @@ class ResponsesTurnReader:
         if kind in CLOSING:
             self._closed(response, events, kind)
 
+    def _take_final(self, events: list[TurnEvent]) -> None:
+        """The items of the terminal event, where the stream did not have them to their end."""
+        streamed = bool(self._opened or self._items)
+        output = self._final.get("output")
+        for position, item in enumerate(output if isinstance(output, list) else ()):
+            if not isinstance(item, dict):
+                continue
+            if not streamed:
+                self._item(position, item, events)
+                continue
+            open_keys = (key for key in self._opened if key not in self._items)
+            key = next((key for key in open_keys if _same(self._opened[key], item)), None)
+            if key is not None:
+                self._item(key, item, events)
+
     def _closed(self, response: dict[str, Any], events: list[TurnEvent], kind: str = "") -> None:
         """The response is over: its usage, and why it ended."""
         self._final = response
@@ -281,9 +327,7 @@ class ResponsesTurnReader:
         if not self._started and self._id:
             self._started = True
             events.append(TurnStarted(self._id, str(response.get("model") or "")))
-        if not self._items:
-            for position, item in enumerate(self._output()):
-                self._item(position, item, events)
+        self._take_final(events)
         if isinstance(native := response.get("usage"), dict):
             events.append(UsageReported(_usage(native)))
         status = response.get("status")
@@ -296,6 +340,13 @@ class ResponsesTurnReader:
             events.append(TurnFinished(_REASONS.get(str(reason), "length")))
         else:
             events.append(TurnFinished("tool_calls" if self._call_keys else "stop"))
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two accounts of an item are of the same item."""
+    if one.get("type") != other.get("type"):
+        return False
+    return any(one.get(key) and one.get(key) == other.get(key) for key in ("id", "call_id"))
 
 
 def _text(value: Any) -> str | None:

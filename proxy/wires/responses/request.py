@@ -4,6 +4,7 @@ Source: OpenAI's API reference, "Create a model response"; wire notes, section C
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,21 +13,23 @@ import orjson
 
 from proxy.errors import RequestError
 from proxy.wires.base import ReturnedCalls
-from proxy.wires.responses.items import is_model_item, item_text
+from proxy.wires.responses.items import as_upstream_items, is_model_item, item_text
 
 __all__ = ["ResponsesRequest", "parse_responses_request"]
 
 _MAX_CALL_ID = 128
 _PREVIEW = 120
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesRequest:
     """The parts of a request that decide what happens to it.
 
-    ``items`` is ``input`` as a list.  ``asked`` is the whole body, for the fields of the resource
-    that repeat it.  ``open_names`` says that the request may bring tools that nobody here sees
-    (a stored prompt): a name that is unknown is then the client's.
+    ``items`` is ``input`` as a list, ``conversation`` the id of the one that is gone on with.
+    ``asked`` is the whole body, for the fields of the resource that repeat it.  ``open_names`` says
+    that the request may bring tools that nobody here sees (a stored prompt): a name that is unknown
+    is then the client's.
     """
 
     model: str
@@ -36,7 +39,7 @@ class ResponsesRequest:
     tools_forbidden: bool
     forced: frozenset[str] | None
     continues: str | None
-    conversation: bool
+    conversation: str
     background: bool
     keeps: bool
     wants_json: bool
@@ -44,6 +47,10 @@ class ResponsesRequest:
     open_names: bool
     asked: Mapping[str, Any] = field(repr=False)
     choices: int = 1
+
+    @property
+    def brings_ours(self) -> bool:
+        return any(as_upstream_items(item) is not None for item in self.items)
 
     @property
     def preview(self) -> str:
@@ -54,13 +61,11 @@ class ResponsesRequest:
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every output answers one call, once; where the calls are at hand, one of them."""
-        names = {
-            item["call_id"]: item.get("name")
-            for item in self.items
-            if item.get("type") == "function_call" and isinstance(item.get("call_id"), str)
-        }
-        elsewhere = self.continues is not None or self.conversation or self._has_references
-        answered: set[str] = set()
+        calls = [item for item in self.items if item.get("type") == "function_call"]
+        names = {item["call_id"]: item.get("name") for item in calls if isinstance(item.get("call_id"), str)}
+        # Some models repeat an id in a later turn: it is then answered as often as it was called.
+        unanswered = Counter(str(item.get("call_id")) for item in calls)
+        elsewhere = self.continues is not None or bool(self.conversation) or self._has_references
         for position, item in enumerate(self.items):
             if item.get("type") != "function_call_output":
                 continue
@@ -70,10 +75,13 @@ class ResponsesRequest:
                 raise RequestError(400, f"{param} must name the call that this answers.", param=param)
             if len(call_id) > _MAX_CALL_ID:
                 raise RequestError(400, f"{param} is longer than {_MAX_CALL_ID} characters.", param=param)
-            if call_id in answered:
-                raise RequestError(400, f"{param} answers a call that has its output already.", param=param)
-            if call_id not in names and not elsewhere:
+            if call_id not in unanswered and elsewhere:
+                unanswered[call_id] = 1
+            if call_id not in unanswered:
                 raise RequestError(400, f"{param} answers no call of this input.", param=param)
+            if not unanswered[call_id]:
+                raise RequestError(400, f"{param} answers a call that has its output already.", param=param)
+            unanswered[call_id] -= 1
             name = names.get(call_id)
             if isinstance(name, str) and reserved(name):
                 raise RequestError(
@@ -81,41 +89,47 @@ class ResponsesRequest:
                     f"{param} answers a call of a server tool, which only the proxy may answer.",
                     param=param,
                 )
-            answered.add(call_id)
 
     @property
     def _has_references(self) -> bool:
         return any(item.get("type") == "item_reference" for item in self.items)
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
-        """Each unbroken stretch of items that a model made, if a call is among them."""
+        """Each unbroken stretch of items that a model made, if a call of the client's is among them.
+
+        A client that goes on with a conversation sends the outputs alone: they are one stretch.
+        """
+        if self.conversation:
+            places = [place for place, item in enumerate(self.items) if item.get("type") in _OUTPUTS]
+            ids = frozenset(str(self.items[place].get("call_id")) for place in places)
+            return [ReturnedCalls(places[0], ids)] if places else []
         found = []
         start: int | None = None
-        ids: set[str] = set()
+        ids_here: set[str] = set()
         for position, item in enumerate((*self.items, {"role": "user"})):
             if is_model_item(item):
                 start = position if start is None else start
-                if item.get("type") == "function_call" and isinstance(item.get("call_id"), str):
-                    ids.add(item["call_id"])
+                if self._is_client_call(item):
+                    ids_here.add(item["call_id"])
             elif start is not None:
-                if ids:
-                    found.append(ReturnedCalls(start, frozenset(ids)))
-                start, ids = None, set()
+                if ids_here:
+                    found.append(ReturnedCalls(start, frozenset(ids_here)))
+                start, ids_here = None, set()
         return found
 
-    def used_ids(self) -> frozenset[str]:
-        """Call ids that stand in the input."""
-        return frozenset(
-            item["call_id"]
-            for item in self.items
-            if item.get("type") == "function_call" and isinstance(item.get("call_id"), str)
-        )
+    def _is_client_call(self, item: Mapping[str, Any]) -> bool:
+        """Whether an item is a call that the client answers; other custom calls are the provider's."""
+        if not isinstance(item.get("call_id"), str):
+            return False
+        kind = item.get("type")
+        return kind == "function_call" or (kind == "custom_tool_call" and item.get("name") in self.declared)
 
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
         digest = hashlib.blake2b(digest_size=24)
-        for part in ("responses", caller, self.continues or "", *sorted(call_ids)):
+        for part in ("responses", caller, self.continues or "", self.conversation, *sorted(call_ids)):
             digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
-        for item in self.items[:upto]:
+        # What a conversation holds already is not sent again, so it cannot be compared.
+        for item in () if self.conversation else self.items[:upto]:
             if item.get("type") != "reasoning":
                 digest.update(orjson.dumps(_visible(item), option=orjson.OPT_SORT_KEYS) + b"\n")
         return digest.hexdigest()
@@ -158,7 +172,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         tools_forbidden=choice == "none",
         forced=_forced(choice),
         continues=continues if isinstance(continues, str) and continues else None,
-        conversation=payload.get("conversation") is not None,
+        conversation=_conversation(payload.get("conversation")),
         background=payload.get("background") is True,
         keeps=payload.get("store") is not False,
         wants_json=isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"),
@@ -166,6 +180,12 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         open_names=payload.get("prompt") is not None,
         asked=payload,
     )
+
+
+def _conversation(given: Any) -> str:
+    """The id of a conversation, however it is given; blank where there is none."""
+    named = given.get("id") if isinstance(given, dict) else given
+    return named if isinstance(named, str) else ""
 
 
 def _items(given: Any) -> list[Mapping[str, Any]]:

@@ -78,6 +78,9 @@ def complete_resource(
 ) -> dict[str, Any]:
     """A whole resource: the last turn's, under the run's id, with what the client sees and said."""
     whole = dict(_DEFAULTS)
+    for key in ("text", "reasoning"):
+        if isinstance(asked.get(key), dict):
+            whole[key] = {**_DEFAULTS[key], **asked[key]}
     whole |= {key: asked[key] for key in _REQUEST_FIELDS if asked.get(key) is not None}
     whole |= {key: value for key, value in response.items() if value is not None or key not in whole}
     whole |= {key: asked.get(key, _DEFAULTS[key]) for key in ECHOED}
@@ -90,10 +93,22 @@ def complete_resource(
         "created_at": int(created) if isinstance(created, int | float) and created else int(time.time()),
         "model": model,
         "output": list(output),
-        "usage": usage,
+        "usage": None if usage is None else _whole_usage(usage),
     }
     if whole["status"] == "completed":
         whole["completed_at"] = int(time.time())
     else:
         whole.setdefault("completed_at", None)
+    return whole
+
+
+def _whole_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Usage with the counts that every client reads, 0 where the upstream says nothing of them."""
+    whole = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **usage}
+    for name, count in (
+        ("input_tokens_details", "cached_tokens"),
+        ("output_tokens_details", "reasoning_tokens"),
+    ):
+        details = whole.get(name)
+        whole[name] = {count: 0, **(details if isinstance(details, Mapping) else {})}
     return whole

@@ -12,7 +12,7 @@ import orjson
 from proxy.wires.responses.items import text_part
 from proxy.wires.sse import END_MARK, encode_event
 
-__all__ = ["retell"]
+__all__ = ["item_events", "retell"]
 
 _NOT_YET: dict[str, Any] = {"status": "in_progress", "output": [], "usage": None, "completed_at": None}
 
@@ -33,15 +33,16 @@ def _events(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "response.created", "response": opened}
     yield {"type": "response.in_progress", "response": opened}
     for index, item in enumerate(response.get("output") or ()):
-        place = {"item_id": item.get("id"), "output_index": index}
-        yield {
-            "type": "response.output_item.added",
-            "output_index": index,
-            "item": {**item, **_unfilled(item)},
-        }
-        yield from _content(item, place)
-        yield {"type": "response.output_item.done", "output_index": index, "item": item}
+        yield from item_events(item, index)
     yield {"type": f"response.{response.get('status') or 'completed'}", "response": response}
+
+
+def item_events(item: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]:
+    """A whole item as the events of its life, less their sequence numbers."""
+    opened = {**item, **_unfilled(item)}
+    yield {"type": "response.output_item.added", "output_index": index, "item": opened}
+    yield from _content(item, {"item_id": item.get("id"), "output_index": index})
+    yield {"type": "response.output_item.done", "output_index": index, "item": item}
 
 
 def _unfilled(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,10 +52,12 @@ def _unfilled(item: Mapping[str, Any]) -> dict[str, Any]:
             return {"status": "in_progress", "content": []}
         case "function_call":
             return {"status": "in_progress", "arguments": ""}
+        case "custom_tool_call":
+            return {"input": ""}
         case "mcp_call":
             return {"status": "in_progress", "arguments": "", "output": None, "error": None}
         case "reasoning":
-            return {"summary": []}
+            return {"summary": [], **({"content": []} if item.get("content") else {})}
         case _:
             return {}
 
@@ -69,6 +72,10 @@ def _content(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict
             arguments = item.get("arguments") or ""
             yield {"type": "response.function_call_arguments.delta", **place, "delta": arguments}
             yield {"type": "response.function_call_arguments.done", **place, "arguments": arguments}
+        case "custom_tool_call":
+            text = item.get("input") or ""
+            yield {"type": "response.custom_tool_call_input.delta", **place, "delta": text}
+            yield {"type": "response.custom_tool_call_input.done", **place, "input": text}
         case "mcp_call":
             arguments = item.get("arguments") or ""
             yield {"type": "response.mcp_call.in_progress", **place}
@@ -77,6 +84,8 @@ def _content(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict
             outcome = "completed" if item.get("status") == "completed" else "failed"
             yield {"type": f"response.mcp_call.{outcome}", **place}
         case "reasoning":
+            for position, part in enumerate(item.get("content") or ()):
+                yield from _reasoning(part, {**place, "content_index": position})
             for position, part in enumerate(item.get("summary") or ()):
                 text = part.get("text", "")
                 spot = {**place, "summary_index": position}
@@ -85,6 +94,14 @@ def _content(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict
                 yield {"type": "response.reasoning_summary_text.delta", **spot, "delta": text}
                 yield {"type": "response.reasoning_summary_text.done", **spot, "text": text}
                 yield {"type": "response.reasoning_summary_part.done", **spot, "part": part}
+
+
+def _reasoning(part: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    text = part.get("text", "")
+    yield {"type": "response.content_part.added", **place, "part": {**part, "text": ""}}
+    yield {"type": "response.reasoning_text.delta", **place, "delta": text}
+    yield {"type": "response.reasoning_text.done", **place, "text": text}
+    yield {"type": "response.content_part.done", **place, "part": part}
 
 
 def _part(part: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

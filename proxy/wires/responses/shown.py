@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from proxy.events import ToolCall, ToolResult
-from proxy.wires.responses.items import mcp_call, message_item, mint_item_id, reasoning_item, text_part
+from proxy.wires.responses.items import mcp_call, message_item, own_item_id, reasoning_item, text_part
 
 __all__ = ["Event", "call_events", "message_events", "reasoning_events"]
 
@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 def call_events(call: ToolCall, result: ToolResult) -> Iterator[Event]:
     """A server call that has come to something, redacted, as a hosted MCP call."""
-    item_id = mint_item_id("mcp")
+    item_id = own_item_id("mcp")
     shown = {} if result.arguments_redacted is None else result.arguments_redacted
     arguments = orjson.dumps(shown).decode()
     opened = mcp_call(item_id, call.name, "", status="in_progress")
@@ -41,7 +41,7 @@ def call_events(call: ToolCall, result: ToolResult) -> Iterator[Event]:
 
 def message_events(text: str) -> Iterator[Event]:
     """A message of the assistant that says ``text``."""
-    item_id = mint_item_id("msg")
+    item_id = own_item_id("msg")
     place = {"item_id": item_id, "content_index": 0}
     yield {"type": "response.output_item.added", "item": message_item(item_id, None, status="in_progress")}
     yield {"type": "response.content_part.added", **place, "part": text_part("")}
@@ -53,7 +53,7 @@ def message_events(text: str) -> Iterator[Event]:
 
 def reasoning_events(text: str) -> Iterator[Event]:
     """A reasoning item whose summary says ``text``."""
-    item_id = mint_item_id("rs")
+    item_id = own_item_id("rs")
     place = {"item_id": item_id, "summary_index": 0}
     part = {"type": "summary_text", "text": text}
     yield {"type": "response.output_item.added", "item": reasoning_item(item_id, None)}

@@ -18,8 +18,10 @@ from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.rawjson import replace_values
 from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.items import mint_item_id
+from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.resource import complete_resource
+from proxy.wires.responses.retold import item_events
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
 from proxy.wires.sse import END_MARK, comment, encode_event
 from proxy.wires.trace import reasoning_line, status_line
@@ -62,10 +64,11 @@ class ResponsesStreamWriter:
         self._public_id = ""
         self._created_at = 0
         self._sequence = 0
-        self._opened = False
+        self._opened: set[str] = set()
         self._output: dict[int, dict[str, Any]] = {}
         self._next_index = 0
         self._item_ids: set[str] = set()
+        self._turns_hidden = 0
         self._new_turn()
         self._terminal: Mapping[str, Any] = {}
         self._usage: dict[str, Any] | None = None
@@ -74,8 +77,7 @@ class ResponsesStreamWriter:
 
     def _new_turn(self) -> None:
         self._keys = ItemKeys()
-        self._places: dict[int, tuple[int, str]] = {}
-        self._hidden_keys: set[int] = set()
+        self._open: dict[int, OpenItem] = {}
         self._client_ids: dict[str, str] = {}
 
     @property
@@ -102,10 +104,10 @@ class ResponsesStreamWriter:
             if self._hold_text:
                 return self._hold(frame)
             return b"".join(map(self._compose, [*self._take_held(), frame]))
-        if frame.undecided or self._held or self._hold_text:
-            self._hold(frame)
-            return b"" if frame.undecided or self._hold_text else self._release()
-        return self._forward(frame)
+        waits = self._hold_text and (bool(self._held) or _is_message_event(frame))
+        if frame.undecided or waits:
+            return self._hold(frame)
+        return b"".join(map(self._forward, [*self._take_held(), frame]))
 
     def _hold(self, frame: Frame) -> bytes:
         self._held.append(frame)
@@ -117,9 +119,6 @@ class ResponsesStreamWriter:
     def _take_held(self) -> list[Frame]:
         held, self._held, self._held_bytes = self._held, [], 0
         return held
-
-    def _release(self) -> bytes:
-        return b"".join(map(self._forward, self._take_held()))
 
     # The upstream's own bytes.
 
@@ -136,28 +135,40 @@ class ResponsesStreamWriter:
             self._note_lifecycle(str(kind), payload)
             return self._put_back(frame.raw, payload)
         if kind == "response.output_item.added":
-            key = self._keys.opened(payload)
-            self._place(key, payload, self._index_of(payload))
-        elif kind == "response.output_item.done" and isinstance(payload.get("item"), dict):
-            key = self._keys.of(payload)
-            index, _ = self._places.get(key) or self._place(key, payload, self._index_of(payload))
+            self._begin(self._keys.opened(payload), payload, self._index_of(payload))
+            return frame.raw
+        key = self._keys.of(payload) if "item" in payload or "item_id" in payload else None
+        if key is None:
+            return frame.raw
+        if kind == "response.output_item.done" and isinstance(payload["item"], dict):
+            opened = self._open.pop(key, None)
+            index = opened.index if opened else self._index_of(payload)
+            self._next_index = max(self._next_index, index + 1)
             self._output[index] = payload["item"]
+        elif (opened := self._open.get(key)) is not None:
+            opened.take(payload)
         return frame.raw
 
     def _index_of(self, payload: Mapping[str, Any]) -> int:
         index = payload.get("output_index")
         return index if type(index) is int else self._next_index
 
-    def _place(self, key: int, payload: Mapping[str, Any], index: int) -> tuple[int, str]:
+    def _begin(self, key: int, payload: Mapping[str, Any], index: int) -> OpenItem:
         """Give an item its place in the client's output."""
         item = payload.get("item")
-        item_id = item.get("id") if isinstance(item, dict) else None
-        if not isinstance(item_id, str) or not item_id or (self._composing and item_id in self._item_ids):
-            item_id = mint_item_id("item") if self._composing else str(item_id or "")
-        self._item_ids.add(item_id)
-        self._places[key] = (index, item_id)
+        item = item if isinstance(item, dict) else {}
+        opened = OpenItem(index, self._item_id(item), item)
+        self._open[key] = opened
         self._next_index = max(self._next_index, index + 1)
-        return index, item_id
+        return opened
+
+    def _item_id(self, item: Mapping[str, Any]) -> str:
+        """The upstream's id of an item; in a composed stream one of its own that no other item has."""
+        item_id = item.get("id")
+        if not isinstance(item_id, str) or not item_id or item_id in self._item_ids:
+            item_id = mint_item_id(item.get("type")) if self._composing else str(item_id or "")
+        self._item_ids.add(item_id)
+        return item_id
 
     def _note_lifecycle(self, kind: str, payload: Mapping[str, Any]) -> None:
         response = payload.get("response")
@@ -171,8 +182,11 @@ class ResponsesStreamWriter:
             if isinstance(usage := response.get("usage"), dict):
                 self._turn_usage = usage
             self._result = {**response, **{key: orjson.loads(raw) for key, raw in self._echo.items()}}
+            if not response.get("output"):
+                # Some gateways leave out in the end what they have streamed.
+                self._result["output"] = [self._output[index] for index in sorted(self._output)]
         else:
-            self._opened = True
+            self._opened.add(kind)
 
     def _put_back(self, raw: bytes, payload: Mapping[str, Any]) -> bytes:
         """A lifecycle event with the values the client sent where it repeats our own (rule W2)."""
@@ -193,57 +207,84 @@ class ResponsesStreamWriter:
     def _compose(self, frame: Frame) -> bytes:
         payload = frame.payload
         if payload is None:
-            return frame.raw if not frame.is_end_mark and frame.raw[:1] == b":" else b""
-        kind = str(payload.get("type"))
+            return frame.raw if _is_comment(frame.raw) else b""
+        kind = payload.get("type")
         if kind in CLOSING:
-            self._note_lifecycle(kind, payload)
-            return b""
+            self._note_lifecycle(str(kind), payload)
+            return self._compose_closing()
         if kind in OPENING:
-            return self._compose_opening(kind, payload)
-        if kind == "error" or payload.get("error"):
+            return self._compose_opening(str(kind), payload)
+        if not kind or kind == "error" or payload.get("error"):
             return b""
         if "output_index" in payload or "item_id" in payload or "item" in payload:
-            return self._compose_item(kind, payload, frame)
+            return self._compose_item(str(kind), payload)
         return self._emit(payload)
 
     def _compose_opening(self, kind: str, payload: dict[str, Any]) -> bytes:
         """Only the first turn opens the response."""
-        already = self._opened and (kind == "response.created" or self._next_index > 0)
-        if already or self._turns_hidden:
+        if kind in self._opened or self._turns_hidden:
             return b""
         self._note_lifecycle(kind, payload)
         response = payload.get("response")
         whole = self._whole(response if isinstance(response, dict) else {}, status="in_progress")
         return self._emit({**payload, "response": whole})
 
-    def _compose_item(self, kind: str, payload: dict[str, Any], frame: Frame) -> bytes:
+    def _compose_closing(self) -> bytes:
+        """The items that the terminal event has and that were not streamed, or not to their end."""
+        response = self._terminal.get("response")
+        output = response.get("output") if isinstance(response, dict) else None
+        items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+        out = []
+        if not len(self._keys):
+            out = [self._tell(item) for item in items if not self._hides(item)]
+        for key, opened in list(self._open.items()):
+            known = next((item for item in items if item.get("id") == opened.item_id), None)
+            out.append(self._end(key, known or opened.so_far()))
+        return b"".join(out)
+
+    def _compose_item(self, kind: str, payload: dict[str, Any]) -> bytes:
         item = payload.get("item")
         if kind == "response.output_item.added":
             key = self._keys.opened(payload)
             if isinstance(item, dict) and self._hides(item):
-                self._hidden_keys.add(key)
+                return b""
+            self._begin(key, payload, self._next_index)
         else:
             key = self._keys.of(payload)
-        if key in self._hidden_keys:
-            return b""
-        if key not in self._places:
-            if isinstance(item, dict) and self._hides(item):
-                self._hidden_keys.add(key)
-                return b""
-            self._place(key, payload, self._next_index)
-        index, item_id = self._places[key]
-        out = {**payload, "output_index": index}
-        if "item_id" in out:
-            out["item_id"] = item_id
+        opened = self._open.get(key)
+        if opened is None:
+            # Hidden, or never opened, or without its name so far: told when it is whole, or never.
+            told = kind == "response.output_item.done" and isinstance(item, dict) and not self._hides(item)
+            return self._tell(item) if told and item else b""
+        if kind == "response.output_item.done" and isinstance(item, dict):
+            return self._end(key, item, payload)
+        out = {**payload, "output_index": opened.index}
         if isinstance(item, dict):
-            out["item"] = {**item, "id": item_id}
-            if kind == "response.output_item.done":
-                self._output[index] = out["item"]
+            out["item"] = {**item, "id": opened.item_id}
+        opened.complete(out)
+        opened.take(out)
         return self._emit(out)
 
+    def _end(self, key: int, item: Mapping[str, Any], payload: Mapping[str, Any] | None = None) -> bytes:
+        """Close an open item."""
+        opened = self._open.pop(key)
+        whole = {**item, "id": opened.item_id}
+        self._output[opened.index] = whole
+        event = {**(payload or {"type": "response.output_item.done"}), "output_index": opened.index}
+        return self._emit({**event, "item": whole})
+
+    def _tell(self, item: Mapping[str, Any]) -> bytes:
+        """A whole item that came in no events of its own."""
+        whole = {**item, "id": self._item_id(item)}
+        index = self._next_index
+        self._next_index += 1
+        self._output[index] = whole
+        return b"".join(map(self._emit, item_events(whole, index)))
+
     def _hides(self, item: Mapping[str, Any]) -> bool:
-        """Whether an item is a call that the client must not see."""
-        return item.get("type") == "function_call" and self._is_hidden(str(item.get("name") or ""))
+        """Whether an item is a call that the client must not see, or not before its name is known."""
+        name = item.get("name")
+        return item.get("type") == "function_call" and (not name or self._is_hidden(str(name)))
 
     def _emit(self, payload: Mapping[str, Any]) -> bytes:
         """One event of the composed stream, under the next number."""
@@ -279,33 +320,25 @@ class ResponsesStreamWriter:
 
     # What the run tells.
 
-    _turns_hidden = 0
-
     def turn_ended(self, end: TurnEnd) -> bytes:
         frames = self._take_held()
         if not self._composing:
             out = b"".join(map(self._forward, frames))
         else:
             if end == "hidden" and self._hold_text:
-                frames = [frame for frame in frames if not self._is_message_event(frame)]
+                frames = [frame for frame in frames if not _is_message_event(frame)]
             out = b"".join(map(self._compose, frames))
-        if self._turn_usage:
-            self._usage = add_usage(self._usage or {}, self._turn_usage)
-            self._turn_usage = {}
+        self._sum_usage()
         if end == "hidden":
             self._composing = True
             self._turns_hidden += 1
             self._new_turn()
         return out
 
-    def _is_message_event(self, frame: Frame) -> bool:
-        """Whether a held frame is part of a message, whose JSON would stand before the final one."""
-        payload = frame.payload or {}
-        kind = str(payload.get("type"))
-        item = payload.get("item")
-        if isinstance(item, dict):
-            return item.get("type") == "message"
-        return kind.startswith(("response.output_text.", "response.content_part.", "response.refusal."))
+    def _sum_usage(self) -> None:
+        if self._turn_usage:
+            self._usage = add_usage(self._usage or {}, self._turn_usage)
+            self._turn_usage = {}
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         """Nothing yet: a call is shown when it has come to something, so that its item is whole."""
@@ -343,9 +376,27 @@ class ResponsesStreamWriter:
         self._take_held()
         if self._done_seen or (self._terminal and not self._composing):
             return b"" if self._done_seen else END_MARK
-        out = error_event(message, type=type, code=code, sequence_number=self._sequence)
+        self._sum_usage()
+        out = b"".join(self._end(key, opened.so_far()) for key, opened in list(self._open.items()))
+        out += error_event(message, type=type, code=code, sequence_number=self._sequence)
         self._sequence += 1
         error = {"code": code or type, "message": message}
         whole = self._whole({}, status="failed", error=error)
         self._result = whole
         return out + self._emit({"type": "response.failed", "response": whole}) + END_MARK
+
+
+def _is_comment(raw: bytes) -> bool:
+    """Whether nothing but comment lines is in an event, so that any client may be shown it."""
+    return raw.startswith(b":") and all(line[:1] in (b"", b":") for line in raw.splitlines())
+
+
+def _is_message_event(frame: Frame) -> bool:
+    """Whether a frame is part of a message, whose JSON would stand before the final one."""
+    payload = frame.payload or {}
+    item, part = payload.get("item"), payload.get("part")
+    if isinstance(item, dict):
+        return item.get("type") == "message"
+    if isinstance(part, dict):
+        return part.get("type") in ("output_text", "refusal")
+    return str(payload.get("type")).startswith(("response.output_text.", "response.refusal."))
