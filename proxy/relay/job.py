@@ -19,7 +19,8 @@ class Job:
     """One client request that server tools may take part in.
 
     ``put_back`` says that hidden parts of the conversation went into it that the client knows
-    nothing of.
+    nothing of.  ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
+    ``None`` where it is not.
     ``headers`` are those an upstream may see, ``query`` goes with every turn; ``policy`` is the
     caller's, already intersected.
     """
@@ -36,6 +37,7 @@ class Job:
     policy: Policy
     trace: Trace = "silent"
     put_back: bool = False
+    shape: str | None = None
     query: str = ""
 
 

@@ -225,6 +225,22 @@ class Orchestrator:
                 mask=self._mask(state),
             )
 
+    def _remember(self, job: Job, state: State) -> None:
+        """Keep the hidden turns behind an answer that leaves the client nothing to do."""
+        run = state.run
+        if job.shape is not None and run.turns_hidden and not run.turn.calls and state.reader is not None:
+            self._history.remember(
+                job.request,
+                job.editor,
+                state.writer.visible,
+                run_id=job.run_id,
+                caller=job.caller,
+                wire=job.wire.name,
+                shape=job.shape,
+                message=state.message(),
+                mask=self._mask(state),
+            )
+
     def _hold(self, job: Job, state: State) -> None:
         """Keep what the client does not see of this turn until it returns."""
         self._history.hold(
@@ -289,6 +305,7 @@ class Orchestrator:
         state.finish_reason = reason or state.run.turn.reason
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep(job, state)
+        self._remember(job, state)
         if not job.request.stream:
             await client.start(200, [*state.answer, ("Content-Length", str(len(data)))])
         await state.send(data)

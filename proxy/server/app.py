@@ -188,6 +188,8 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
             tools_enabled=config.tools.enabled,
             trace=config.tools.trace,
             trace_max=config.tools.trace_max,
+            history=config.store.history,
+            end_user=config.auth.end_user,
             offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
         ),
     )

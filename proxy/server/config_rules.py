@@ -27,7 +27,6 @@ class _Unbuilt(NamedTuple):
 _UNBUILT: tuple[_Unbuilt, ...] = (
     _Unbuilt("keys", lambda c: bool(c.keys), 'Remove [keys.*]; with no client keys use auth.mode = "open"'),
     _Unbuilt("auth.mode", lambda c: c.auth.mode in ("keys", "forward"), 'Use "auto" or "open"'),
-    _Unbuilt("auth.end_user", lambda c: bool(c.auth.end_user), "Remove it"),
     _Unbuilt("credentials", lambda c: bool(c.credentials), "Remove [credentials.*]"),
     _Unbuilt("prices", lambda c: bool(c.prices), "Remove [prices.*]"),
     _Unbuilt("store.url", lambda c: c.store.url.startswith("postgres"), "Use sqlite:///FILE or memory:"),

@@ -184,6 +184,13 @@ def _limit_list(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _end_user(value: str) -> str:
+    place, _, name = value.partition(":")
+    if value and (place not in ("header", "body") or not _HEADER.match(name)):
+        raise _fault('must be "header:NAME" or "body:NAME", or empty')
+    return value
+
+
 def _optional_secret(value: Any) -> Any:
     return None if value == "" else value
 
@@ -414,7 +421,7 @@ class AuthConfig(_Section):
         default="auto",
         description="auto is open on loopback and refuses to start elsewhere without client keys.",
     )
-    end_user: str = Field(
+    end_user: Annotated[str, AfterValidator(_end_user)] = Field(
         default="", description='Where a request names its end user: "header:NAME" or "body:user".'
     )
 
