@@ -8,6 +8,7 @@ from typing import Final
 
 from proxy.errors import StoreUnavailable
 from proxy.records import (
+    HiddenTurns,
     MessageRecord,
     ResponseRecord,
     RunRecord,
@@ -16,7 +17,14 @@ from proxy.records import (
     TurnRecord,
 )
 from proxy.store.base import RunDetail, RunFilter
-from proxy.store.shelf import ContentPolicy, oldest_kept, response_shelf, suspended_shelf
+from proxy.store.shelf import (
+    ContentPolicy,
+    hidden_shelf,
+    newest_two,
+    oldest_kept,
+    response_shelf,
+    suspended_shelf,
+)
 
 __all__ = ["MemoryStore", "is_error"]
 
@@ -41,9 +49,9 @@ class _Kept:
 class MemoryStore:
     """:class:`~proxy.store.base.Store` for trials and tests.
 
-    Holds the last ``max_runs`` runs and ``max_content_bytes`` each of messages, suspended turns
-    and responses; what no longer fits goes, oldest first.  ``lost`` counts writes that came before
-    ``start`` or after ``aclose``.
+    Holds the last ``max_runs`` runs and ``max_content_bytes`` each of messages, suspended turns,
+    hidden turns and responses; what no longer fits goes, oldest first.  ``lost`` counts writes that
+    came before ``start`` or after ``aclose``.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class MemoryStore:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._content_bytes = 0
         self._suspended = suspended_shelf(self._oldest_kept, max_bytes=max_content_bytes)
+        self._hidden = hidden_shelf(self._oldest_kept, max_bytes=max_content_bytes)
         self._responses = response_shelf(self._oldest_kept, max_bytes=max_content_bytes)
         self._open = False
 
@@ -122,6 +131,22 @@ class MemoryStore:
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """The turn of that key, unless its days are over."""
         return self._suspended.find(key)
+
+    def put_hidden(self, record: HiddenTurns) -> None:
+        """Keep hidden turns beside the variant of their key that came last before them."""
+        if not self._open:
+            self.lost += 1
+            return
+        self._hidden.put(record)
+        variants = self._hidden.find_all(record.key)
+        stay = newest_two(variants)
+        for turns in variants:
+            if turns not in stay:
+                self._hidden.drop((turns.key, turns.variant))
+
+    async def find_hidden(self, key: str) -> Sequence[HiddenTurns]:
+        """The variants of that key, unless their days are over, the newest first."""
+        return newest_two(self._hidden.find_all(key))
 
     def put_response(self, record: ResponseRecord) -> None:
         """Keep a response in place of the caller's earlier one with its id."""

@@ -12,6 +12,7 @@ import orjson
 
 from proxy.errors import StoreError
 from proxy.records import (
+    HiddenTurns,
     MessageRecord,
     ResponseRecord,
     RunRecord,
@@ -24,6 +25,7 @@ from proxy.store.base import RunFilter
 
 __all__ = [
     "HAS_ERROR",
+    "HIDDEN_COLUMNS",
     "INVOCATION_COLUMNS",
     "MESSAGE_COLUMNS",
     "RESPONSE_COLUMNS",
@@ -32,9 +34,11 @@ __all__ = [
     "TURN_COLUMNS",
     "Row",
     "clean_text",
+    "hidden_row",
     "invocation_row",
     "is_text",
     "message_row",
+    "read_hidden",
     "read_invocation",
     "read_message",
     "read_response",
@@ -73,6 +77,7 @@ INVOCATION_COLUMNS: Final = (
     "started_at", "ended_at",
 )  # fmt: skip
 SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
+HIDDEN_COLUMNS: Final = ("key", "variant", "run_id", "caller", "wire", "payload", "created_at")
 RESPONSE_COLUMNS: Final = (
     "id", "caller", "run_id", "response", "input_items", "continuation", "created_at",
 )  # fmt: skip
@@ -174,6 +179,15 @@ def suspended_row(record: SuspendedTurn) -> Row:
     )
 
 
+def hidden_row(record: HiddenTurns) -> Row:
+    """The values of :data:`HIDDEN_COLUMNS`."""
+    return (
+        *_texts(record.key, record.variant, record.run_id, record.caller, record.wire),
+        record.payload,
+        record.created_at,
+    )
+
+
 def response_row(record: ResponseRecord) -> Row:
     """The values of :data:`RESPONSE_COLUMNS`."""
     return (
@@ -217,6 +231,11 @@ def read_invocation(row: Row) -> ToolInvocationRecord:
 def read_suspended(row: Row) -> SuspendedTurn:
     """A suspended turn from the values of :data:`SUSPENDED_COLUMNS`."""
     return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
+
+
+def read_hidden(row: Row) -> HiddenTurns:
+    """Hidden turns from the values of :data:`HIDDEN_COLUMNS`."""
+    return HiddenTurns(**dict(zip(HIDDEN_COLUMNS, row, strict=True)))
 
 
 def read_response(row: Row) -> ResponseRecord:
