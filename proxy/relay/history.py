@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import structlog
 
+from proxy.errors import StoreError
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
 from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
@@ -42,6 +44,7 @@ class History:
     def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now = now
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def restore(
         self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None = None
@@ -51,6 +54,16 @@ class History:
         ``shape`` stands for the tools that are offered, and is ``None`` where answers are not to be
         looked up.  Reading does not consume: a client may ask again from the same place.
         """
+        try:
+            return await self._restore(request, editor, caller, shape)
+        except StoreError as error:
+            # In doubt the client's version goes; a record that fails must not stop a stream.
+            self._log.error("history_unavailable", reason=str(error))
+            return Restored()
+
+    async def _restore(
+        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None
+    ) -> "Restored":
         turns = await self._resume(request, editor, caller)
         size = 0
         for returned in request.returned_calls()[-_MOST_LOOKUPS:]:

@@ -150,7 +150,7 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
     asked = wire.parse(payload)
     for caller, restored in (("bob", 0), ("alice", 1), ("alice", 1)):
         editor = wire.editor(json.dumps(payload).encode(), asked)
-        assert await history.restore(asked, editor, caller) == restored
+        assert (await history.restore(asked, editor, caller)).turns == restored
     await store.aclose()
 
 
