@@ -43,7 +43,9 @@ class RunRecord:
 
     ``caller`` is who asked: a client key's id, or ``"open"``; with the end user where one is
     named.  ``finish_reason`` is what the client was told.  ``withheld`` maps a tool that was not
-    offered to the rule that withheld it.
+    offered to the rule that withheld it.  ``trace`` is how much of server tools the client was shown.
+    ``shape`` is a digest of the prompt without the conversation: model, tools, parameters; two runs
+    with one shape asked in the same way.  Both are empty where nothing is known of them.
     """
 
     id: str
@@ -65,6 +67,8 @@ class RunRecord:
     total_tokens: int = 0
     offered: tuple[str, ...] = ()
     withheld: Mapping[str, str] = field(default_factory=dict)
+    trace: str = ""
+    shape: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from proxy.records import (
     ToolInvocationRecord,
     TurnRecord,
 )
-from proxy.store.base import RunDetail, RunFilter
+from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.memory_reports import count_usage, may_purge
 from proxy.store.shelf import (
     ContentPolicy,
     hidden_shelf,
@@ -208,6 +209,27 @@ class MemoryStore:
             sorted(kept.invocations.values(), key=lambda row: (row.turn, row.seq, row.started_at, row.id)),
         )
 
+    async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
+        """What was used, a row for each group, sorted by group."""
+        kept = [(kept.run, list(kept.invocations.values())) for kept in self._kept.values()]
+        return count_usage(wanted, [(run, calls) for run, calls in kept if run is not None])
+
+    async def purge(self, wanted: PurgeFilter) -> int:
+        """Delete runs with everything that hangs on them; how many.  All that fit go at once."""
+        if not self._open:
+            raise StoreUnavailable("the record is closed")
+        gone = {
+            key
+            for key, kept in self._kept.items()
+            if kept.run is not None and may_purge(wanted, kept.run, kept.invocations.values())
+        }
+        for key in gone:
+            self._content_bytes -= self._kept.pop(key).messages_bytes
+        self._suspended.drop_runs(gone)
+        self._hidden.drop_runs(gone)
+        self._responses.drop_runs(gone)
+        return len(gone)
+
     async def healthy(self) -> bool:
         """Whether writes are taken."""
         return self._open
@@ -249,6 +271,7 @@ def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:
         and (wanted.model is None or run.model == wanted.model)
         and (wanted.caller is None or run.caller == wanted.caller)
         and (wanted.since is None or run.started_at >= wanted.since)
+        and (wanted.until is None or run.started_at < wanted.until)
         and (not wanted.errors_only or is_error(run))
         and (wanted.tool is None or any(row.tool == wanted.tool for row in kept.invocations.values()))
     )

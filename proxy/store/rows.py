@@ -61,7 +61,7 @@ HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted
 RUN_COLUMNS: Final = (
     "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
-    "output_tokens", "total_tokens", "offered", "withheld",
+    "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
@@ -124,6 +124,7 @@ def run_row(record: RunRecord) -> Row:
         *_numbers(record.input_tokens, record.output_tokens, record.total_tokens),
         _json(list(record.offered)),
         _json(dict(record.withheld)),
+        *_texts(record.trace, record.shape),
     )
 
 
@@ -254,6 +255,9 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     if wanted.since is not None:
         clauses.append("started_at >= ?")
         values.append(wanted.since)
+    if wanted.until is not None:
+        clauses.append("started_at < ?")
+        values.append(wanted.until)
     if wanted.errors_only:
         clauses.append(HAS_ERROR)
     if wanted.tool is not None:

@@ -1,7 +1,7 @@
 """Content that stays in memory: what may not be written, could not be, or has nowhere to go."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
@@ -40,7 +40,10 @@ def oldest_kept(now: float, keep_days: float) -> float:
 
 
 class Dated(Protocol):
-    """A record with the time from which its days count."""
+    """A record of a run, with the time from which its days count."""
+
+    @property
+    def run_id(self) -> str: ...
 
     @property
     def created_at(self) -> float: ...
@@ -118,6 +121,11 @@ class Shelf(Generic[_Key, _Record]):
         del self._groups[group][key]
         if not self._groups[group]:
             del self._groups[group]
+
+    def drop_runs(self, run_ids: Collection[str]) -> None:
+        """Forget what belongs to these runs."""
+        for key in [key for key, record in self._records.items() if record.run_id in run_ids]:
+            self.drop(key)
 
 
 def _itself(key: Hashable) -> Hashable:

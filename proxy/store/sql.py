@@ -19,7 +19,7 @@ from proxy.records import (
     TurnRecord,
 )
 from proxy.store import rows
-from proxy.store.base import RunDetail, RunFilter
+from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
 from proxy.store.shelf import (
     ContentPolicy,
     ResponseKey,
@@ -28,6 +28,13 @@ from proxy.store.shelf import (
     oldest_kept,
     response_shelf,
     suspended_shelf,
+)
+from proxy.store.sql_reports import (
+    DELETE_LOST_INVOCATIONS,
+    DELETE_RUN,
+    purge_query,
+    read_usage,
+    usage_query,
 )
 from proxy.store.write_behind import WriteBehind
 from proxy.store.writer import GroupWriter, Write
@@ -289,6 +296,31 @@ class SqlStore(ABC):
             [rows.read_message(row) for row in messages],
             [rows.read_invocation(row) for row in invocations],
         )
+
+    async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
+        """What was used, a row for each group, sorted by group; raises like :meth:`list_runs`."""
+        await self._writer.flush()
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(*usage_query(wanted))
+        return [read_usage(wanted, tuple(row)) for row in found]
+
+    async def purge(self, wanted: PurgeFilter) -> int:
+        """Delete one batch of runs with everything that hangs on them; how many.
+
+        The batch after the last deletes calls that belong to no run, and is 0.  Raises like
+        :meth:`list_runs`, and where the deletion is not known to be committed.
+        """
+        await self._writer.flush()
+        async with self._snapshot() as db:
+            found = [row[0] for row in await db.execute_fetchall(*purge_query(wanted))]
+        if found:
+            await self._writer.commit(DELETE_RUN, [(run_id,) for run_id in found])
+            for content in (self._suspended, self._hidden, self._responses):
+                content.forget_runs(frozenset(found))
+        elif wanted.run_id is None:
+            before = self._clock() if wanted.before is None else wanted.before
+            await self._writer.commit(DELETE_LOST_INVOCATIONS, [(before,)])
+        return len(found)
 
     def _oldest_kept(self) -> float:
         return oldest_kept(self._clock(), self._keep_days)

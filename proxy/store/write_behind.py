@@ -5,7 +5,7 @@ and after a commit that failed, this process still knows the record.
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -90,6 +90,10 @@ class WriteBehind(Generic[_Key, _Record]):
         self._wait(key, entry)
         self._unsettled.setdefault(key, []).append(entry)
         entry.write = put(settled)
+
+    def forget_runs(self, run_ids: Collection[str]) -> None:
+        """Forget what is in memory alone of these runs."""
+        self._shelf.drop_runs(run_ids)
 
     @contextlib.contextmanager
     def gone(self, key: _Key) -> Iterator[bool]:
