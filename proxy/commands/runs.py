@@ -58,7 +58,8 @@ class _Record:
     def __init__(self, config: Config) -> None:
         if config.store.url == "memory:":
             raise ConfigError("store.url", "memory: keeps no record to read", "Name a file: sqlite:///FILE")
-        self._store: Store = open_store(config.store.url, must_exist=True)
+        seal_key = config.store.seal_key.reveal() if config.store.seal_key else ""
+        self._store: Store = open_store(config.store.url, must_exist=True, seal_key=seal_key)
 
     async def __aenter__(self) -> Store:
         await self._store.start()

@@ -120,6 +120,7 @@ async def create_services(
         keep_days=config.store.keep_days,
         synchronous=config.store.synchronous,
         reap=reap,
+        seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
     )
     await store.start()
     runner = Runner(registry, policy, store, limiter, clock, default_timeout_s=config.tools.timeout_s)

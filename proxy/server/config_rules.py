@@ -30,7 +30,6 @@ _UNBUILT: tuple[_Unbuilt, ...] = (
     _Unbuilt("credentials", lambda c: bool(c.credentials), "Remove [credentials.*]"),
     _Unbuilt("prices", lambda c: bool(c.prices), "Remove [prices.*]"),
     _Unbuilt("store.url", lambda c: c.store.url.startswith("postgres"), "Use sqlite:///FILE or memory:"),
-    _Unbuilt("store.seal_key", lambda c: c.store.seal_key is not None, "Remove it"),
     _Unbuilt("store.max_bytes", lambda c: c.store.max_bytes > 0, "Use 0"),
     _Unbuilt("server.cors_origins", lambda c: bool(c.server.cors_origins), "Use []"),
     _Unbuilt("server.trusted_proxies", lambda c: bool(c.server.trusted_proxies), "Use []"),
@@ -171,9 +170,17 @@ def resolve_secrets(
             if resolved is not None:
                 headers[header] = resolved
         upstreams[name] = upstream.model_copy(update={"api_key": key, "headers": headers})
+    store = config.store
+    if store.seal_key is not None:
+        # Always needed: without it a command would write unsealed what the others seal.
+        try:
+            seal_key = store.seal_key.resolve("store.seal_key", env, folder)
+            store = store.model_copy(update={"seal_key": seal_key})
+        except ConfigError as error:
+            faults.append(error)
     if faults:
         return None, faults
-    return config.model_copy(update={"upstreams": upstreams}), []
+    return config.model_copy(update={"upstreams": upstreams, "store": store}), []
 
 
 def _with_ways_out(error: ConfigError, secret: Secret) -> ConfigError:

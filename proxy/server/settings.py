@@ -385,7 +385,9 @@ class StoreConfig(_Section):
     )
     max_bytes: int = Field(default=0, ge=0, description="Largest size of the store; 0 means no bound.")
     seal_key: OptionalSecret = Field(
-        default=None, description="Key that seals kept content, as env:NAME or file:/path. Empty: not sealed."
+        default=None,
+        description="Key that seals kept content, as env:NAME or file:/path: 32 bytes in base64 or "
+        "hexadecimal. Empty: not sealed.",
     )
     synchronous: Literal["normal", "full"] = Field(
         default="normal", description="full survives power loss, normal a crash of the process."

@@ -96,6 +96,14 @@ class Store(InvocationLog, Protocol):
     logged.  Reads see every write queued before them.
     """
 
+    @property
+    def sealed(self) -> bool:
+        """Whether no content is written as it is: it is sealed first, or not written at all.
+
+        Where it is not, private arguments have to be masked before they get here (rule R3).
+        """
+        ...
+
     async def start(self) -> None:
         """Open, migrate, and mark rows of dead owners ``interrupted`` where the store allows it."""
         ...

@@ -8,6 +8,7 @@ from typing import Final
 
 from proxy.errors import ConfigError
 from proxy.store.memory import MemoryStore
+from proxy.store.seal import Seal, parse_seal_key
 from proxy.store.shelf import ContentPolicy
 from proxy.store.sqlite import SqliteStore, Synchronous
 
@@ -51,20 +52,29 @@ def open_store(
     synchronous: Synchronous = "normal",
     clock: Callable[[], float] = time.time,
     reap: bool = False,
+    seal_key: str = "",
     must_exist: bool = False,
 ) -> SqliteStore | MemoryStore:
     """The store that ``url`` names, not started yet.
 
     ``base`` is the folder that a relative path starts from.  ``reap`` is for the server alone;
-    ``must_exist`` for commands that read a record and shall not make an empty one.  Raises
+    ``must_exist`` for commands that read a record and shall not make an empty one.  ``seal_key``
+    is 32 bytes in base64 or hexadecimal; with an empty one content is not sealed.  Raises
     :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
     """
     path = sqlite_path(url, base)
+    seal = Seal(parse_seal_key(seal_key)) if seal_key else None
     if path is None:
         return MemoryStore(content=content, keep_days=keep_days, clock=clock)
     _check_place(path, must_exist=must_exist)
     return SqliteStore(
-        path, content=content, keep_days=keep_days, synchronous=synchronous, clock=clock, reap=reap
+        path,
+        content=content,
+        keep_days=keep_days,
+        synchronous=synchronous,
+        clock=clock,
+        reap=reap,
+        seal=seal,
     )
 
 

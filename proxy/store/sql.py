@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+from proxy.errors import StoreError
 from proxy.records import (
     HiddenTurns,
     MessageRecord,
@@ -20,6 +21,7 @@ from proxy.records import (
 )
 from proxy.store import rows
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.seal import CONTENT, HIDDEN, MESSAGES, RESPONSES, SUSPENDED, ContentTable, Seal
 from proxy.store.shelf import (
     ContentPolicy,
     ResponseKey,
@@ -39,20 +41,16 @@ from proxy.store.sql_reports import (
 from proxy.store.write_behind import WriteBehind
 from proxy.store.writer import GroupWriter, Write
 
-__all__ = ["CONTENT_TABLES", "Reader", "SqlStore"]
-
-CONTENT_TABLES: Final = ("messages", "suspended_turns", "hidden_turns", "responses")
-"""The tables whose rows are content (rule R3); each has ``created_at``."""
+__all__ = ["Reader", "SqlStore"]
 
 _PUT_RUN: Final = rows.upsert("runs", ("owner_id", *rows.RUN_COLUMNS), ("id",))
 _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
-_PUT_MESSAGE: Final = rows.upsert(
-    "messages", (*rows.MESSAGE_COLUMNS, "created_at"), ("run_id", "turn", "seq")
-)
 _PUT_INVOCATION: Final = rows.upsert("tool_invocations", ("owner_id", *rows.INVOCATION_COLUMNS), ("id",))
-_PUT_SUSPENDED: Final = rows.upsert("suspended_turns", rows.SUSPENDED_COLUMNS, ("key",))
-_PUT_HIDDEN: Final = rows.upsert("hidden_turns", rows.HIDDEN_COLUMNS, ("key", "variant"))
-_PUT_RESPONSE: Final = rows.upsert("responses", rows.RESPONSE_COLUMNS, ("id", "caller"))
+_PUT_CONTENT: Final = {
+    table.name: rows.upsert(table.name, (*table.columns, "sealed_by"), table.key)
+    for table in (SUSPENDED, HIDDEN, RESPONSES)
+}
+_PUT_MESSAGE: Final = rows.upsert(MESSAGES.name, ("created_at", *MESSAGES.columns, "sealed_by"), MESSAGES.key)
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
 _WITHDRAW_INVOCATION: Final = (
     "UPDATE tool_invocations SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'started'"
@@ -75,7 +73,8 @@ class SqlStore(ABC):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for.
 
     ``content`` and ``keep_days`` say what becomes of messages, suspended turns, hidden turns and
-    responses; ``keep_days`` of 0 sets no limit.  Methods are called from one event loop's thread.
+    responses; ``keep_days`` of 0 sets no limit.  ``seal`` closes content before it is queued, and
+    opens it as it is read.  Methods are called from one event loop's thread.
     """
 
     def __init__(
@@ -86,7 +85,9 @@ class SqlStore(ABC):
         content: ContentPolicy,
         keep_days: float,
         clock: Callable[[], float],
+        seal: Seal | None,
     ) -> None:
+        self._seal = seal
         self._writer = writer
         self._owner_id = owner_id
         self._content = content
@@ -100,6 +101,11 @@ class SqlStore(ABC):
     def lost(self) -> int:
         """How many writes never reached the database."""
         return self._writer.lost
+
+    @property
+    def sealed(self) -> bool:
+        """Whether no content is written as it is: it is sealed first, or not written at all."""
+        return self._seal is not None or self._content == "none"
 
     @abstractmethod
     def _snapshot(self) -> contextlib.AbstractAsyncContextManager[Reader]:
@@ -139,7 +145,9 @@ class SqlStore(ABC):
         if self._content == "none" or not records:
             return
         now = self._clock()
-        self._put(_PUT_MESSAGE, (), lambda record: (*rows.message_row(record), now), records)
+        self._put(
+            _PUT_MESSAGE, (now,), lambda record: self._closed(MESSAGES, rows.message_row(record)), records
+        )
 
     def put_suspended(self, record: SuspendedTurn) -> None:
         """Hold a turn in place of an earlier one of its key.
@@ -150,7 +158,7 @@ class SqlStore(ABC):
             self._suspended.keep(record)
         else:
             self._suspended.queue(
-                record, lambda settled: self._put(_PUT_SUSPENDED, (), rows.suspended_row, (record,), settled)
+                record, lambda settled: self._put_content(SUSPENDED, rows.suspended_row, record, settled)
             )
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
@@ -161,10 +169,9 @@ class SqlStore(ABC):
         if self._suspended.knows(key) or self._content == "none":
             return self._suspended.find(key)
         async with self._snapshot() as db:
-            found = await _select(
+            found = await self._read(
                 db,
-                "suspended_turns",
-                rows.SUSPENDED_COLUMNS,
+                SUSPENDED,
                 "key = ? AND created_at >= ?",
                 rows.clean_text(key),
                 self._oldest_kept(),
@@ -177,7 +184,7 @@ class SqlStore(ABC):
             self._hidden.keep(record)
         else:
             self._hidden.queue(
-                record, lambda settled: self._put(_PUT_HIDDEN, (), rows.hidden_row, (record,), settled)
+                record, lambda settled: self._put_content(HIDDEN, rows.hidden_row, record, settled)
             )
 
     async def find_hidden(self, key: str) -> Sequence[HiddenTurns]:
@@ -189,10 +196,9 @@ class SqlStore(ABC):
         if len(known) == 2 or self._content == "none":
             return known
         async with self._snapshot() as db:
-            found = await _select(
+            found = await self._read(
                 db,
-                "hidden_turns",
-                rows.HIDDEN_COLUMNS,
+                HIDDEN,
                 "key = ? AND created_at >= ? ORDER BY created_at DESC, variant LIMIT 2",
                 rows.clean_text(key),
                 self._oldest_kept(),
@@ -204,7 +210,7 @@ class SqlStore(ABC):
         """Keep a response in place of the caller's earlier one with its id; under ``none`` in memory only."""
         if self._writes_response((record.id, record.caller)):
             self._responses.queue(
-                record, lambda settled: self._put(_PUT_RESPONSE, (), rows.response_row, (record,), settled)
+                record, lambda settled: self._put_content(RESPONSES, rows.response_row, record, settled)
             )
         else:
             self._responses.keep(record)
@@ -218,10 +224,9 @@ class SqlStore(ABC):
         if self._responses.knows(key) or not self._writes_response(key):
             return self._responses.find(key)
         async with self._snapshot() as db:
-            found = await _select(
+            found = await self._read(
                 db,
-                "responses",
-                rows.RESPONSE_COLUMNS,
+                RESPONSES,
                 "id = ? AND caller = ? AND created_at >= ?",
                 *key,
                 self._oldest_kept(),
@@ -275,10 +280,9 @@ class SqlStore(ABC):
                 return None
             run = rows.read_run(tuple(found[0]))
             turns = await _select(db, "turns", rows.TURN_COLUMNS, "run_id = ? ORDER BY number", run.id)
-            messages = await _select(
+            messages = await self._read(
                 db,
-                "messages",
-                rows.MESSAGE_COLUMNS,
+                MESSAGES,
                 "run_id = ? AND created_at >= ? ORDER BY turn, seq",
                 run.id,
                 self._oldest_kept(),
@@ -322,6 +326,49 @@ class SqlStore(ABC):
             await self._writer.commit(DELETE_LOST_INVOCATIONS, [(before,)])
         return len(found)
 
+    async def _check_seal(self) -> None:
+        """Find out at once whether all content can be read.
+
+        Raises :class:`~proxy.errors.StoreError` where there are rows that another key has sealed.
+        """
+        own = self._seal.id if self._seal is not None else None
+        async with self._snapshot() as db:
+            for table in CONTENT:
+                for end in ("min", "max"):
+                    for (found,) in await db.execute_fetchall(
+                        f"SELECT {end}(sealed_by) FROM {table.name} WHERE sealed_by IS NOT NULL"
+                    ):
+                        if found is not None and found != own:
+                            raise _foreign_seal(found, own)
+
+    def _closed(self, table: ContentTable, row: rows.Row) -> rows.Row:
+        if self._seal is None:
+            return (*row, None)
+        return (*self._seal.close(table, row), self._seal.id)
+
+    def _put_content(
+        self,
+        table: ContentTable,
+        encode: Callable[[_Record], rows.Row],
+        record: _Record,
+        settled: Callable[[bool], None],
+    ) -> Write:
+        return self._put(
+            _PUT_CONTENT[table.name], (), lambda each: self._closed(table, encode(each)), (record,), settled
+        )
+
+    async def _read(self, db: Reader, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
+        found = await _select(db, table.name, (*table.columns, "sealed_by"), where, *values)
+        opened: list[rows.Row] = []
+        for *row, sealed_by in found:
+            if sealed_by is None:
+                opened.append(tuple(row))
+            elif self._seal is None or sealed_by != self._seal.id:
+                raise _foreign_seal(sealed_by, self._seal.id if self._seal is not None else None)
+            else:
+                opened.append(self._seal.open(table, tuple(row)))
+        return opened
+
     def _oldest_kept(self) -> float:
         return oldest_kept(self._clock(), self._keep_days)
 
@@ -347,6 +394,14 @@ class SqlStore(ABC):
             write = Write(statement, encoded, settled=settled)
             self._writer.put(write)
         return write
+
+
+def _foreign_seal(found: str, own: str | None) -> StoreError:
+    have = "store.seal_key is empty" if own is None else f"store.seal_key is the key {own}"
+    return StoreError(
+        f"the record has content sealed with the key {found}, and {have}; "
+        "give the record its key again, or name another one in store.url"
+    )
 
 
 async def _select(db: Reader, table: str, columns: Sequence[str], where: str, *values: Any) -> list[rows.Row]:

@@ -22,8 +22,9 @@ from proxy.errors import StoreUnavailable
 from proxy.store import rows
 from proxy.store.migrate import migrate_sqlite, store_error
 from proxy.store.owners import OwnerLock, proven_dead
+from proxy.store.seal import CONTENT, Seal
 from proxy.store.shelf import ContentPolicy
-from proxy.store.sql import CONTENT_TABLES, SqlStore
+from proxy.store.sql import SqlStore
 from proxy.store.writer import GroupWriter, WriterHooks, failure_of
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -67,6 +68,7 @@ class SqliteStore(SqlStore):
         synchronous: Synchronous = "normal",
         clock: Callable[[], float] = time.time,
         reap: bool = False,
+        seal: Seal | None = None,
         lock_timeout_s: float = 5.0,
         max_queued: int = 10_000,
         max_queued_bytes: int = 64 * 2**20,
@@ -85,7 +87,7 @@ class SqliteStore(SqlStore):
             max_bytes=max_queued_bytes,
             lock_timeout_s=lock_timeout_s,
         )
-        super().__init__(writer, self._owner.id, content=content, keep_days=keep_days, clock=clock)
+        super().__init__(writer, self._owner.id, content=content, keep_days=keep_days, clock=clock, seal=seal)
         self._db: aiosqlite.Connection | None = None
         self._reader: aiosqlite.Connection | None = None
         self._reading = asyncio.Lock()
@@ -94,7 +96,8 @@ class SqliteStore(SqlStore):
         """Open, migrate, and with ``reap`` mark what dead owners left open.
 
         Raises :class:`~proxy.errors.StoreTooNew`, :class:`~proxy.errors.StoreUnavailable` or
-        :class:`~proxy.errors.StoreError` as :func:`~proxy.store.migrate.migrate_sqlite` does.
+        :class:`~proxy.errors.StoreError` as :func:`~proxy.store.migrate.migrate_sqlite` does, and
+        the last also for content that another key has sealed.
         """
         report = await asyncio.to_thread(migrate_sqlite, self.path, clock=self._clock)
         if report.copy is not None:
@@ -104,6 +107,7 @@ class SqliteStore(SqlStore):
             self._db = await self._connect()
             self._reader = await self._connect()
             await self._reader.execute("PRAGMA query_only = ON")
+            await self._check_seal()
             await self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
             await self._db.execute("PRAGMA fullfsync = ON")
             await self._db.execute("PRAGMA secure_delete = ON")  # expired content leaves the file
@@ -228,7 +232,7 @@ class SqliteStore(SqlStore):
             return False
         oldest = self._oldest_kept()
         full = False
-        for table in CONTENT_TABLES:
+        for table in (each.name for each in CONTENT):
             gone = await db.execute(
                 f"DELETE FROM {table} WHERE rowid IN "
                 f"(SELECT rowid FROM {table} WHERE created_at < ? LIMIT {_TIDY_ROWS})",
