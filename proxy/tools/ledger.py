@@ -29,6 +29,12 @@ class RunLedger:
         self._places: dict[tuple[int, int], Claim] = {}
         self._effects: dict[str, Claim] = {}
 
+    def again(self) -> "RunLedger":
+        """The ledger of a run that repeats this one's request: places of its own, the same effects."""
+        other = RunLedger(self._max_calls)
+        other._effects = self._effects
+        return other
+
     @property
     def full(self) -> bool:
         """Whether the run has made as many calls as the ledger holds."""
