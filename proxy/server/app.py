@@ -18,6 +18,7 @@ from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import OfferRules
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent
+from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Router, Served
 from proxy.server.config import Config
 from proxy.server.config_rules import is_loopback
@@ -160,6 +161,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
     services = await create_services(config, overrides=overrides, reap=True)
     given = overrides or Overrides()
     memory = ToolMemory()
+    repeats = Repeats()
     history = History(services.store, time.time)
     orchestrator = Orchestrator(
         registry=services.registry,
@@ -168,6 +170,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         history=history,
         settings=_run_settings(config),
         memory=memory,
+        repeats=repeats,
         watch=given.on_run_event or no_events,
     )
     gate = Gate(services.limiter, ConcurrentStreams(config.limits.concurrent_streams))
@@ -182,6 +185,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         store=services.store,
         responses=StoredResponses(services.store, retell),
         memory=memory,
+        repeats=repeats,
         gate=gate,
         settings=ApiSettings(
             max_body_bytes=config.server.max_body_bytes,
@@ -190,6 +194,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
             trace=config.tools.trace,
             trace_max=config.tools.trace_max,
             history=config.store.history,
+            keep_requests=config.store.content == "all",
             end_user=config.auth.end_user,
             offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
         ),

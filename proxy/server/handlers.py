@@ -17,7 +17,9 @@ from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import RESERVED_PREFIX, OfferRules, decide, parse_wanted
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent, passthrough
+from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route, Router
+from proxy.relay.shape import prompt_shape
 from proxy.server.body import read_body, stream_body
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.http_errors import error_response
@@ -51,6 +53,7 @@ class ApiSettings:
     trace_max: Trace
     offer: OfferRules
     history: bool = True
+    keep_requests: bool = False
     end_user: str = ""
 
 
@@ -70,6 +73,7 @@ class Api:
         store: Store,
         responses: StoredResponses,
         memory: ToolMemory,
+        repeats: Repeats,
         gate: Gate,
         settings: ApiSettings,
     ) -> None:
@@ -82,6 +86,7 @@ class Api:
         self._store = store
         self._responses = responses
         self._memory = memory
+        self._repeats = repeats
         self._gate = gate
         self._settings = settings
         self._selection = registry.select(policy) if settings.tools_enabled else Selection((), {})
@@ -174,6 +179,7 @@ class Api:
         restored = await self._history.restore(asked, editor, caller, shape)
         if not offer and not restored and not asked.brings_ours:
             return await self._pass(request, target, wire.path, route, raw)
+        repeat, again = repeat_key(caller, wire.path, raw, request.headers)
         run_id = f"run_{uuid.uuid4().hex}"
         job = Job(
             run_id=run_id,
@@ -190,6 +196,10 @@ class Api:
             query=target.query,
             put_back=bool(restored) or asked.brings_ours,
             shape=shape,
+            repeat=repeat,
+            ledger=self._repeats.begin(repeat, is_repeat=again),
+            prompt_shape=prompt_shape(payload, offer.shape),
+            kept_request=raw if self._settings.keep_requests else b"",
         )
         return await self._orchestrate(request, job, restored)
 
