@@ -35,6 +35,7 @@ from proxy.tools.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.egress import EgressPool
 from proxy.tools.modules import load_module
 from proxy.tools.policy import Policy
+from proxy.tools.provider import ToolProvider
 from proxy.tools.registry import Registry
 from proxy.tools.runner import Runner
 from proxy.upstreams.base import Upstream
@@ -50,12 +51,14 @@ __all__ = ["SERVICES", "Overrides", "Services", "create_app", "create_services"]
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, an onlooker."""
+    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, an onlooker, and
+    what stands before every upstream and every source of tools."""
 
     clock: Clock | None = None
     http: HttpSource | None = None
     on_run_event: Callable[[str, Mapping[str, Any]], None] | None = None
     wrap_upstream: Callable[[Upstream], Upstream] | None = None
+    wrap_provider: Callable[[ToolProvider], ToolProvider] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ async def create_services(
         core_provider(clock, http),
         *(load_module(module, base=Path.cwd(), capabilities=capabilities) for module in config.tools.modules),
     ]
-    registry = await Registry.load(providers)
+    registry = await Registry.load(map(given.wrap_provider, providers) if given.wrap_provider else providers)
     policy = Policy(
         allow=config.policy.allow,
         approve=config.policy.approve,

@@ -378,7 +378,8 @@ class StoreConfig(_Section):
         default="sqlite:///toolrelay.db", description="memory:, sqlite:///FILE or postgresql://…"
     )
     content: Literal["all", "tools", "none"] = Field(
-        default="tools", description="Which conversation content is kept: all, tools (tool turns) or none."
+        default="tools",
+        description="Which content is kept: all (requests and answers too), tools (tool turns) or none.",
     )
     keep_days: float = Field(
         default=30, gt=0, le=36500, allow_inf_nan=False, description="Days that content is kept."
