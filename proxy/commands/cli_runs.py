@@ -137,7 +137,7 @@ def runs_purge(
             "runs purge", "it must be told what to delete", "Name one: --older-than, --run, --all"
         )
     loaded = _load(config)
-    if everything and not yes and not common.confirmed(f"Delete every run of {loaded.store.url}?"):
+    if everything and not yes and not common.confirmed(f"Delete every run of {loaded.store.shown_url}?"):
         raise ConfigError("--all", "deletes every run", "To do so without being asked, add --yes")
     wanted = PurgeFilter(run_id=run, before=parse_moment("--older-than", older_than))
     common.run_async(runs.purge_runs(loaded, wanted))

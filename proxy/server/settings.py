@@ -7,7 +7,7 @@ README's table are made from them.  How a file becomes one of these models stand
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -169,11 +169,27 @@ def _header_value(value: Any) -> "str | Secret":
 
 
 def _store_url(value: str) -> str:
-    if value == "memory:" or value.startswith(("postgresql://", "postgres://")):
+    if value.startswith(("postgresql://", "postgres://")):
+        try:
+            found = urlsplit(value)
+            _ = found.port, found.password
+        except ValueError:
+            raise _fault("is no address; write postgresql://USER@HOST:5432/DATABASE") from None
+        return value
+    if value == "memory:":
         return value
     if value.startswith("sqlite:///") and value[len("sqlite:///") :] not in ("", "/", ":memory:"):
         return value
     raise _fault("must be memory:, sqlite:///FILE or postgresql://…")
+
+
+def _passwords(url: str) -> list[str]:
+    """What of a store's address may not be shown, as written and as meant."""
+    if not url.startswith("postgres"):
+        return []
+    parts = urlsplit(url)
+    found = [parts.password or "", *parse_qs(parts.query).get("password", ())]
+    return sorted({word for each in found if each for word in (each, unquote(each))})
 
 
 def _limit_list(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -397,6 +413,14 @@ class StoreConfig(_Section):
         default=True, description="Give hidden tool turns back to the model in later requests."
     )
 
+    @property
+    def shown_url(self) -> str:
+        """The address without whatever of it may be a secret."""
+        if not self.url.startswith("postgres"):
+            return self.url
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
 
 class LimitsConfig(_Section):
     """How much one caller may do."""
@@ -508,4 +532,5 @@ class Config(_Section):
         for upstream in self.upstreams.values():
             found.append(upstream.api_key)
             found.extend(value for value in upstream.headers.values() if isinstance(value, Secret))
-        return tuple(secret.reveal() for secret in found if secret is not None and secret.resolved)
+        values = [secret.reveal() for secret in found if secret is not None and secret.resolved]
+        return (*values, *_passwords(self.store.url))

@@ -27,12 +27,14 @@ __all__ = [
     "HAS_ERROR",
     "HIDDEN_COLUMNS",
     "INVOCATION_COLUMNS",
+    "MAX_NAME",
     "MESSAGE_COLUMNS",
     "RESPONSE_COLUMNS",
     "RUN_COLUMNS",
     "SUSPENDED_COLUMNS",
     "TURN_COLUMNS",
     "Row",
+    "clean_name",
     "clean_text",
     "hidden_row",
     "invocation_row",
@@ -56,6 +58,10 @@ __all__ = [
 Row = tuple[Any, ...]
 
 MAX_LISTED: Final = 1000
+
+MAX_NAME: Final = 200
+"""Characters of a caller, a model or a tool on record: more would fit no index of some databases."""
+
 HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted'))"
 
 RUN_COLUMNS: Final = (
@@ -111,10 +117,19 @@ def clean_text(value: str) -> str:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def clean_name(value: str) -> str:
+    """A text by which rows are found, no longer than :data:`MAX_NAME`."""
+    return clean_text(value)[:MAX_NAME]
+
+
 def run_row(record: RunRecord) -> Row:
     """The values of :data:`RUN_COLUMNS`."""
     return (
-        *_texts(record.id, record.request_id, record.caller, record.wire, record.model, record.upstream),
+        *_texts(record.id, record.request_id),
+        clean_name(record.caller),
+        clean_text(record.wire),
+        clean_name(record.model),
+        clean_text(record.upstream),
         int(record.stream),
         record.status,
         record.started_at,
@@ -158,7 +173,9 @@ def invocation_row(record: ToolInvocationRecord) -> Row:
         *_texts(record.id, record.run_id),
         record.turn,
         record.seq,
-        *_texts(record.call_id, record.tool, record.provider, record.spec_digest),
+        clean_text(record.call_id),
+        clean_name(record.tool),
+        *_texts(record.provider, record.spec_digest),
         record.effect.value,
         clean_text(record.decision),
         record.status,
@@ -251,7 +268,7 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     for column, value in (("status", wanted.status), ("model", wanted.model), ("caller", wanted.caller)):
         if value is not None:
             clauses.append(f"{column} = ?")
-            values.append(clean_text(value))
+            values.append(clean_name(value))
     if wanted.since is not None:
         clauses.append("started_at >= ?")
         values.append(wanted.since)
@@ -262,7 +279,7 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
         clauses.append(HAS_ERROR)
     if wanted.tool is not None:
         clauses.append("EXISTS (SELECT 1 FROM tool_invocations i WHERE i.tool = ? AND i.run_id = runs.id)")
-        values.append(clean_text(wanted.tool))
+        values.append(clean_name(wanted.tool))
     if wanted.before is not None:
         # No run of that id gives no row to compare with, and so an empty list.
         clauses.append("(started_at, id) < (SELECT started_at, id FROM runs WHERE id = ?)")

@@ -7,9 +7,9 @@ database is opened, read and written is its own store's to know.
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
-from proxy.errors import StoreError
+from proxy.errors import StoreError, StoreUnavailable
 from proxy.records import (
     HiddenTurns,
     MessageRecord,
@@ -41,7 +41,10 @@ from proxy.store.sql_reports import (
 from proxy.store.write_behind import WriteBehind
 from proxy.store.writer import GroupWriter, Write
 
-__all__ = ["Reader", "SqlStore"]
+__all__ = ["END_OWNER", "INTERRUPT", "Reader", "SqlStore", "Synchronous"]
+
+Synchronous = Literal["normal", "full"]
+"""What a commit survives: ``normal`` the death of the process, ``full`` a power loss too."""
 
 _PUT_RUN: Final = rows.upsert("runs", ("owner_id", *rows.RUN_COLUMNS), ("id",))
 _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
@@ -55,6 +58,16 @@ _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
 _WITHDRAW_INVOCATION: Final = (
     "UPDATE tool_invocations SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'started'"
 )
+
+END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
+INTERRUPT: Final = tuple(
+    f"UPDATE {table} SET status = 'interrupted', ended_at = ? WHERE status = '{status}' "
+    "AND owner_id IN (SELECT id FROM owners WHERE ended_at IS NOT NULL)"
+    for table, status in (("runs", "running"), ("tool_invocations", "started"))
+)
+"""Marks what ended owners left open (rule R1)."""
+
+_PROBE_S: Final = 2.0
 
 _Record = TypeVar("_Record")
 
@@ -326,6 +339,16 @@ class SqlStore(ABC):
             await self._writer.commit(DELETE_LOST_INVOCATIONS, [(before,)])
         return len(found)
 
+    async def healthy(self) -> bool:
+        """Whether the write lock can be had and the last write went in."""
+        if not self._writer.running or self._writer.failure is not None:
+            return False
+        try:
+            await self._writer.probe(_PROBE_S)
+        except StoreUnavailable:
+            return False
+        return True
+
     async def _check_seal(self) -> None:
         """Find out at once whether all content can be read.
 
@@ -373,9 +396,13 @@ class SqlStore(ABC):
         return oldest_kept(self._clock(), self._keep_days)
 
     def _writes_response(self, key: ResponseKey) -> bool:
-        # A name that is no Unicode would be made to fit, and might then be somebody else's: such a
-        # response stays in memory, under its very name.
-        return self._content != "none" and all(map(rows.is_text, key))
+        # A name that the database does not take would be made to fit, and might then be somebody
+        # else's: such a response stays in memory, under its very name.
+        return self._content != "none" and all(map(self._is_storable, key))
+
+    def _is_storable(self, name: str) -> bool:
+        """Whether the database takes a name as it is."""
+        return rows.is_text(name)
 
     def _put(
         self,

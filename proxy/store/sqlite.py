@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import aiosqlite
 
@@ -24,15 +24,12 @@ from proxy.store.migrate import migrate_sqlite, store_error
 from proxy.store.owners import OwnerLock, proven_dead
 from proxy.store.seal import CONTENT, Seal
 from proxy.store.shelf import ContentPolicy
-from proxy.store.sql import SqlStore
-from proxy.store.writer import GroupWriter, WriterHooks, failure_of
+from proxy.store.sql import END_OWNER, INTERRUPT, SqlStore, Synchronous
+from proxy.store.writer import Batch, GroupWriter, WriteError, WriterHooks
 
-__all__ = ["SqliteStore", "Synchronous"]
+__all__ = ["SqliteStore"]
 
 _log = logging.getLogger(__name__)
-
-Synchronous = Literal["normal", "full"]
-"""What a commit survives: ``normal`` the death of the process, ``full`` a power loss too."""
 
 _BUSY_S: Final = 1.0
 _TIDY_ROWS: Final = 500
@@ -42,12 +39,21 @@ _PUT_OWNER: Final = (
     "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at"
 )
-_END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
-_INTERRUPT: Final = tuple(
-    f"UPDATE {table} SET status = 'interrupted', ended_at = ? WHERE status = '{status}' "
-    "AND owner_id IN (SELECT id FROM owners WHERE ended_at IS NOT NULL)"
-    for table, status in (("runs", "running"), ("tool_invocations", "started"))
-)
+_FAILURES: Final = {
+    sqlite3.SQLITE_BUSY: "locked",
+    sqlite3.SQLITE_LOCKED: "locked",
+    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_READONLY: "read-only",
+    sqlite3.SQLITE_IOERR: "unreadable",
+    sqlite3.SQLITE_CANTOPEN: "unreadable",
+    sqlite3.SQLITE_CORRUPT: "damaged",
+    sqlite3.SQLITE_NOTADB: "damaged",
+    sqlite3.SQLITE_NOMEM: "out of memory",
+}
+
+
+def _failure_of(error: sqlite3.Error) -> str | None:
+    return _FAILURES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
 
 
 class SqliteStore(SqlStore):
@@ -120,7 +126,7 @@ class SqliteStore(SqlStore):
         except BaseException:
             await self._disconnect()
             raise
-        self._writer.start(self._db, tidy_in_s=tidy_in_s)
+        self._writer.start(_Writing(self._db), tidy_in_s=tidy_in_s)
 
     async def aclose(self) -> None:
         """Write what is queued, within the lock time-out, and close.  Idempotent.
@@ -132,23 +138,13 @@ class SqliteStore(SqlStore):
         if self._db is not None and self._writer.prepared and written:
             try:
                 async with _transaction(self._db):
-                    await self._db.execute(_END_OWNER, (self._clock(), self._owner.id))
+                    await self._db.execute(END_OWNER, (self._clock(), self._owner.id))
                     await self._interrupt(self._db)
                 ended = True
             except sqlite3.Error as error:
                 _log.warning("the record could not be closed in order: %s", store_error(error, self.path))
         self._owner.release(remove=ended)
         await self._disconnect()
-
-    async def healthy(self) -> bool:
-        """Whether the write lock can be had and the last write went in."""
-        if not self._writer.running or self._writer.failure is not None:
-            return False
-        try:
-            await self._writer.probe(2 * _BUSY_S)
-        except StoreUnavailable:
-            return False
-        return True
 
     async def _connect(self) -> aiosqlite.Connection:
         db = await aiosqlite.connect(self.path, timeout=_BUSY_S, isolation_level=None)
@@ -202,7 +198,7 @@ class SqliteStore(SqlStore):
             if not more:
                 await db.execute_fetchall(f"PRAGMA incremental_vacuum({_TIDY_ROWS})")
         except sqlite3.Error as error:
-            if failure_of(error) is None:
+            if _failure_of(error) is None:
                 raise
             _log.warning("the record could not be tidied: %s", store_error(error, self.path))
             return min(_TIDY_RETRY_S, self._tidy_every_s)
@@ -218,13 +214,13 @@ class SqliteStore(SqlStore):
             with proven_dead(self.path, lock_file) as dead:
                 if dead:
                     async with _transaction(db):
-                        await db.execute(_END_OWNER, (self._clock(), owner_id))
+                        await db.execute(END_OWNER, (self._clock(), owner_id))
                         interrupted = await self._interrupt(db)
                     _log.warning("an earlier process died: %d rows are now interrupted", interrupted)
 
     async def _interrupt(self, db: aiosqlite.Connection) -> int:
         now = self._clock()
-        return sum([(await db.execute(statement, (now,))).rowcount for statement in _INTERRUPT])
+        return sum([(await db.execute(statement, (now,))).rowcount for statement in INTERRUPT])
 
     async def _expire(self, db: aiosqlite.Connection) -> bool:
         """Delete one batch of content past its days; whether a batch was full."""
@@ -240,6 +236,24 @@ class SqliteStore(SqlStore):
             )
             full = full or gone.rowcount >= _TIDY_ROWS
         return full
+
+
+class _Writing:
+    """The connection that writes, in autocommit mode outside of a group."""
+
+    def __init__(self, db: aiosqlite.Connection) -> None:
+        self._db = db
+
+    async def write(self, batches: Sequence[Batch]) -> None:
+        """Commit in one transaction, which takes the write lock even where it has nothing to write."""
+        try:
+            async with _transaction(self._db):
+                for statement, values in batches:
+                    await self._db.executemany(statement, values)
+        except sqlite3.Error as error:
+            raise WriteError(_failure_of(error), str(error)) from error
+        except (OverflowError, ValueError) as error:  # a value that cannot be bound
+            raise WriteError(None, type(error).__name__) from error
 
 
 @contextlib.asynccontextmanager

@@ -232,7 +232,6 @@ def test_a_file_that_is_none(tmp_path):
         ("[auth]\nend_user = 'body:user'", "auth.end_user"),
         ('[credentials.a]\ntoken = "env:X"', "credentials"),
         ('[prices."m"]\ninput = 1', "prices"),
-        ("[store]\nurl = 'postgresql://u:hunter2@h/d'", "store.url"),
         ("[store]\nmax_bytes = 5", "store.max_bytes"),
         ("[server]\nworkers = 2", "server.workers"),
         ("[server]\ncors_origins = ['http://x']", "server.cors_origins"),
@@ -315,6 +314,20 @@ def test_unusable_secret_files(tmp_path, content, words):
     error = fault(tmp_path, "[upstreams.x]\napi_key = 'file:key.txt'")
     assert error.setting == "upstreams.x.api_key"
     assert words in str(error)
+
+
+def test_the_password_of_a_store_is_masked_and_not_shown(tmp_path):
+    """A password in store.url is among the secrets of the log's mask, and in no address that is printed."""
+    url = "postgresql://u:hunter%212@h:5432/d?password=other2&search_path=s"
+    config = load_config(write(tmp_path, f"[store]\nurl = '{url}'"), {"OPENAI_API_KEY": "k"})
+    assert config.store.shown_url == "postgresql://h:5432/d"
+    assert {"hunter%212", "hunter!2", "other2"} <= set(config.secrets())
+    config = load_config(write(tmp_path, "[store]\nurl = 'memory:'"), {"OPENAI_API_KEY": "k"})
+    assert config.store.shown_url == "memory:"
+    for bad in ("postgresql://u:hunter2@h:port/d", "postgresql://u:hunter2@[h/d"):
+        error = fault(tmp_path, f"[store]\nurl = '{bad}'")
+        assert error.setting == "store.url"
+        assert "hunter2" not in str(error)
 
 
 @pytest.mark.parametrize("need", [True, False])
