@@ -125,6 +125,7 @@ async def create_services(
         synchronous=config.store.synchronous,
         reap=reap,
         seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
+        max_bytes=config.store.max_bytes,
     )
     await store.start()
     runner = Runner(registry, policy, store, limiter, clock, default_timeout_s=config.tools.timeout_s)

@@ -29,7 +29,6 @@ _UNBUILT: tuple[_Unbuilt, ...] = (
     _Unbuilt("auth.mode", lambda c: c.auth.mode in ("keys", "forward"), 'Use "auto" or "open"'),
     _Unbuilt("credentials", lambda c: bool(c.credentials), "Remove [credentials.*]"),
     _Unbuilt("prices", lambda c: bool(c.prices), "Remove [prices.*]"),
-    _Unbuilt("store.max_bytes", lambda c: c.store.max_bytes > 0, "Use 0"),
     _Unbuilt("server.cors_origins", lambda c: bool(c.server.cors_origins), "Use []"),
     _Unbuilt("server.trusted_proxies", lambda c: bool(c.server.trusted_proxies), "Use []"),
     _Unbuilt("limits.tokens", lambda c: bool(c.limits.tokens), "Use []"),

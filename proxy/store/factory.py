@@ -61,14 +61,16 @@ def open_store(
     clock: Callable[[], float] = time.time,
     reap: bool = False,
     seal_key: str = "",
+    max_bytes: int = 0,
     must_exist: bool = False,
 ) -> Store:
     """The store that ``url`` names, not started yet.
 
     ``base`` is the folder that a relative path starts from.  ``reap`` is for the server alone;
     ``must_exist`` for commands that read a record and shall not make an empty one.  ``seal_key``
-    is 32 bytes in base64 or hexadecimal; with an empty one content is not sealed.  Raises
-    :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
+    is 32 bytes in base64 or hexadecimal; with an empty one content is not sealed.  ``max_bytes``
+    of 0 sets no bound, but that of memory.  Raises :class:`~proxy.errors.ConfigError` with what to
+    do, before anything is created.
     """
     path = sqlite_path(url, base)
     seal = Seal(parse_seal_key(seal_key)) if seal_key else None
@@ -82,9 +84,15 @@ def open_store(
             reap=reap,
             must_exist=must_exist,
             seal=seal,
+            max_bytes=max_bytes,
         )
     if path is None:
-        return MemoryStore(content=content, keep_days=keep_days, clock=clock)
+        if not max_bytes:
+            return MemoryStore(content=content, keep_days=keep_days, clock=clock)
+        # Each of the four kinds of content has its own shelf, and a quarter of the bytes.
+        return MemoryStore(
+            content=content, keep_days=keep_days, clock=clock, max_content_bytes=max(1, max_bytes // 4)
+        )
     _check_place(path, must_exist=must_exist)
     return SqliteStore(
         path,
@@ -94,6 +102,7 @@ def open_store(
         clock=clock,
         reap=reap,
         seal=seal,
+        max_bytes=max_bytes,
     )
 
 

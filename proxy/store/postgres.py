@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -33,6 +33,7 @@ from proxy.store.postgres_db import (
     numbered,
     store_error,
 )
+from proxy.store.retention import SIZE_EVERY_S, content_size, make_room
 from proxy.store.seal import CONTENT, Seal
 from proxy.store.shelf import ContentPolicy
 from proxy.store.sql import END_OWNER, INTERRUPT, SqlStore, Synchronous
@@ -68,7 +69,8 @@ class PostgresStore(SqlStore):
 
     ``url`` is a ``postgresql://`` URL; what it leaves out is taken from ``PGPASSWORD`` and its
     kind.  With ``reap`` the store looks after the record, as the one in SQLite does; an owner
-    counts as dead once its lock was seen free for ``grace_s`` seconds.
+    counts as dead once its lock was seen free for ``grace_s`` seconds.  ``max_bytes`` bounds the
+    content: the tables of a server do not shrink by the rows that go.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class PostgresStore(SqlStore):
         reap: bool = False,
         must_exist: bool = False,
         seal: Seal | None = None,
+        max_bytes: int = 0,
         lock_timeout_s: float = 5.0,
         max_queued: int = 10_000,
         max_queued_bytes: int = 64 * 2**20,
@@ -92,7 +95,8 @@ class PostgresStore(SqlStore):
         self._reap = reap
         self._must_exist = must_exist
         self._lock_timeout_s = lock_timeout_s
-        self._tidy_every_s = tidy_every_s
+        self._max_bytes = max_bytes
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes else tidy_every_s
         self._grace_s = grace_s
         self._started_at = clock()
         writer = GroupWriter(
@@ -199,6 +203,8 @@ class PostgresStore(SqlStore):
         try:
             await self._reap_owners()
             more = await self._expire()
+            if not more and self._max_bytes:
+                more = await make_room(_Keeper(self._writing), self._max_bytes, self._clock())
         except WriteError as error:
             _log.warning("the record could not be tidied: %s", error)
             return min(_TIDY_RETRY_S, self._tidy_every_s)
@@ -263,6 +269,40 @@ class PostgresStore(SqlStore):
 
         await self._writing.transaction(expire)
         return full
+
+
+class _Keeper:
+    """The schema as it is tidied."""
+
+    counts_runs = False
+
+    def __init__(self, writing: PostgresWriting) -> None:
+        self._writing = writing
+
+    async def used(self) -> int:
+        """The bytes of all content, before the server compresses any."""
+        ((found,),) = await self.fetch(content_size(), ())
+        return int(found)
+
+    async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
+        """The rows of a query."""
+        found: list[Any] = []
+
+        async def read(connection: "asyncpg.Connection[Any]") -> None:
+            found.extend(await connection.fetch(numbered(sql), *values))
+
+        await self._writing.transaction(read)
+        return found
+
+    async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
+        """How many rows a statement changed."""
+        counts: list[int] = []
+
+        async def write(connection: "asyncpg.Connection[Any]") -> None:
+            counts.extend([_count(await connection.execute(numbered(sql), *row)) for row in values])
+
+        await self._writing.transaction(write)
+        return sum(counts)
 
 
 def _count(status: str) -> int:

@@ -12,9 +12,9 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiosqlite
 
@@ -22,6 +22,7 @@ from proxy.errors import StoreUnavailable
 from proxy.store import rows
 from proxy.store.migrate import migrate_sqlite, store_error
 from proxy.store.owners import OwnerLock, proven_dead
+from proxy.store.retention import SIZE_EVERY_S, make_room
 from proxy.store.seal import CONTENT, Seal
 from proxy.store.shelf import ContentPolicy
 from proxy.store.sql import END_OWNER, INTERRUPT, SqlStore, Synchronous
@@ -60,9 +61,10 @@ class SqliteStore(SqlStore):
     """:class:`~proxy.store.base.Store` in a SQLite file of mode 0600.
 
     With ``reap`` the store looks after the file: at its start, and every ``tidy_every_s`` seconds,
-    it marks what dead owners left open as ``interrupted`` and deletes content past its days.  Only
-    the server does that; other commands leave a file as it is, and one that only reads writes no
-    row.
+    it marks what dead owners left open as ``interrupted`` and deletes content past its days, and
+    what makes the file larger than ``max_bytes`` (0: no bound; see :mod:`proxy.store.retention`).
+    Only the server does that; other commands leave a file as it is, and one that only reads writes
+    no row.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class SqliteStore(SqlStore):
         clock: Callable[[], float] = time.time,
         reap: bool = False,
         seal: Seal | None = None,
+        max_bytes: int = 0,
         lock_timeout_s: float = 5.0,
         max_queued: int = 10_000,
         max_queued_bytes: int = 64 * 2**20,
@@ -85,7 +88,8 @@ class SqliteStore(SqlStore):
         self._reap = reap
         self._lock_timeout_s = lock_timeout_s
         self._owner = OwnerLock(self.path)
-        self._tidy_every_s = tidy_every_s
+        self._max_bytes = max_bytes
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes else tidy_every_s
         self._started_at = clock()
         writer = GroupWriter(
             WriterHooks(self._introduce, self._tidy),
@@ -195,6 +199,8 @@ class SqliteStore(SqlStore):
         try:
             await self._reap_owners(db)
             more = await self._expire(db)
+            if not more and self._max_bytes:
+                more = await make_room(_Keeper(db), self._max_bytes, self._clock())
             if not more:
                 await db.execute_fetchall(f"PRAGMA incremental_vacuum({_TIDY_ROWS})")
         except sqlite3.Error as error:
@@ -236,6 +242,33 @@ class SqliteStore(SqlStore):
             )
             full = full or gone.rowcount >= _TIDY_ROWS
         return full
+
+
+class _Keeper:
+    """The file as it is tidied; pages that are free for other rows do not count."""
+
+    counts_runs = True
+
+    def __init__(self, db: aiosqlite.Connection) -> None:
+        self._db = db
+
+    async def used(self) -> int:
+        """The bytes of the pages in use."""
+        pages, free, size = [
+            int(row[0])
+            for pragma in ("page_count", "freelist_count", "page_size")
+            for row in await self._db.execute_fetchall(f"PRAGMA {pragma}")
+        ]
+        return (pages - free) * size
+
+    async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
+        """The rows of a query."""
+        return await self._db.execute_fetchall(sql, values)
+
+    async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
+        """How many rows a statement changed."""
+        async with _transaction(self._db):
+            return (await self._db.executemany(sql, values)).rowcount
 
 
 class _Writing:

@@ -232,7 +232,6 @@ def test_a_file_that_is_none(tmp_path):
         ("[auth]\nend_user = 'body:user'", "auth.end_user"),
         ('[credentials.a]\ntoken = "env:X"', "credentials"),
         ('[prices."m"]\ninput = 1', "prices"),
-        ("[store]\nmax_bytes = 5", "store.max_bytes"),
         ("[server]\nworkers = 2", "server.workers"),
         ("[server]\ncors_origins = ['http://x']", "server.cors_origins"),
         ("[server]\ntrusted_proxies = ['10.0.0.1']", "server.trusted_proxies"),
