@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from proxy.errors import ToolErrorCode
 
 __all__ = [
+    "HiddenTurns",
     "InvocationLog",
     "InvocationStatus",
     "Limiter",
@@ -42,7 +43,9 @@ class RunRecord:
 
     ``caller`` is who asked: a client key's id, or ``"open"``; with the end user where one is
     named.  ``finish_reason`` is what the client was told.  ``withheld`` maps a tool that was not
-    offered to the rule that withheld it.
+    offered to the rule that withheld it.  ``trace`` is how much of server tools the client was shown.
+    ``shape`` is a digest of the prompt without the conversation: model, tools, parameters; two runs
+    with one shape asked in the same way.  Both are empty where nothing is known of them.
     """
 
     id: str
@@ -64,6 +67,8 @@ class RunRecord:
     total_tokens: int = 0
     offered: tuple[str, ...] = ()
     withheld: Mapping[str, str] = field(default_factory=dict)
+    trace: str = ""
+    shape: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,24 @@ class SuspendedTurn:
     payload: bytes
     created_at: float
     ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenTurns:
+    """The hidden turns behind one answer, to be put back when the client sends that answer again.
+
+    ``key`` is a digest over caller, model, tools, the visible conversation and the answer.
+    ``variant`` is a digest of ``payload``: one key with two variants says that the same visible
+    conversation came about in two ways, and then neither is put back (rule R4).
+    """
+
+    key: str
+    variant: str
+    run_id: str
+    caller: str
+    wire: str
+    payload: bytes
+    created_at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,10 @@ def normal(name: str) -> str:
 
 
 def declared_dependencies() -> set[str]:
-    """What the package asks for at run time."""
-    names = (_NAME.match(line) for line in PROJECT["project"]["dependencies"])
+    """What the package asks for at run time, with the extra that a store in PostgreSQL needs."""
+    project = PROJECT["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["postgres"]]
+    names = (_NAME.match(line) for line in lines)
     return {normal(found.group()) for found in names if found}
 
 

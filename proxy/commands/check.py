@@ -45,7 +45,8 @@ async def check_composed(config: Config, *, probing: bool) -> int:
 
     Raises ConfigError for a record that could not be opened, and for tools that do not load.
     """
-    open_store(config.store.url)  # Looks at its place; the file is made only when a store starts.
+    seal_key = config.store.seal_key.reveal() if config.store.seal_key else ""
+    open_store(config.store.url, seal_key=seal_key)  # A look at its place; the start makes the file.
     services = await create_services(without_record(config))
     try:
         missing = [str(fault) for fault in services.missing_connections()]

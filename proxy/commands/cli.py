@@ -9,6 +9,8 @@ import typer
 
 from proxy import __version__
 from proxy.commands import common
+from proxy.commands.cli_runs import runs_app, usage
+from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.errors import ConfigError, ToolRelayError
 from proxy.server.config import Options, find_faults
 from proxy.server.config_text import initial_config
@@ -22,19 +24,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-runs_app = typer.Typer(help="The record of runs.", no_args_is_help=False)
-tools_app = typer.Typer(help="The tools, and one call of one of them.", no_args_is_help=False)
+tools_app = typer.Typer(help="The tools, and one call of one of them.", cls=ListByDefault)
 app.add_typer(runs_app, name="runs")
 app.add_typer(tools_app, name="tools")
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="Configuration; ./toolrelay.toml if it is there."),
-]
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on.")]
 PortOption = Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on.")]
 UpstreamOption = Annotated[str | None, typer.Option(metavar="URL", help="The default upstream's base URL.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line, for machines.")]
 
 _LATER = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -148,44 +144,12 @@ def record(
     common.run_async(start(loaded, out))
 
 
-@runs_app.callback(invoke_without_command=True)
-def runs_default(context: typer.Context) -> None:
-    """The record of runs: list them, or show one."""
-    if context.invoked_subcommand is None:
-        runs_list()
+app.command("usage")(usage)
 
 
-@runs_app.command("list")
-def runs_list(
-    config: ConfigOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=10000, help="At most so many.")] = 50,
-    as_json: JsonOption = False,
-) -> None:
-    """The newest runs."""
-    from proxy.commands import runs
-    from proxy.store.base import RunFilter
-
-    loaded = common.load(config, need_secrets=False)
-    common.run_async(runs.list_runs(loaded, RunFilter(limit=limit), as_json=as_json))
-
-
-@runs_app.command("show")
-def runs_show(
-    run_id: Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.")],
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """One run: its turns and tool calls on a time line."""
-    from proxy.commands import runs
-
-    common.run_async(runs.show_run(common.load(config, need_secrets=False), run_id, as_json=as_json))
-
-
-@tools_app.callback(invoke_without_command=True)
-def tools_default(context: typer.Context) -> None:
-    """The tools: list them, or call one."""
-    if context.invoked_subcommand is None:
-        tools_list()
+@tools_app.callback()
+def tools() -> None:
+    """The tools; without a command: list."""
 
 
 @tools_app.command("list")
@@ -226,5 +190,4 @@ def _register_later(target: typer.Typer, prefix: str, names: Sequence[str]) -> N
         target.command(name, hidden=True, context_settings=_LATER)(later)
 
 
-_register_later(app, "toolrelay ", ("usage", "keys"))
-_register_later(runs_app, "toolrelay runs ", ("export", "replay", "purge"))
+_register_later(app, "toolrelay ", ("keys",))

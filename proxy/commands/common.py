@@ -17,6 +17,7 @@ __all__ = [
     "CONFIG_NAME",
     "MAX_LINE",
     "config_path",
+    "confirmed",
     "console",
     "load",
     "run_async",
@@ -67,6 +68,14 @@ def say(line: str) -> None:
 def say_error(message: str) -> None:
     """Print one line to standard error; what it quotes cannot move the cursor or add a line."""
     print(f"toolrelay: {plain_text(message, MAX_LINE)}", file=sys.stderr, flush=True)
+
+
+def confirmed(question: str) -> bool:
+    """Whether somebody at a terminal says yes; without a terminal nobody does."""
+    if not sys.stdin.isatty():
+        return False
+    print(f"{plain_text(question, MAX_LINE)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def console() -> Console:

@@ -17,7 +17,7 @@ from proxy.commands.server import address_of, bind, run_server
 from proxy.server.app import Overrides, create_app
 from proxy.server.config import Config
 from proxy.server.settings import LogConfig, PolicyConfig, ServerConfig, StoreConfig, UpstreamConfig
-from proxy.server.terminal import plain_text
+from proxy.server.terminal import counted, plain_text
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.upstreams.replay import packaged_fixtures
@@ -156,8 +156,8 @@ def show_event(kind: str, data: Mapping[str, Any]) -> str:
             line = f"{_run(data)}   {data.get('name')} {arguments} -> {outcome} ({_whole(data.get('ms'))} ms)"
         case "run_finished":
             line = (
-                f"{_run(data)} {data.get('status')}: {_whole(data.get('turns'))} turns, "
-                f"{_whole(data.get('tool_calls'))} tool calls, {_whole(data.get('ms'))} ms"
+                f"{_run(data)} {data.get('status')}: {counted(data.get('turns', 0), 'turn')}, "
+                f"{counted(data.get('tool_calls', 0), 'tool call')}, {_whole(data.get('ms'))} ms"
             )
         case _:
             return ""

@@ -1,64 +1,129 @@
-"""``toolrelay runs`` and ``toolrelay migrate``: the record, read and brought up to date."""
+"""``toolrelay runs`` and ``toolrelay migrate``: the record, read, handed out, emptied, brought up to date."""
 
+import asyncio
+import contextlib
+import getpass
 import json
-from typing import Any
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TextIO
 
-from proxy.commands.common import console, say
+import structlog
+
+from proxy.commands.common import console, run_async, say
 from proxy.errors import ConfigError
+from proxy.records import RunRecord
 from proxy.server.config import Config
 from proxy.server.runs_view import detail_to_json, render_detail, render_list, run_to_json
-from proxy.store.base import RunFilter, Store
-from proxy.store.factory import open_store, sqlite_path
-from proxy.store.migrate import migrate_sqlite
+from proxy.server.terminal import counted
+from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
+from proxy.store.factory import migrate_store, open_store
 
-__all__ = ["list_runs", "migrate", "show_run"]
+__all__ = [
+    "Record",
+    "export_runs",
+    "find_run",
+    "list_runs",
+    "log_content_read",
+    "migrate",
+    "purge_runs",
+    "show_run",
+    "to_line",
+]
+
+_PAGE = 200
 
 
-async def list_runs(config: Config, wanted: RunFilter, *, as_json: bool) -> None:
-    """Print the newest runs, one line each."""
-    async with _Record(config) as store:
-        runs = await store.list_runs(wanted)
+async def list_runs(config: Config, wanted: RunFilter, limit: int, *, as_json: bool) -> None:
+    """Print the newest runs that fit, one line each."""
+    async with Record(config) as store:
+        runs = [run async for run in _each(store, wanted, limit)]
     if as_json:
         for run in runs:
-            say(_json(run_to_json(run)))
+            say(to_line(run_to_json(run)))
     else:
         render_list(console(), runs)
 
 
-async def show_run(config: Config, run_id: str, *, as_json: bool) -> None:
+async def show_run(config: Config, run_id: str, *, as_json: bool, content: bool) -> None:
     """Print one run with its turns and tool calls; raises ConfigError where there is none."""
-    async with _Record(config) as store:
-        detail = await store.get_run(run_id)
-    if detail is None:
-        raise ConfigError("ID", f"no run fits {run_id[:80]!r}, or several do", "See: toolrelay runs list")
+    async with Record(config) as store:
+        detail = await find_run(store, run_id)
+    if content:
+        log_content_read("runs show", run_id=detail.run.id, messages=len(detail.messages))
     if as_json:
-        say(_json(detail_to_json(detail)))
+        say(to_line(detail_to_json(detail, content=content)))
     else:
-        render_detail(console(), detail)
+        render_detail(console(), detail, content=content)
+
+
+async def export_runs(
+    config: Config, wanted: RunFilter, limit: int | None, out: Path | None, *, content: bool
+) -> None:
+    """Write whole runs as JSON Lines; content only where it is asked for, which is logged first.
+
+    Raises ConfigError where ``out`` is there already or cannot be written.
+    """
+    async with Record(config) as store:
+        if content:
+            chosen = {name: value for name, value in asdict(replace(wanted, limit=0)).items() if value}
+            log_content_read("runs export", out=str(out or "-"), filter=chosen)
+        with _opened(out) as file:
+            written = 0
+            async for run in _each(store, wanted, limit):
+                detail = await store.get_run(run.id)
+                if detail is not None:  # purged meanwhile
+                    await asyncio.to_thread(
+                        print, to_line(detail_to_json(detail, content=content)), file=file
+                    )
+                    written += 1
+    if out is not None:
+        say(f"wrote {counted(written, 'run')} to {out}")
+
+
+async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
+    """Delete the runs that fit, batch by batch, and say how many."""
+    async with Record(config) as store:
+        if wanted.run_id is not None:
+            wanted = replace(wanted, run_id=(await find_run(store, wanted.run_id)).run.id)
+        deleted = 0
+        while batch := await store.purge(wanted):
+            deleted += batch
+        if wanted.run_id is None:
+            left = len(await store.list_runs(RunFilter(until=wanted.before, limit=_PAGE)))
+        else:
+            left = int(await store.get_run(wanted.run_id) is not None)
+    say(f"deleted {counted(deleted, 'run')}")
+    if left:
+        say(f"{counted(left, 'run')} {'stays' if left == 1 else 'stay'}: still going on, or not closed yet")
 
 
 def migrate(config: Config) -> None:
     """Bring the record's file up to date; a file that holds something is copied first."""
-    path = sqlite_path(config.store.url)
-    if path is None:
-        raise ConfigError("store.url", "a store in memory has nothing to migrate", "Name a file")
-    if not path.parent.is_dir():
-        raise ConfigError("store.url", f"the folder {path.parent} does not exist", "Create it first")
-    report = migrate_sqlite(path)
+    report = run_async(migrate_store(config.store.url))
     if report.copy is not None:
         say(f"kept a copy of the file as it was: {report.copy}")
     for name in report.applied:
         say(f"applied {name}")
-    say(f"{path}: schema {report.after}" + ("" if report.applied else ", already up to date"))
+    state = "" if report.applied else ", already up to date"
+    say(f"{config.store.shown_url}: schema {report.after}{state}")
 
 
-class _Record:
-    """The store of a configuration, opened for reading and closed again."""
+class Record:
+    """The store of a configuration, opened for a command and closed again."""
 
     def __init__(self, config: Config) -> None:
         if config.store.url == "memory:":
             raise ConfigError("store.url", "memory: keeps no record to read", "Name a file: sqlite:///FILE")
-        self._store: Store = open_store(config.store.url, must_exist=True)
+        self._store: Store = open_store(
+            config.store.url,
+            content=config.store.content,
+            keep_days=config.store.keep_days,
+            must_exist=True,
+            seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
+        )
 
     async def __aenter__(self) -> Store:
         await self._store.start()
@@ -68,6 +133,60 @@ class _Record:
         await self._store.aclose()
 
 
-def _json(value: Any) -> str:
+async def find_run(store: Store, run_id: str) -> RunDetail:
+    """The run of that id, or of that beginning of one; raises ConfigError."""
+    detail = await store.get_run(run_id)
+    if detail is None:
+        raise ConfigError("ID", f"no run fits {run_id[:80]!r}, or several do", "See: toolrelay runs list")
+    return detail
+
+
+def log_content_read(command: str, **facts: Any) -> None:
+    """Put it in the log that somebody looks at what people said: a warning, so that every level has it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in containers
+        user = f"uid {os.getuid()}"
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.commands")
+    log.warning("content_read", command=command, user=user, **facts)
+
+
+def to_line(value: Any) -> str:
     """JSON on one line and in ASCII, so that a terminal shows it and obeys none of it."""
     return json.dumps(value, default=str)
+
+
+async def _each(store: Store, wanted: RunFilter, limit: int | None) -> AsyncIterator[RunRecord]:
+    """Every run that fits, the newest first, read page by page."""
+    left = limit
+    while left is None or left > 0:
+        page = await store.list_runs(replace(wanted, limit=_PAGE if left is None else min(left, _PAGE)))
+        for run in page:
+            yield run
+        if len(page) < _PAGE:
+            return
+        left = None if left is None else left - len(page)
+        wanted = replace(wanted, before=page[-1].id)
+
+
+@contextlib.contextmanager
+def _opened(out: Path | None) -> Iterator[TextIO | None]:
+    """A new file of mode 0600, taken away again where it could not be finished; ``None``: the output."""
+    if out is None:
+        yield None
+        return
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise ConfigError("--out", f"{out} is there already", "Name another file") from None
+    except OSError as error:
+        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}", "Name another") from None
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        out.unlink(missing_ok=True)
+        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}", "Name another") from None
+    except BaseException:
+        out.unlink(missing_ok=True)
+        raise

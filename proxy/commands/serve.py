@@ -58,7 +58,7 @@ def banner(config: Config, services: CheckedServices, address: str) -> list[str]
     if config.tools.enabled:
         lines.append(f"tools allowed: {', '.join(allowed) or 'none'}")
     lines.extend(withheld_lines(config, services))
-    lines.append(f"record: {config.store.url}")
+    lines.append(f"record: {config.store.shown_url}")
     return [plain_text(line, MAX_LINE) for line in lines]
 
 

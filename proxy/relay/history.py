@@ -1,23 +1,41 @@
 """Hidden turns put back: what the client does not hold, it cannot send back.
 
-When a turn calls a server tool and a client tool, the client gets only its own call.  The rest is
-held under a digest of the caller, the visible conversation and the exact set of the client's call
-ids, and goes back in when the client returns.  Never by an id alone: upstreams reuse ids.
+Three ways in which a client goes on from a run with hidden turns.  It returns with the results of its
+own calls, and the rest of that turn is found by a digest of the caller, the visible conversation and
+the exact set of its call ids, never by an id alone: upstreams reuse ids.  It sends an answer of ours
+back among its messages, and the turns behind that answer are found by a digest of the caller, the
+model, the tools, the conversation before it and its text, if they are one and the same (rule R4).  Or
+it names a response of ours by its id.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import structlog
 
-from proxy.records import ResponseRecord, SuspendedTurn
+from proxy.errors import StoreError
+from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
 from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
 
-__all__ = ["History"]
+__all__ = ["History", "Restored"]
 
 _MOST_LOOKUPS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How many hidden turns were put back, and how many bytes that added."""
+
+    turns: int = 0
+    size: int = 0
+
+    def __bool__(self) -> bool:
+        return self.turns > 0
 
 
 class History:
@@ -26,21 +44,73 @@ class History:
     def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now = now
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
-    async def restore(self, request: ClientRequest, editor: BodyEditor, caller: str) -> int:
-        """Put back every held turn that fits; how many were.
+    async def restore(
+        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None = None
+    ) -> "Restored":
+        """Put back every hidden turn that fits.
 
-        Reading does not consume: a client may ask again from the same place.
+        ``shape`` stands for the tools that are offered, and is ``None`` where answers are not to be
+        looked up.  Reading does not consume: a client may ask again from the same place.
         """
-        restored = moved = 0
+        try:
+            return await self._restore(request, editor, caller, shape)
+        except StoreError as error:
+            # In doubt the client's version goes; a record that fails must not stop a stream.
+            self._log.error("history_unavailable", reason=str(error))
+            return Restored()
+
+    async def _restore(
+        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None
+    ) -> "Restored":
+        turns = await self._resume(request, editor, caller)
+        size = 0
         for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
             if held is not None and held.caller == caller:
-                moved += editor.restore(returned.position + moved, held.payload)
-                restored += 1
-        # Last, since it puts its items before the client's, whose places would move.
-        return restored + await self._resume(request, editor, caller)
+                size += editor.restore(returned.position, held.payload)
+                turns += 1
+        for answer in request.answers()[:_MOST_LOOKUPS] if shape is not None else ():
+            key = request.answer_key(caller, shape or "", answer.text, upto=answer.position)
+            found = await self._store.find_hidden(key)
+            if len(found) > 1:
+                # The same words came about in two ways: from here on it is the client's version.
+                break
+            if found and found[0].caller == caller:
+                size += editor.restore(answer.position, found[0].payload, needed=False)
+                turns += 1
+        return Restored(turns, size)
+
+    def remember(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        visible: str,
+        *,
+        run_id: str,
+        caller: str,
+        wire: str,
+        shape: str,
+        message: bytes,
+        mask: Mask,
+    ) -> None:
+        """Keep the turns behind an answer for when the client sends the answer back."""
+        if not visible or not request.keeps:
+            return
+        payload = editor.suspend(message, (), mask)
+        self._store.put_hidden(
+            HiddenTurns(
+                key=request.answer_key(caller, shape, visible),
+                variant=hashlib.blake2b(payload, digest_size=16).hexdigest(),
+                run_id=run_id,
+                caller=caller,
+                wire=wire,
+                payload=payload,
+                created_at=self._now(),
+            )
+        )
 
     async def _resume(self, request: ClientRequest, editor: BodyEditor, caller: str) -> int:
         """Go on from a response of ours; 1 if the request names one of this caller's."""

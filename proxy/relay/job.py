@@ -6,7 +6,7 @@ from proxy.relay.base import ClientStream
 from proxy.relay.offer import Offer
 from proxy.relay.routing import Route
 from proxy.relay.run import Run
-from proxy.tools.ledger import RunContext
+from proxy.tools.ledger import RunContext, RunLedger
 from proxy.tools.policy import Policy
 from proxy.upstreams.base import Headers
 from proxy.wires.base import BodyEditor, ClientRequest, StreamWriter, Trace, TurnReader, Wire
@@ -19,7 +19,10 @@ class Job:
     """One client request that server tools may take part in.
 
     ``put_back`` says that hidden parts of the conversation went into it that the client knows
-    nothing of.
+    nothing of.  ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
+    ``None`` where it is not.  ``prompt_shape`` is a digest of how the model is asked, for the record.
+    ``kept_request`` is the client's body where it is to be kept, else empty.
+    ``repeat`` is what a repeat of this request has in common with it, ``ledger`` holds the effects.
     ``headers`` are those an upstream may see, ``query`` goes with every turn; ``policy`` is the
     caller's, already intersected.
     """
@@ -36,7 +39,12 @@ class Job:
     policy: Policy
     trace: Trace = "silent"
     put_back: bool = False
+    shape: str | None = None
+    repeat: str = ""
+    ledger: RunLedger = field(default_factory=RunLedger)
     query: str = ""
+    prompt_shape: str = ""
+    kept_request: bytes = b""
 
 
 @dataclass(slots=True)

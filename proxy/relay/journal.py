@@ -10,6 +10,9 @@ from proxy.wires.base import Mask
 
 __all__ = ["Journal"]
 
+_MAX_REQUEST_BYTES = 4 * 1024 * 1024
+"""A longer request is not kept: it would take the place of everything else in the record."""
+
 
 class Journal:
     """Writes rows, and tells whoever watches."""
@@ -21,6 +24,9 @@ class Journal:
 
     def began(self, job: Job, state: State) -> None:
         self._store.put_run(self._run(job, state, "running", None))
+        if job.kept_request and len(job.kept_request) <= _MAX_REQUEST_BYTES and job.request.keeps:
+            request = job.kept_request.decode()
+            self._store.put_messages([MessageRecord(job.run_id, 0, 0, "request", content_json=request)])
         facts = {"run_id": job.run_id, "model": job.request.model, "preview": job.request.preview}
         self._watch("run_started", facts)
 
@@ -44,10 +50,11 @@ class Journal:
         )
 
     def ended(self, job: Job, state: State, status: RunStatus, error: str | None, mask: Mask) -> None:
-        """Close the run.  Its messages are kept only where tools took part, since they are what nobody
-        else remembers, and where the client lets them be kept (rules R2 and R3)."""
+        """Close the run.  Its messages are kept where tools took part, since nobody else remembers
+        them, and where the request is kept, but not where the client asked that nothing be (rules
+        R2 and R3)."""
         record = self._run(job, state, status, error)
-        if state.run.turns_hidden and job.request.keeps:
+        if (state.run.turns_hidden or job.kept_request) and job.request.keeps:
             rows = list(job.editor.records(job.run_id, mask))
             if state.reader is not None and (text := state.reader.text):
                 rows.append(
@@ -89,4 +96,6 @@ class Journal:
             total_tokens=run.total_tokens,
             offered=state.offer.tool_ids(),
             withheld=dict(job.offer.withheld),
+            trace=job.trace,
+            shape=job.prompt_shape,
         )

@@ -4,6 +4,7 @@ A function the client declared is the client's, whatever its name, unless the na
 one of our reserved ids: then it means our tool, and our schema goes upstream under that name.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -59,7 +60,8 @@ class Offer:
     ``added`` go in beside the client's own tools, ``replaced`` take the place of a declaration of
     the client's.  ``names`` maps a name on the wire to the tool's id, ``client_names`` are the
     names whose calls belong to the client; with ``open_names`` every name that is not ours does.
-    ``withheld`` maps the tools that were left out to why.
+    ``withheld`` maps the tools that were left out to why.  ``shape`` is a digest of the offered tools,
+    their schemas too: it changes when a model would see something else.
     """
 
     added: tuple[ToolDefinition, ...] = ()
@@ -68,6 +70,7 @@ class Offer:
     client_names: frozenset[str] = frozenset()
     withheld: Mapping[str, str] = field(default_factory=dict)
     open_names: bool = False
+    shape: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -138,7 +141,14 @@ def decide(
         client_names=client_names,
         withheld=withheld,
         open_names=request.open_names,
+        shape=_shape({**{spec.name: spec for spec in added}, **replaced}),
     )
+
+
+def _shape(offered: Mapping[str, ToolSpec]) -> str:
+    """A digest of the tools by the names they are offered under."""
+    lines = (f"{name}={spec.digest}" for name, spec in sorted(offered.items()))
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
 
 
 def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted | None) -> list[ToolSpec]:

@@ -21,6 +21,7 @@ from proxy.relay.history import History
 from proxy.relay.job import Job, State
 from proxy.relay.journal import Journal
 from proxy.relay.model_turn import ModelTurns, ToolMemory, TurnRejected
+from proxy.relay.repeats import Repeats
 from proxy.relay.run import CallModel, Command, Finish, Run, RunTools, Suspend
 from proxy.relay.waiting import keeping_alive
 from proxy.store.base import Store
@@ -46,6 +47,7 @@ class Orchestrator:
         history: History,
         settings: RunSettings,
         memory: ToolMemory,
+        repeats: Repeats,
         watch: RunEvents = no_events,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -53,6 +55,7 @@ class Orchestrator:
         self._registry = registry
         self._runner = runner
         self._history = history
+        self._repeats = repeats
         self._settings = settings
         self._turns = ModelTurns(settings, memory, now)
         self._journal = Journal(store, watch, now)
@@ -103,7 +106,7 @@ class Orchestrator:
                 usage_was_added=asks_usage,
             ),
             offer=job.offer,
-            context=RunContext(job.run_id, 0, job.caller, job.request_id),
+            context=RunContext(job.run_id, 0, job.caller, job.request_id, job.ledger),
             client=client,
             started_at=self._now(),
         )
@@ -166,7 +169,9 @@ class Orchestrator:
         await state.send(writer.turn_ended("hidden" if not run.client_calls else "suspended"))
         for result in command.refused:
             done(shown.get(result.call_id) or ToolCall(result.call_id, "", "{}", 0), result)
-        state.effects = state.effects or any(self._has_effect(call.name) for call in calls)
+        if any(self._has_effect(call.name) for call in calls):
+            state.effects = True
+            self._repeats.caused(job.repeat, job.ledger)
         work = self._runner.run_many(
             calls,
             state.context.at_turn(run.turn.number),
@@ -229,6 +234,22 @@ class Orchestrator:
                 caller=job.caller,
                 message=state.message(),
                 calls=self._held_calls(state),
+                mask=self._mask(state),
+            )
+
+    def _remember(self, job: Job, state: State) -> None:
+        """Keep the hidden turns behind an answer that leaves the client nothing to do."""
+        run = state.run
+        if job.shape is not None and run.turns_hidden and not run.turn.calls and state.reader is not None:
+            self._history.remember(
+                job.request,
+                job.editor,
+                state.writer.visible,
+                run_id=job.run_id,
+                caller=job.caller,
+                wire=job.wire.name,
+                shape=job.shape,
+                message=state.message(),
                 mask=self._mask(state),
             )
 
@@ -296,6 +317,7 @@ class Orchestrator:
         state.finish_reason = reason or state.run.turn.reason
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep(job, state)
+        self._remember(job, state)
         if not job.request.stream:
             await client.start(200, [*state.answer, ("Content-Length", str(len(data)))])
         await state.send(data)

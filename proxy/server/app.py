@@ -19,6 +19,7 @@ from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import OfferRules
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent
+from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Router, Served
 from proxy.server.config import Config
 from proxy.server.config_rules import is_loopback
@@ -61,7 +62,8 @@ _MAX_ANSWER = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers.
+    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers, and
+    what stands before every upstream and every source of tools.
 
     With ``http`` given, tools with a connection use it too, without credentials.
     """
@@ -71,6 +73,7 @@ class Overrides:
     on_run_event: Callable[[str, Mapping[str, Any]], None] | None = None
     wrap_upstream: Callable[[Upstream], Upstream] | None = None
     on_tool_crash: OnCrash | None = None
+    wrap_provider: Callable[[ToolProvider], ToolProvider] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,8 @@ async def create_services(
     egress = _egress(config) if given.http is None else None
     shelf = ResultShelf()
     capabilities, connections = _capabilities(config, clock, given.http, egress)
-    registry = await Registry.load(_providers(config, capabilities, clock, shelf))
+    wrap_provider = given.wrap_provider or (lambda provider: provider)
+    registry = await Registry.load(map(wrap_provider, _providers(config, capabilities, clock, shelf)))
     policy = Policy(**dict(config.policy), unavailable=_unconnected(registry, connections))
     limiter = MemoryLimiter(requests=config.limits.requests, tool_calls=config.limits.tool_calls)
     store = open_store(
@@ -140,6 +144,8 @@ async def create_services(
         keep_days=config.store.keep_days,
         synchronous=config.store.synchronous,
         reap=reap,
+        seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
+        max_bytes=config.store.max_bytes,
     )
     await store.start()
     runner = Runner(
@@ -268,6 +274,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         raise faults[0]
     given = overrides or Overrides()
     memory = ToolMemory()
+    repeats = Repeats()
     history = History(services.store, time.time)
     orchestrator = Orchestrator(
         registry=services.registry,
@@ -276,6 +283,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         history=history,
         settings=_run_settings(config),
         memory=memory,
+        repeats=repeats,
         watch=given.on_run_event or no_events,
     )
     router = Router([_served(services, name) for name in config.upstreams])
@@ -291,6 +299,7 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         store=services.store,
         responses=StoredResponses(services.store, retell, Forgetting(services.store, router, upstream_ids)),
         memory=memory,
+        repeats=repeats,
         gate=gate,
         settings=_api_settings(config),
     )
@@ -318,6 +327,9 @@ def _api_settings(config: Config) -> ApiSettings:
         tools_enabled=config.tools.enabled,
         trace=config.tools.trace,
         trace_max=config.tools.trace_max,
+        history=config.store.history,
+        keep_requests=config.store.content == "all",
+        end_user=config.auth.end_user,
         offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
     )
 

@@ -27,11 +27,7 @@ class _Unbuilt(NamedTuple):
 _UNBUILT: tuple[_Unbuilt, ...] = (
     _Unbuilt("keys", lambda c: bool(c.keys), 'Remove [keys.*]; with no client keys use auth.mode = "open"'),
     _Unbuilt("auth.mode", lambda c: c.auth.mode in ("keys", "forward"), 'Use "auto" or "open"'),
-    _Unbuilt("auth.end_user", lambda c: bool(c.auth.end_user), "Remove it"),
     _Unbuilt("prices", lambda c: bool(c.prices), "Remove [prices.*]"),
-    _Unbuilt("store.url", lambda c: c.store.url.startswith("postgres"), "Use sqlite:///FILE or memory:"),
-    _Unbuilt("store.seal_key", lambda c: c.store.seal_key is not None, "Remove it"),
-    _Unbuilt("store.max_bytes", lambda c: c.store.max_bytes > 0, "Use 0"),
     _Unbuilt("server.cors_origins", lambda c: bool(c.server.cors_origins), "Use []"),
     _Unbuilt("server.trusted_proxies", lambda c: bool(c.server.trusted_proxies), "Use []"),
     _Unbuilt("limits.tokens", lambda c: bool(c.limits.tokens), "Use []"),
@@ -181,9 +177,18 @@ def resolve_secrets(
         # One that lacks a secret is none: a tool then says so instead of calling with half of it.
         if None not in secrets.values():
             credentials[name] = connection.model_copy(update=secrets)
+    store = config.store
+    if store.seal_key is not None:
+        # Always needed: without it a command would write unsealed what the others seal.
+        try:
+            seal_key = store.seal_key.resolve("store.seal_key", env, folder)
+            store = store.model_copy(update={"seal_key": seal_key})
+        except ConfigError as error:
+            faults.append(error)
     if faults:
         return None, faults
-    return config.model_copy(update={"upstreams": upstreams, "credentials": credentials}), []
+    update = {"upstreams": upstreams, "credentials": credentials, "store": store}
+    return config.model_copy(update=update), []
 
 
 def _with_ways_out(error: ConfigError, secret: Secret) -> ConfigError:

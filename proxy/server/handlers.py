@@ -1,21 +1,25 @@
 """What is served where: from an HTTP request to the relay, and back."""
 
+import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from aiohttp import web
 
 from proxy.errors import RequestError
 from proxy.relay.headers import forwardable
-from proxy.relay.history import History
+from proxy.relay.history import History, Restored
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import RESERVED_PREFIX, OfferRules, decide, parse_wanted
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent, passthrough
+from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route, Router
+from proxy.relay.shape import prompt_shape
 from proxy.server.body import read_body, stream_body
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.http_errors import error_response
@@ -48,6 +52,9 @@ class ApiSettings:
     trace: Trace
     trace_max: Trace
     offer: OfferRules
+    history: bool = True
+    keep_requests: bool = False
+    end_user: str = ""
 
 
 class Api:
@@ -66,6 +73,7 @@ class Api:
         store: Store,
         responses: StoredResponses,
         memory: ToolMemory,
+        repeats: Repeats,
         gate: Gate,
         settings: ApiSettings,
     ) -> None:
@@ -78,6 +86,7 @@ class Api:
         self._store = store
         self._responses = responses
         self._memory = memory
+        self._repeats = repeats
         self._gate = gate
         self._settings = settings
         self._selection = registry.select(policy) if settings.tools_enabled else Selection((), {})
@@ -111,7 +120,9 @@ class Api:
         if request.method == "POST" and below in self._wires:
             return await self._wire_call(request, target, self._wires[below])
         if (named := response_path(below)) is not None:
-            own = await self._responses.answer(request.method, *named, target.query, _CALLER)
+            own = await self._responses.answer(
+                request.method, *named, target.query, self._caller(request, {})[0]
+            )
             if own is not None:
                 return own
         if request.method == "GET" and not self._router.is_plain:
@@ -163,14 +174,17 @@ class Api:
         editor = wire.editor(raw, asked, route.served.responses_state)
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
-        restored = await self._history.restore(asked, editor, _CALLER)
+        caller, named = self._caller(request, payload)
+        shape = offer.shape if offer and named and self._remembers(request) else None
+        restored = await self._history.restore(asked, editor, caller, shape)
         if not offer and not restored and not asked.brings_ours:
             return await self._pass(request, target, wire.path, route, raw)
+        repeat, again = repeat_key(caller, wire.path, raw, request.headers)
         run_id = f"run_{uuid.uuid4().hex}"
         job = Job(
             run_id=run_id,
             request_id=request[REQUEST_ID],
-            caller=_CALLER,
+            caller=caller,
             wire=wire,
             request=asked,
             editor=editor,
@@ -180,12 +194,37 @@ class Api:
             policy=self._policy,
             trace=trace,
             query=target.query,
-            put_back=restored > 0 or asked.brings_ours,
+            put_back=bool(restored) or asked.brings_ours,
+            shape=shape,
+            repeat=repeat,
+            ledger=self._repeats.begin(repeat, is_repeat=again),
+            prompt_shape=prompt_shape(payload, offer.shape),
+            kept_request=raw if self._settings.keep_requests else b"",
         )
-        return await self._orchestrate(request, job)
+        return await self._orchestrate(request, job, restored)
 
-    async def _orchestrate(self, request: web.Request, job: Job) -> web.StreamResponse:
-        client = self._client(request, ("x-toolrelay-run", job.run_id))
+    def _caller(self, request: web.Request, payload: Mapping[str, Any]) -> tuple[str, bool]:
+        """Who asks, and whether that is one person: a shared door needs the end user's name."""
+        if not self._settings.end_user:
+            return _CALLER, True
+        place, _, name = self._settings.end_user.partition(":")
+        user = request.headers.get(name) if place == "header" else payload.get(name)
+        if not isinstance(user, str) or not user:
+            return _CALLER, False
+        return f"{_CALLER}/{hashlib.blake2b(user.encode(), digest_size=12).hexdigest()}", True
+
+    def _remembers(self, request: web.Request) -> bool:
+        """Whether answers are looked up and remembered for this request."""
+        wish = request.headers.get("x-toolrelay-history", "on").strip().lower()
+        if wish not in ("on", "off"):
+            raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
+        return self._settings.history and wish == "on"
+
+    async def _orchestrate(self, request: web.Request, job: Job, restored: Restored) -> web.StreamResponse:
+        headers = [("x-toolrelay-run", job.run_id)]
+        if restored:
+            headers.append(("x-toolrelay-restored", f"turns={restored.turns}, bytes={restored.size}"))
+        client = self._client(request, *headers)
         await self._orchestrator.run(job, client)
         if not client.started:
             raise ConnectionResetError("the client left before its response began")

@@ -1,4 +1,4 @@
-"""How runs look: a list, one run with its time line, and the same as plain JSON.
+"""How runs look: a list, one run with its time line and what of it stayed here, the same as plain JSON.
 
 Takes records, knows no database.  What clients, models and upstreams chose is untrusted here too.
 Content (messages) is shown only where it is asked for: the record is for every operator, what
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
-from proxy.server.terminal import safe_cell
+from proxy.server.terminal import counted, safe_cell
 from proxy.store.base import RunDetail
 
 __all__ = ["detail_to_json", "render_detail", "render_list", "run_to_json"]
@@ -26,6 +26,13 @@ _BAR_CELLS: Final = 32
 _NAME_LIMIT: Final = 64
 _JSON_LIMIT: Final = 300
 _CONTENT_LIMIT: Final = 2000
+_SHAPE_SHOWN: Final = 8
+_SHOWN: Final = {
+    "silent": "the trace was silent and showed nothing of them",
+    "reasoning": "the trace showed a short line of each as reasoning",
+    "status": "the trace showed a short line of each as text",
+    "events": "the trace showed each of them, redacted",
+}
 _STATUS_STYLES: Final = {
     "running": "cyan",
     "completed": "green",
@@ -62,7 +69,8 @@ def render_list(console: Console, runs: Sequence[RunRecord]) -> None:
         table.add_column(heading, overflow="ellipsis", no_wrap=True)
     for heading in ("turns", "tools", "tokens", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("end", overflow="ellipsis", no_wrap=True)
+    for heading in ("end", "shape"):
+        table.add_column(heading, overflow="ellipsis", no_wrap=True)
     for run in runs:
         table.add_row(
             safe_cell(run.id, limit=_NAME_LIMIT),
@@ -75,12 +83,13 @@ def render_list(console: Console, runs: Sequence[RunRecord]) -> None:
             str(run.total_tokens),
             _length(run.started_at, run.ended_at),
             _end(run),
+            safe_cell(run.shape[:_SHAPE_SHOWN] or "-", "dim"),
         )
     console.print(table)
 
 
 def render_detail(console: Console, detail: RunDetail, *, content: bool = False) -> None:
-    """Print one run: its facts, its tools offered and withheld, and its time line.
+    """Print one run: its facts, its tools offered and withheld, its time line, what the client did not get.
 
     With ``content`` the messages that the record kept follow in full, up to a bound for each.
     """
@@ -97,11 +106,13 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("started", Text(f"{_moment(run.started_at)} UTC")),
         ("time", Text(_length(run.started_at, run.ended_at))),
         ("tokens", Text(f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in all")),
+        ("shape", safe_cell(run.shape or "not on record")),
     ):
         facts.add_row(Text(name, style="bold"), value)
     console.print(facts)
     _print_tools(console, run)
     _print_time_line(console, detail)
+    _print_kept_back(console, detail)
     _print_messages(console, detail.messages, content=content)
 
 
@@ -207,13 +218,42 @@ def _invocation_span(row: ToolInvocationRecord) -> _Span:
     return _Span(row.started_at, row.ended_at, label, status, note, style)
 
 
+def _print_kept_back(console: Console, detail: RunDetail) -> None:
+    """What happened and the client did not get, and why; tools that were withheld stand above."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for what, why in _kept_back(detail):
+        table.add_row(Text(what), Text(why, style="dim"))
+    console.print()
+    console.print(Text("Kept from the client", style="bold"))
+    if table.row_count:
+        console.print(Padding(table, (0, 0, 0, 2)))
+    else:
+        console.print("  nothing: it has all that the model said", highlight=False)
+
+
+def _kept_back(detail: RunDetail) -> Iterator[tuple[str, str]]:
+    run = detail.run
+    if detail.invocations:
+        shown = _SHOWN.get(run.trace, "what the trace showed of them is not on record")
+        calls = counted(len(detail.invocations), "tool call")
+        yield f"{calls}, arguments and results", f"server tools run here; {shown}"
+    if len(detail.turns) > 1:
+        ends = counted(len(detail.turns) - 1, "end")
+        yield f"{ends} of a turn: finish reason, end mark", "the run went on, and a client has one response"
+    if run.status == "suspended" and any(row.turn == run.turns for row in detail.invocations):
+        yield f"the results of turn {run.turns}", "they go to the model when the client brings its own"
+
+
 def _print_messages(console: Console, messages: Sequence[MessageRecord], *, content: bool) -> None:
     console.print()
     if not messages:
         console.print("No content is kept of this run.", highlight=False)
         return
     if not content:
-        console.print(f"{len(messages)} messages are kept; their content is not shown.", highlight=False)
+        kept = f"{counted(len(messages), 'message')} {'is' if len(messages) == 1 else 'are'} kept"
+        console.print(f"{kept}; --content shows what they say.", highlight=False)
         return
     console.print(Text("Messages", style="bold"))
     table = Table.grid(padding=(0, 2))

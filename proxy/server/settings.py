@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -212,11 +212,27 @@ def _header_value(value: Any) -> "str | Secret":
 
 
 def _store_url(value: str) -> str:
-    if value == "memory:" or value.startswith(("postgresql://", "postgres://")):
+    if value.startswith(("postgresql://", "postgres://")):
+        try:
+            found = urlsplit(value)
+            _ = found.port, found.password
+        except ValueError:
+            raise _fault("is no address; write postgresql://USER@HOST:5432/DATABASE") from None
+        return value
+    if value == "memory:":
         return value
     if value.startswith("sqlite:///") and value[len("sqlite:///") :] not in ("", "/", ":memory:"):
         return value
     raise _fault("must be memory:, sqlite:///FILE or postgresql://…")
+
+
+def _passwords(url: str) -> list[str]:
+    """What of a store's address may not be shown, as written and as meant."""
+    if not url.startswith("postgres"):
+        return []
+    parts = urlsplit(url)
+    found = [parts.password or "", *parse_qs(parts.query).get("password", ())]
+    return sorted({word for each in found if each for word in (each, unquote(each))})
 
 
 def _limit_list(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -225,6 +241,13 @@ def _limit_list(values: tuple[str, ...]) -> tuple[str, ...]:
     except ConfigError as error:
         raise _fault(error.problem) from None
     return values
+
+
+def _end_user(value: str) -> str:
+    place, _, name = value.partition(":")
+    if value and (place not in ("header", "body") or not _HEADER.match(name)):
+        raise _fault('must be "header:NAME" or "body:NAME", or empty')
+    return value
 
 
 def _optional_secret(value: Any) -> Any:
@@ -457,14 +480,17 @@ class StoreConfig(_Section):
         default="sqlite:///toolrelay.db", description="memory:, sqlite:///FILE or postgresql://…"
     )
     content: Literal["all", "tools", "none"] = Field(
-        default="tools", description="Which conversation content is kept: all, tools (tool turns) or none."
+        default="tools",
+        description="Which content is kept: all (requests and answers too), tools (tool turns) or none.",
     )
     keep_days: float = Field(
         default=30, gt=0, le=36500, allow_inf_nan=False, description="Days that content is kept."
     )
     max_bytes: int = Field(default=0, ge=0, description="Largest size of the store; 0 means no bound.")
     seal_key: OptionalSecret = Field(
-        default=None, description="Key that seals kept content, as env:NAME or file:/path. Empty: not sealed."
+        default=None,
+        description="Key that seals kept content, as env:NAME or file:/path: 32 bytes in base64 or "
+        "hexadecimal. Empty: not sealed.",
     )
     synchronous: Literal["normal", "full"] = Field(
         default="normal", description="full survives power loss, normal a crash of the process."
@@ -472,6 +498,14 @@ class StoreConfig(_Section):
     history: bool = Field(
         default=True, description="Give hidden tool turns back to the model in later requests."
     )
+
+    @property
+    def shown_url(self) -> str:
+        """The address without whatever of it may be a secret."""
+        if not self.url.startswith("postgres"):
+            return self.url
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 class LimitsConfig(_Section):
@@ -506,7 +540,7 @@ class AuthConfig(_Section):
         default="auto",
         description="auto is open on loopback and refuses to start elsewhere without client keys.",
     )
-    end_user: str = Field(
+    end_user: Annotated[str, AfterValidator(_end_user)] = Field(
         default="", description='Where a request names its end user: "header:NAME" or "body:user".'
     )
 
@@ -597,4 +631,5 @@ class Config(_Section):
                 connection.client_secret,
                 connection.refresh_token,
             ]
-        return tuple(secret.reveal() for secret in found if secret is not None and secret.resolved)
+        values = [secret.reveal() for secret in found if secret is not None and secret.resolved]
+        return (*values, *_passwords(self.store.url))

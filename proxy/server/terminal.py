@@ -12,7 +12,7 @@ from typing import Final
 from rich.markup import escape
 from rich.text import Text
 
-__all__ = ["plain_text", "safe_cell", "safe_text"]
+__all__ = ["counted", "plain_text", "safe_cell", "safe_text"]
 
 DEFAULT_LIMIT: Final = 200
 
@@ -67,6 +67,11 @@ def safe_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
 def safe_cell(text: str, style: str = "", limit: int = DEFAULT_LIMIT) -> Text:
     """The text as a rich object of its own, with no markup and no ``:emoji:`` read in it."""
     return Text(plain_text(text, limit), style=style)
+
+
+def counted(number: int, thing: str) -> str:
+    """So many of a thing, whose plural ends in -s: ``1 turn``, ``2 turns``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _written_out(character: str) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from proxy.errors import StoreUnavailable
 from proxy.records import (
+    HiddenTurns,
     MessageRecord,
     ResponseRecord,
     RunRecord,
@@ -15,8 +16,16 @@ from proxy.records import (
     ToolInvocationRecord,
     TurnRecord,
 )
-from proxy.store.base import RunDetail, RunFilter
-from proxy.store.shelf import ContentPolicy, oldest_kept, response_shelf, suspended_shelf
+from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.memory_reports import count_usage, may_purge
+from proxy.store.shelf import (
+    ContentPolicy,
+    hidden_shelf,
+    newest_two,
+    oldest_kept,
+    response_shelf,
+    suspended_shelf,
+)
 
 __all__ = ["MemoryStore", "is_error"]
 
@@ -41,9 +50,9 @@ class _Kept:
 class MemoryStore:
     """:class:`~proxy.store.base.Store` for trials and tests.
 
-    Holds the last ``max_runs`` runs and ``max_content_bytes`` each of messages, suspended turns
-    and responses; what no longer fits goes, oldest first.  ``lost`` counts writes that came before
-    ``start`` or after ``aclose``.
+    Holds the last ``max_runs`` runs and ``max_content_bytes`` each of messages, suspended turns,
+    hidden turns and responses; what no longer fits goes, oldest first.  ``lost`` counts writes that
+    came before ``start`` or after ``aclose``.
     """
 
     def __init__(
@@ -64,8 +73,14 @@ class MemoryStore:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._content_bytes = 0
         self._suspended = suspended_shelf(self._oldest_kept, max_bytes=max_content_bytes)
+        self._hidden = hidden_shelf(self._oldest_kept, max_bytes=max_content_bytes)
         self._responses = response_shelf(self._oldest_kept, max_bytes=max_content_bytes)
         self._open = False
+
+    @property
+    def sealed(self) -> bool:
+        """Nothing is written, so nothing has to be masked."""
+        return True
 
     async def start(self) -> None:
         """Begin to take writes."""
@@ -122,6 +137,22 @@ class MemoryStore:
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """The turn of that key, unless its days are over."""
         return self._suspended.find(key)
+
+    def put_hidden(self, record: HiddenTurns) -> None:
+        """Keep hidden turns beside the variant of their key that came last before them."""
+        if not self._open:
+            self.lost += 1
+            return
+        self._hidden.put(record)
+        variants = self._hidden.find_all(record.key)
+        stay = newest_two(variants)
+        for turns in variants:
+            if turns not in stay:
+                self._hidden.drop((turns.key, turns.variant))
+
+    async def find_hidden(self, key: str) -> Sequence[HiddenTurns]:
+        """The variants of that key, unless their days are over, the newest first."""
+        return newest_two(self._hidden.find_all(key))
 
     def put_response(self, record: ResponseRecord) -> None:
         """Keep a response in place of the caller's earlier one with its id."""
@@ -183,6 +214,27 @@ class MemoryStore:
             sorted(kept.invocations.values(), key=lambda row: (row.turn, row.seq, row.started_at, row.id)),
         )
 
+    async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
+        """What was used, a row for each group, sorted by group."""
+        kept = [(kept.run, list(kept.invocations.values())) for kept in self._kept.values()]
+        return count_usage(wanted, [(run, calls) for run, calls in kept if run is not None])
+
+    async def purge(self, wanted: PurgeFilter) -> int:
+        """Delete runs with everything that hangs on them; how many.  All that fit go at once."""
+        if not self._open:
+            raise StoreUnavailable("the record is closed")
+        gone = {
+            key
+            for key, kept in self._kept.items()
+            if kept.run is not None and may_purge(wanted, kept.run, kept.invocations.values())
+        }
+        for key in gone:
+            self._content_bytes -= self._kept.pop(key).messages_bytes
+        self._suspended.drop_runs(gone)
+        self._hidden.drop_runs(gone)
+        self._responses.drop_runs(gone)
+        return len(gone)
+
     async def healthy(self) -> bool:
         """Whether writes are taken."""
         return self._open
@@ -224,6 +276,7 @@ def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:
         and (wanted.model is None or run.model == wanted.model)
         and (wanted.caller is None or run.caller == wanted.caller)
         and (wanted.since is None or run.started_at >= wanted.since)
+        and (wanted.until is None or run.started_at < wanted.until)
         and (not wanted.errors_only or is_error(run))
         and (wanted.tool is None or any(row.tool == wanted.tool for row in kept.invocations.values()))
     )

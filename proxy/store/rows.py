@@ -12,6 +12,7 @@ import orjson
 
 from proxy.errors import StoreError
 from proxy.records import (
+    HiddenTurns,
     MessageRecord,
     ResponseRecord,
     RunRecord,
@@ -24,17 +25,22 @@ from proxy.store.base import RunFilter
 
 __all__ = [
     "HAS_ERROR",
+    "HIDDEN_COLUMNS",
     "INVOCATION_COLUMNS",
+    "MAX_NAME",
     "MESSAGE_COLUMNS",
     "RESPONSE_COLUMNS",
     "RUN_COLUMNS",
     "SUSPENDED_COLUMNS",
     "TURN_COLUMNS",
     "Row",
+    "clean_name",
     "clean_text",
+    "hidden_row",
     "invocation_row",
     "is_text",
     "message_row",
+    "read_hidden",
     "read_invocation",
     "read_message",
     "read_response",
@@ -52,12 +58,16 @@ __all__ = [
 Row = tuple[Any, ...]
 
 MAX_LISTED: Final = 1000
+
+MAX_NAME: Final = 200
+"""Characters of a caller, a model or a tool on record: more would fit no index of some databases."""
+
 HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted'))"
 
 RUN_COLUMNS: Final = (
     "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
-    "output_tokens", "total_tokens", "offered", "withheld",
+    "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
@@ -73,6 +83,7 @@ INVOCATION_COLUMNS: Final = (
     "started_at", "ended_at",
 )  # fmt: skip
 SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
+HIDDEN_COLUMNS: Final = ("key", "variant", "run_id", "caller", "wire", "payload", "created_at")
 RESPONSE_COLUMNS: Final = (
     "id", "caller", "run_id", "response", "input_items", "continuation", "created_at",
 )  # fmt: skip
@@ -106,10 +117,19 @@ def clean_text(value: str) -> str:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def clean_name(value: str) -> str:
+    """A text by which rows are found, no longer than :data:`MAX_NAME`."""
+    return clean_text(value)[:MAX_NAME]
+
+
 def run_row(record: RunRecord) -> Row:
     """The values of :data:`RUN_COLUMNS`."""
     return (
-        *_texts(record.id, record.request_id, record.caller, record.wire, record.model, record.upstream),
+        *_texts(record.id, record.request_id),
+        clean_name(record.caller),
+        clean_text(record.wire),
+        clean_name(record.model),
+        clean_text(record.upstream),
         int(record.stream),
         record.status,
         record.started_at,
@@ -119,6 +139,7 @@ def run_row(record: RunRecord) -> Row:
         *_numbers(record.input_tokens, record.output_tokens, record.total_tokens),
         _json(list(record.offered)),
         _json(dict(record.withheld)),
+        *_texts(record.trace, record.shape),
     )
 
 
@@ -152,7 +173,9 @@ def invocation_row(record: ToolInvocationRecord) -> Row:
         *_texts(record.id, record.run_id),
         record.turn,
         record.seq,
-        *_texts(record.call_id, record.tool, record.provider, record.spec_digest),
+        clean_text(record.call_id),
+        clean_name(record.tool),
+        *_texts(record.provider, record.spec_digest),
         record.effect.value,
         clean_text(record.decision),
         record.status,
@@ -169,6 +192,15 @@ def suspended_row(record: SuspendedTurn) -> Row:
     """The values of :data:`SUSPENDED_COLUMNS`."""
     return (
         *_texts(record.key, record.run_id, record.caller, record.wire),
+        record.payload,
+        record.created_at,
+    )
+
+
+def hidden_row(record: HiddenTurns) -> Row:
+    """The values of :data:`HIDDEN_COLUMNS`."""
+    return (
+        *_texts(record.key, record.variant, record.run_id, record.caller, record.wire),
         record.payload,
         record.created_at,
     )
@@ -219,6 +251,11 @@ def read_suspended(row: Row) -> SuspendedTurn:
     return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
 
 
+def read_hidden(row: Row) -> HiddenTurns:
+    """Hidden turns from the values of :data:`HIDDEN_COLUMNS`."""
+    return HiddenTurns(**dict(zip(HIDDEN_COLUMNS, row, strict=True)))
+
+
 def read_response(row: Row) -> ResponseRecord:
     """A response from the values of :data:`RESPONSE_COLUMNS`."""
     return ResponseRecord(**dict(zip(RESPONSE_COLUMNS, row, strict=True)))
@@ -231,15 +268,18 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     for column, value in (("status", wanted.status), ("model", wanted.model), ("caller", wanted.caller)):
         if value is not None:
             clauses.append(f"{column} = ?")
-            values.append(clean_text(value))
+            values.append(clean_name(value))
     if wanted.since is not None:
         clauses.append("started_at >= ?")
         values.append(wanted.since)
+    if wanted.until is not None:
+        clauses.append("started_at < ?")
+        values.append(wanted.until)
     if wanted.errors_only:
         clauses.append(HAS_ERROR)
     if wanted.tool is not None:
         clauses.append("EXISTS (SELECT 1 FROM tool_invocations i WHERE i.tool = ? AND i.run_id = runs.id)")
-        values.append(clean_text(wanted.tool))
+        values.append(clean_name(wanted.tool))
     if wanted.before is not None:
         # No run of that id gives no row to compare with, and so an empty list.
         clauses.append("(started_at, id) < (SELECT started_at, id FROM runs WHERE id = ?)")

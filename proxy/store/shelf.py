@@ -1,16 +1,19 @@
 """Content that stays in memory: what may not be written, could not be, or has nowhere to go."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
-from proxy.records import ResponseRecord, SuspendedTurn
+from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 
 __all__ = [
     "ContentPolicy",
     "Dated",
+    "HiddenKey",
     "ResponseKey",
     "Shelf",
+    "hidden_shelf",
+    "newest_two",
     "oldest_kept",
     "response_shelf",
     "suspended_shelf",
@@ -23,6 +26,9 @@ ContentPolicy = Literal["all", "tools", "none"]
 ResponseKey = tuple[str, str]
 """A response's id and its caller: an id alone names nothing, for upstreams choose it."""
 
+HiddenKey = tuple[str, str]
+"""A key of hidden turns and the variant: all variants of a key are found together."""
+
 _DAY_S: Final = 86400.0
 _MAX_RECORDS: Final = 1000
 _MAX_BYTES: Final = 64 * 2**20
@@ -34,7 +40,10 @@ def oldest_kept(now: float, keep_days: float) -> float:
 
 
 class Dated(Protocol):
-    """A record with the time from which its days count."""
+    """A record of a run, with the time from which its days count."""
+
+    @property
+    def run_id(self) -> str: ...
 
     @property
     def created_at(self) -> float: ...
@@ -47,7 +56,8 @@ _Record = TypeVar("_Record", bound=Dated)
 class Shelf(Generic[_Key, _Record]):
     """The newest records of one kind: so many, so many bytes of them, and none past its days.
 
-    ``oldest`` tells from when on content is kept at this moment.
+    ``oldest`` tells from when on content is kept at this moment.  ``group_of`` a key is what
+    :meth:`find_all` goes by; where it is not given each key is a group of its own.
     """
 
     def __init__(
@@ -56,15 +66,18 @@ class Shelf(Generic[_Key, _Record]):
         size_of: Callable[[_Record], int],
         oldest: Callable[[], float],
         *,
+        group_of: Callable[[_Key], Hashable] | None = None,
         max_records: int = _MAX_RECORDS,
         max_bytes: int = _MAX_BYTES,
     ) -> None:
         self.key_of: Final = key_of
+        self.group_of: Final[Callable[[_Key], Hashable]] = group_of or _itself
         self.oldest: Final = oldest
         self._size_of = size_of
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._records: OrderedDict[_Key, _Record] = OrderedDict()
+        self._groups: dict[Hashable, dict[_Key, None]] = {}
         self._bytes = 0
 
     def __contains__(self, key: _Key) -> bool:
@@ -75,6 +88,7 @@ class Shelf(Generic[_Key, _Record]):
         key = self.key_of(record)
         self.drop(key)
         self._records[key] = record
+        self._groups.setdefault(self.group_of(key), {})[key] = None
         self._bytes += self._size_of(record)
         oldest = self.oldest()
         while self._records:
@@ -92,16 +106,53 @@ class Shelf(Generic[_Key, _Record]):
             return None
         return record
 
+    def find_all(self, group: Hashable) -> list[_Record]:
+        """The records of a group, the first that was put first, less those whose days are over."""
+        found = [self.find(key) for key in list(self._groups.get(group, ()))]
+        return [record for record in found if record is not None]
+
     def drop(self, key: _Key) -> None:
         """Forget a key, known or not."""
         gone = self._records.pop(key, None)
-        if gone is not None:
-            self._bytes -= self._size_of(gone)
+        if gone is None:
+            return
+        self._bytes -= self._size_of(gone)
+        group = self.group_of(key)
+        del self._groups[group][key]
+        if not self._groups[group]:
+            del self._groups[group]
+
+    def drop_runs(self, run_ids: Collection[str]) -> None:
+        """Forget what belongs to these runs."""
+        for key in [key for key, record in self._records.items() if record.run_id in run_ids]:
+            self.drop(key)
+
+
+def _itself(key: Hashable) -> Hashable:
+    return key
 
 
 def suspended_shelf(oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES) -> Shelf[str, SuspendedTurn]:
     """A shelf for suspended turns."""
     return Shelf(lambda record: record.key, lambda record: len(record.payload), oldest, max_bytes=max_bytes)
+
+
+def hidden_shelf(
+    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES
+) -> Shelf[HiddenKey, HiddenTurns]:
+    """A shelf for hidden turns, where the variants of a key are a group."""
+    return Shelf(
+        lambda record: (record.key, record.variant),
+        lambda record: len(record.payload),
+        oldest,
+        group_of=lambda key: key[0],
+        max_bytes=max_bytes,
+    )
+
+
+def newest_two(variants: Iterable[HiddenTurns]) -> list[HiddenTurns]:
+    """Of the variants of one key the two that came last: more of them say nothing more."""
+    return sorted(variants, key=lambda turns: (-turns.created_at, turns.variant))[:2]
 
 
 def response_shelf(

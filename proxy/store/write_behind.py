@@ -5,7 +5,7 @@ and after a commit that failed, this process still knows the record.
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -38,6 +38,7 @@ class WriteBehind(Generic[_Key, _Record]):
         self._shelf = shelf
         self._withdraw = withdraw
         self._waiting: dict[_Key, _Waiting[_Record]] = {}
+        self._groups: dict[Hashable, dict[_Key, None]] = {}
         # One at most is queued; the others are under way, or were when something took their place.
         self._unsettled: dict[_Key, list[_Waiting[_Record]]] = {}
 
@@ -53,11 +54,20 @@ class WriteBehind(Generic[_Key, _Record]):
         record = waiting.record
         return record if record is not None and record.created_at >= self._shelf.oldest() else None
 
+    def find_all(self, group: Hashable) -> list[_Record]:
+        """The known records of a group: the database may have others, and older forms of these."""
+        known = {self._shelf.key_of(record): record for record in self._shelf.find_all(group)}
+        for key in self._groups.get(group, ()):
+            known.pop(key, None)
+            if (record := self.find(key)) is not None:
+                known[key] = record
+        return list(known.values())
+
     def keep(self, record: _Record) -> None:
         """Keep a record in memory alone, in place of an earlier one of its key."""
         key = self._shelf.key_of(record)
         self._take_back(key)
-        self._waiting.pop(key, None)
+        self._no_longer(key)
         self._shelf.put(record)
 
     def queue(self, record: _Record, put: Callable[[Callable[[bool], None]], Write]) -> None:
@@ -71,15 +81,19 @@ class WriteBehind(Generic[_Key, _Record]):
         def settled(committed: bool) -> None:
             self._leave(key, entry)
             if self._waiting.get(key) is entry:
-                del self._waiting[key]
+                self._no_longer(key)
                 if not committed:
                     self._shelf.put(record)  # this process at least still has it
 
         self._shelf.drop(key)
         self._take_back(key)
-        self._waiting[key] = entry
+        self._wait(key, entry)
         self._unsettled.setdefault(key, []).append(entry)
         entry.write = put(settled)
+
+    def forget_runs(self, run_ids: Collection[str]) -> None:
+        """Forget what is in memory alone of these runs."""
+        self._shelf.drop_runs(run_ids)
 
     @contextlib.contextmanager
     def gone(self, key: _Key) -> Iterator[bool]:
@@ -90,12 +104,24 @@ class WriteBehind(Generic[_Key, _Record]):
         entry: _Waiting[_Record] = _Waiting(None)
         under_way = self._take_back(key)
         self._shelf.drop(key)
-        self._waiting[key] = entry
+        self._wait(key, entry)
         try:
             yield under_way
         finally:
             if self._waiting.get(key) is entry:
-                del self._waiting[key]
+                self._no_longer(key)
+
+    def _wait(self, key: _Key, entry: _Waiting[_Record]) -> None:
+        self._waiting[key] = entry
+        self._groups.setdefault(self._shelf.group_of(key), {})[key] = None
+
+    def _no_longer(self, key: _Key) -> None:
+        if self._waiting.pop(key, None) is None:
+            return
+        group = self._shelf.group_of(key)
+        del self._groups[group][key]
+        if not self._groups[group]:
+            del self._groups[group]
 
     def _take_back(self, key: _Key) -> bool:
         """Take back what is queued; whether anything is under way."""

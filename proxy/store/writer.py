@@ -1,4 +1,4 @@
-"""The one writer of a SQLite record: a queue, and a task that commits it in groups.
+"""The one writer of a record in SQL: a queue, and a task that commits it in groups.
 
 Callers put writes down and go on; nothing they do waits for a disk.  A group is one transaction:
 everything that is waiting when it begins, in order.  A database that cannot be written keeps its
@@ -8,17 +8,15 @@ writes waiting, up to a bound; only past the bound are they lost, which is count
 import asyncio
 import logging
 import math
-import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-
-import aiosqlite
+from typing import Protocol
 
 from proxy.errors import StoreUnavailable
 from proxy.store.rows import Row
 
-__all__ = ["GroupWriter", "Write", "WriterHooks", "failure_of"]
+__all__ = ["Batch", "Database", "GroupWriter", "Write", "WriteError", "WriterHooks"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,22 +26,32 @@ _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 1.0
 _WRITE_OVERHEAD_BYTES = 200
 
-_TEMPORARY = {
-    sqlite3.SQLITE_BUSY: "locked",
-    sqlite3.SQLITE_LOCKED: "locked",
-    sqlite3.SQLITE_FULL: "full",
-    sqlite3.SQLITE_READONLY: "read-only",
-    sqlite3.SQLITE_IOERR: "unreadable",
-    sqlite3.SQLITE_CANTOPEN: "unreadable",
-    sqlite3.SQLITE_CORRUPT: "damaged",
-    sqlite3.SQLITE_NOTADB: "damaged",
-    sqlite3.SQLITE_NOMEM: "out of memory",
-}
+Batch = tuple[str, Sequence[Row]]
+"""A statement and the rows it is executed with, in order."""
 
 
-def failure_of(error: sqlite3.Error) -> str | None:
-    """One word for a fault of the database as a whole; ``None`` where a single row is at fault."""
-    return _TEMPORARY.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+class WriteError(Exception):
+    """What a database says of a group that it did not commit.
+
+    ``failure`` is one word for a fault of the database as a whole; ``None`` where a row of the
+    group is at fault.  The message shows no value of a row.
+    """
+
+    def __init__(self, failure: str | None, message: str) -> None:
+        self.failure = failure
+        super().__init__(message)
+
+
+class Database(Protocol):
+    """Where groups are committed."""
+
+    async def write(self, batches: Sequence[Batch]) -> None:
+        """Commit all of it in one transaction; without any, find out whether one could be committed.
+
+        Raises :class:`WriteError` with nothing committed, as far as that can be told: a group that
+        fails is written again, so that each statement must bear to be executed twice.
+        """
+        ...
 
 
 class Write:
@@ -114,7 +122,7 @@ class GroupWriter:
         self._queue: deque[Write] = deque()
         self._bytes = 0
         self._inflight = 0
-        self._db: aiosqlite.Connection | None = None
+        self._db: Database | None = None
         self._task: asyncio.Task[None] | None = None
         self._work = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -132,11 +140,17 @@ class GroupWriter:
         """Whether writes are taken."""
         return self._task is not None and not self._task.done() and not self._closing
 
-    def start(self, db: aiosqlite.Connection, *, tidy_in_s: float | None) -> None:
-        """Begin to write to ``db``, a connection in autocommit mode that nobody else uses."""
+    def start(self, db: Database, *, tidy_in_s: float | None) -> None:
+        """Begin to write to ``db``, which nobody else writes to."""
         self._db = db
         self._task = asyncio.create_task(self._run(tidy_in_s), name="record-writer")
         self._task.add_done_callback(_report_crash)
+
+    def notice(self, failure: str) -> None:
+        """Take note that the database has gone, and look for it even while nothing is to be written."""
+        if self.running and self.failure is None:
+            self._fail(failure)
+            self._work.set()
 
     def put(self, write: Write) -> None:
         """Queue a write, or lose it where there is no room.  Never waits, never raises."""
@@ -253,14 +267,11 @@ class GroupWriter:
         self._inflight = len(group)
         try:
             await self._transaction(group)
-        except sqlite3.Error as error:
-            failure = failure_of(error)
-            if failure is not None:
-                self._put_back(group, failure)
+        except WriteError as error:
+            if error.failure is not None:
+                self._put_back(group, error.failure)
             else:
                 await self._one_by_one(group)
-        except (OverflowError, ValueError):  # a value that cannot be bound
-            await self._one_by_one(group)
         except asyncio.CancelledError:
             self._queue.extendleft(reversed(group))  # aclose counts them as lost
             raise
@@ -288,19 +299,10 @@ class GroupWriter:
         if db is None:
             raise ValueError("the writer was not started")
         batches = _batches(group)
-        opening: Sequence[tuple[str, Row]] = ()
+        opening: Sequence[Batch] = ()
         if self.failure is not None or (batches and not self._prepared):
-            opening = await self._hooks.prepare()
-        try:
-            await db.execute("BEGIN IMMEDIATE")
-            for statement, row in opening:
-                await db.execute(statement, row)
-            for statement, rows in batches:
-                await db.executemany(statement, rows)
-            await db.execute("COMMIT")
-        except BaseException:
-            await db.rollback()  # does nothing where none is open: a full disk may have rolled back itself
-            raise
+            opening = [(statement, [row]) for statement, row in await self._hooks.prepare()]
+        await db.write([*opening, *batches])
         self._prepared = self._prepared or bool(opening)
 
     async def _one_by_one(self, group: list[Write]) -> None:
@@ -308,21 +310,18 @@ class GroupWriter:
         for place, write in enumerate(group):
             try:
                 await self._transaction([write])
-            except sqlite3.Error as error:
-                failure = failure_of(error)
-                if failure is not None:
-                    self._put_back(group[place:], failure)
+            except WriteError as error:
+                if error.failure is not None:
+                    self._put_back(group[place:], error.failure)
                     return
-                self._refuse(write, error)
-            except (OverflowError, ValueError) as error:
                 self._refuse(write, error)
             else:
                 self._settle([write])
         self._recovered()
 
-    def _refuse(self, write: Write, error: Exception) -> None:
+    def _refuse(self, write: Write, error: WriteError) -> None:
         if write.done is not None and not write.done.done():
-            write.done.set_exception(StoreUnavailable(f"the record refuses the row ({type(error).__name__})"))
+            write.done.set_exception(StoreUnavailable(f"the record refuses the row ({error})"))
             if write.settled is not None:
                 write.settled(False)
         else:
@@ -341,6 +340,9 @@ class GroupWriter:
                 keep.append(write)
         self._queue.extendleft(reversed(keep))
         self._bytes += sum(write.size for write in keep)
+        self._fail(failure)
+
+    def _fail(self, failure: str) -> None:
         if self.failure is None:
             _log.error(
                 "the record cannot be written (%s): runs go on, tools with side effects are refused, "
@@ -380,9 +382,9 @@ class GroupWriter:
                 write.settled(False)
 
 
-def _batches(group: Iterable[Write]) -> list[tuple[str, list[Row]]]:
+def _batches(group: Iterable[Write]) -> list[Batch]:
     """The rows of each statement together, for speed; none moves past a write that is in order."""
-    batches: list[tuple[str, list[Row]]] = []
+    batches: list[Batch] = []
     open_to: dict[str, list[Row]] = {}
     for write in group:
         if not write.statement:
@@ -390,8 +392,9 @@ def _batches(group: Iterable[Write]) -> list[tuple[str, list[Row]]]:
         if write.in_order:
             open_to.clear()
         if write.statement not in open_to:
-            open_to[write.statement] = []
-            batches.append((write.statement, open_to[write.statement]))
+            values: list[Row] = []
+            open_to[write.statement] = values
+            batches.append((write.statement, values))
         open_to[write.statement].extend(write.rows)
         if write.in_order:
             open_to.clear()

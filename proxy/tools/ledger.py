@@ -42,6 +42,12 @@ class RunLedger:
         """
         return self._untrusted[1] if self._untrusted is not None and self._untrusted[0] < turn else ""
 
+    def again(self) -> "RunLedger":
+        """The ledger of a run that repeats this one's request: places of its own, the same effects."""
+        other = RunLedger(self._max_calls)
+        other._effects = self._effects
+        return other
+
     @property
     def full(self) -> bool:
         """Whether the run has made as many calls as the ledger holds."""

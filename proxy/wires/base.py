@@ -14,6 +14,7 @@ from proxy.events import Frame, ToolCall, ToolDefinition, ToolResult
 from proxy.records import MessageRecord
 
 __all__ = [
+    "Answer",
     "BodyEditor",
     "ChainedEditor",
     "ClientRequest",
@@ -118,6 +119,17 @@ class ClientRequest(Protocol):
         """The places where the client sends back calls of its own that it has answered."""
         ...
 
+    def answers(self) -> Sequence["Answer"]:
+        """The answers without open calls that the client sends back, in order."""
+        ...
+
+    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
+        """A digest of caller, visible conversation (its first ``upto`` messages) and the answer to it.
+
+        ``shape`` stands for what else must be the same: the model, the tools.
+        """
+        ...
+
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
         """A digest of caller, visible conversation (its first ``upto`` messages) and a set of ids."""
         ...
@@ -129,6 +141,14 @@ class ReturnedCalls:
 
     position: int
     call_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An assistant message of the client's history that calls nothing."""
+
+    position: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +177,11 @@ class BodyEditor(Protocol):
         """Ask for a usage report in the stream, also where the client did not."""
         ...
 
-    def restore(self, position: int, payload: bytes) -> int:
-        """Put a held turn back in place of the assistant message at ``position``.
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> int:
+        """Put a held turn back in place of the assistant message at ``position`` of the request.
 
-        ``payload`` is what :meth:`suspend` made.  Returns how many messages were added.
+        ``payload`` is what :meth:`suspend` made.  One that is not ``needed`` may be left out again
+        by :meth:`recover`.  Returns how many bytes were put back.
         """
         ...
 
@@ -260,6 +281,11 @@ class StreamWriter(Protocol):
 
     Every method returns the bytes to send now, whole events, possibly none.
     """
+
+    @property
+    def visible(self) -> str:
+        """The text of the answer so far, as the client was given it."""
+        ...
 
     @property
     def composing(self) -> bool:

@@ -379,7 +379,12 @@ def test_a_request_line_in_the_log_carries_no_key(tmp_path):
         (
             "run_finished",
             {"run_id": "r", "status": "completed", "turns": 2, "tool_calls": 1, "ms": 12.2},
-            "[r] completed: 2 turns, 1 tool calls, 12 ms",
+            "[r] completed: 2 turns, 1 tool call, 12 ms",
+        ),
+        (
+            "run_finished",
+            {"run_id": "r", "status": "failed", "turns": 1, "tool_calls": 0, "ms": 3},
+            "[r] failed: 1 turn, 0 tool calls, 3 ms",
         ),
         ("something_else", {}, ""),
     ],

@@ -151,7 +151,7 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
     asked = wire.parse(payload)
     for caller, restored in (("bob", 0), ("alice", 1), ("alice", 1)):
         editor = wire.editor(json.dumps(payload).encode(), asked)
-        assert await history.restore(asked, editor, caller) == restored
+        assert (await history.restore(asked, editor, caller)).turns == restored
     # Even a row under the right key is looked at before it is used.
     (returned,) = asked.returned_calls()
     held = await store.find_suspended(
@@ -160,7 +160,7 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
     assert held is not None
     store.put_suspended(replace(held, caller="mallory", created_at=held.created_at + 1))
     editor = wire.editor(json.dumps(payload).encode(), asked)
-    assert await history.restore(asked, editor, "alice") == 0
+    assert (await history.restore(asked, editor, "alice")).turns == 0
     await store.aclose()
 
 

@@ -237,9 +237,6 @@ def test_a_file_that_is_none(tmp_path):
         ("[auth]\nmode = 'forward'", "auth.mode"),
         ("[auth]\nend_user = 'body:user'", "auth.end_user"),
         ('[prices."m"]\ninput = 1', "prices"),
-        ("[store]\nurl = 'postgresql://u:hunter2@h/d'", "store.url"),
-        ("[store]\nseal_key = 'env:X'", "store.seal_key"),
-        ("[store]\nmax_bytes = 5", "store.max_bytes"),
         ("[server]\nworkers = 2", "server.workers"),
         ("[server]\ncors_origins = ['http://x']", "server.cors_origins"),
         ("[server]\ntrusted_proxies = ['10.0.0.1']", "server.trusted_proxies"),
@@ -321,6 +318,32 @@ def test_unusable_secret_files(tmp_path, content, words):
     error = fault(tmp_path, "[upstreams.x]\napi_key = 'file:key.txt'")
     assert error.setting == "upstreams.x.api_key"
     assert words in str(error)
+
+
+def test_the_password_of_a_store_is_masked_and_not_shown(tmp_path):
+    """A password in store.url is among the secrets of the log's mask, and in no address that is printed."""
+    url = "postgresql://u:hunter%212@h:5432/d?password=other2&search_path=s"
+    config = load_config(write(tmp_path, f"[store]\nurl = '{url}'"), {"OPENAI_API_KEY": "k"})
+    assert config.store.shown_url == "postgresql://h:5432/d"
+    assert {"hunter%212", "hunter!2", "other2"} <= set(config.secrets())
+    config = load_config(write(tmp_path, "[store]\nurl = 'memory:'"), {"OPENAI_API_KEY": "k"})
+    assert config.store.shown_url == "memory:"
+    for bad in ("postgresql://u:hunter2@h:port/d", "postgresql://u:hunter2@[h/d"):
+        error = fault(tmp_path, f"[store]\nurl = '{bad}'")
+        assert error.setting == "store.url"
+        assert "hunter2" not in str(error)
+
+
+@pytest.mark.parametrize("need", [True, False])
+def test_the_seal_key_is_always_needed(tmp_path, need):
+    """A command that asks no model still must not write unsealed what the server seals."""
+    path = write(tmp_path, '[store]\nseal_key = "env:SEAL"')
+    with pytest.raises(ConfigError, match=r"store\.seal_key: the environment variable SEAL is not set"):
+        load_config(path, {"OPENAI_API_KEY": "k"}, need_secrets=need)
+    config = load_config(path, {"OPENAI_API_KEY": "k", "SEAL": "00" * 32}, need_secrets=need)
+    assert config.store.seal_key is not None
+    assert config.store.seal_key.reveal() == "00" * 32
+    assert "00" * 32 in config.secrets()
 
 
 def test_an_unresolved_secret_says_so():

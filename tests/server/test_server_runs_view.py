@@ -32,6 +32,8 @@ RUN = RunRecord(
     total_tokens=230,
     offered=("core__get_weather",),
     withheld=MappingProxyType({"core__erase": "policy.allow"}),
+    trace="silent",
+    shape="0a1b2c3d4e5f60718293a4b5c6d7e8f9",
 )
 TURNS = [
     TurnRecord("r", 1, "up-1", "tool_calls", T0, T0 + 1, 100, 10, 110, 1),
@@ -77,7 +79,7 @@ def test_a_list_has_a_line_for_each_run() -> None:
     assert head.split()[:3] == ["run", "started", "(UTC)"]
     assert first.split() == [
         "run_0123456789abcdef", "2025-10-09", "08:53:20", "completed", "gpt-4o-mini", "open",
-        "2", "1", "230", "4.00", "s", "stop",
+        "2", "1", "230", "4.00", "s", "stop", "0a1b2c3d",
     ]  # fmt: skip
     assert "failed" in second
     assert "upstream_error" in second
@@ -114,6 +116,29 @@ def test_a_detail_names_tools_offered_and_withheld_by_which_rule() -> None:
     lines = [line.split() for line in _text(console).splitlines()]
     assert ["offered", "core__get_weather"] in lines
     assert ["withheld", "core__erase", "policy.allow"] in lines
+
+
+def test_a_detail_says_what_the_client_did_not_get_and_why() -> None:
+    """Calls, ends of turns and results that wait are named with their reason; for a plain run, nothing."""
+
+    def kept_back(detail: RunDetail) -> str:
+        console = _console()
+        render_detail(console, detail)
+        return _text(console).partition("Kept from the client\n")[2].partition("\n\n")[0]
+
+    text = kept_back(DETAIL)
+    assert "1 tool call, arguments and results" in text
+    assert "the trace was silent" in text
+    assert "1 end of a turn" in text
+    assert "wait" not in text
+    shown = kept_back(replace(DETAIL, run=replace(RUN, trace="status")))
+    assert "a short line of each as text" in shown
+    waiting = replace(DETAIL, run=replace(RUN, status="suspended", turns=1), turns=TURNS[:1])
+    assert "the results of turn 1" in kept_back(waiting)
+    assert "end of a turn" not in kept_back(waiting)
+    assert "not on record" in kept_back(replace(DETAIL, run=replace(RUN, trace="")))
+    plain = kept_back(RunDetail(RUN, TURNS[:1], [], []))
+    assert "nothing" in plain
 
 
 def test_content_is_shown_only_where_asked_for() -> None:

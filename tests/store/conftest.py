@@ -1,42 +1,42 @@
-"""Stores for the tests, of every kind and on files of their own."""
+"""Stores for the tests, of every kind and in places of their own."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from store_postgres import need_postgres, new_schema
 from store_records import T0
 
 from proxy.store.memory import MemoryStore
+from proxy.store.sql import SqlStore
 from proxy.store.sqlite import SqliteStore
 
-Make = Callable[..., "MemoryStore | SqliteStore"]
+Make = Callable[..., "MemoryStore | SqlStore"]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
-    """Makes a store of each kind; those that a test leaves open are closed."""
-    made: list[MemoryStore | SqliteStore] = []
+@pytest.fixture
+async def postgres_url() -> AsyncIterator[str]:
+    """A schema of the test's own; the test is skipped where there is no server."""
+    need_postgres()
+    async with new_schema() as url:
+        yield url
 
-    def build(**options: Any) -> MemoryStore | SqliteStore:
-        options.setdefault("clock", lambda: T0)
-        store = (
-            MemoryStore(**options) if request.param == "memory" else SqliteStore(tmp_path / "r.db", **options)
-        )
-        made.append(store)
-        return store
+
+@pytest.fixture
+async def make_postgres(postgres_url: str) -> AsyncIterator[Callable[..., Any]]:
+    """Makes stores on one schema and closes them, patiently only as long as the test asked for."""
+    from proxy.store.postgres import PostgresStore
+
+    made: list[PostgresStore] = []
+
+    def build(**options: Any) -> PostgresStore:
+        made.append(PostgresStore(postgres_url, **{"clock": lambda: T0, **options}))
+        return made[-1]
 
     yield build
     for store in made:
         await store.aclose()
-
-
-@pytest.fixture
-async def store(make: Make) -> "MemoryStore | SqliteStore":
-    """One started store with the default policy."""
-    made = make()
-    await made.start()
-    return made
 
 
 @pytest.fixture
@@ -51,3 +51,24 @@ async def make_sqlite(tmp_path: Path) -> AsyncIterator[Callable[..., SqliteStore
     yield build
     for store in made:
         await store.aclose()
+
+
+@pytest.fixture
+def make_memory() -> Callable[..., MemoryStore]:
+    """Makes stores in memory."""
+    return lambda **options: MemoryStore(**{"clock": lambda: T0, **options})
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes a store of each kind; those that a test leaves open are closed."""
+    made: Make = request.getfixturevalue(f"make_{request.param}")
+    return made
+
+
+@pytest.fixture
+async def store(make: Make) -> "MemoryStore | SqlStore":
+    """One started store with the default policy."""
+    made = make()
+    await made.start()
+    return made

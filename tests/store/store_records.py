@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.records import (
+    HiddenTurns,
     MessageRecord,
     ResponseRecord,
     RunRecord,
@@ -24,6 +25,7 @@ from proxy.store.sqlite import SqliteStore
 __all__ = [
     "files_below",
     "fill_disk",
+    "hidden",
     "invocation",
     "locked",
     "message",
@@ -111,6 +113,18 @@ def suspended(key: str = "key-1", run_id: str = "run_1", **changes: Any) -> Susp
         "created_at": T0,
     }
     return SuspendedTurn(key, run_id, **(values | changes))
+
+
+def hidden(key: str = "key-1", variant: str = "v1", **changes: Any) -> HiddenTurns:
+    """Hidden turns whose payload is not even text."""
+    values: dict[str, Any] = {
+        "run_id": "run_1",
+        "caller": "open",
+        "wire": "chat",
+        "payload": b'[{"role":"tool"}]\xff\x00',
+        "created_at": T0,
+    }
+    return HiddenTurns(key, variant, **(values | changes))
 
 
 def response(id: str = "resp_1", caller: str = "open", **changes: Any) -> ResponseRecord:

@@ -1,6 +1,7 @@
 """``store.url``: which store it names, and what is said where it cannot be had."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.store.factory import open_store, sqlite_path
+from proxy.store.factory import migrate_store, open_store, sqlite_path
 from proxy.store.memory import MemoryStore
 from proxy.store.sqlite import SqliteStore
 
@@ -36,8 +37,6 @@ async def test_each_url_opens_its_kind_of_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("postgresql://u:hunter2@host/db", "PostgreSQL is not built yet"),
-        ("postgres://u:hunter2@host/db", "PostgreSQL is not built yet"),
         ("redis://:hunter2@host", "unknown kind of store 'redis'"),
         ("toolrelay.db", "unknown kind of store"),
         ("", "unknown kind of store"),
@@ -109,3 +108,36 @@ def test_a_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None
         ordinary_user.chmod(0o777)
     with pytest.raises(ConfigError, match=r"r\.db is not writable"):
         open_store("sqlite:///r.db", base=ordinary_user)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_a_postgres_url_opens_a_store_there(scheme: str) -> None:
+    """Both schemes name PostgreSQL; nothing is connected before the start."""
+    pytest.importorskip("asyncpg")
+    from proxy.store.postgres import PostgresStore
+
+    assert sqlite_path(f"{scheme}://u:hunter2@host/db") is None
+    assert isinstance(open_store(f"{scheme}://u:hunter2@host/db"), PostgresStore)
+
+
+async def test_without_its_driver_postgres_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where asyncpg is not installed a PostgreSQL URL says what to install."""
+    for name in [name for name in sys.modules if name.startswith(("asyncpg", "proxy.store.postgres"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ConfigError, match=r"asyncpg.*toolrelay\[postgres\]") as caught:
+        open_store("postgresql://u:hunter2@host/db")
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"asyncpg.*toolrelay\[postgres\]"):
+        await migrate_store("postgresql://u:hunter2@host/db")
+
+
+async def test_migrating_needs_something_to_migrate(tmp_path: Path) -> None:
+    """``migrate_store`` brings a file up to date once, and says no to memory and to a missing folder."""
+    first = await migrate_store("sqlite:///r.db", tmp_path)
+    assert (first.before, first.after) == (0, len(first.applied))
+    second = await migrate_store("sqlite:///r.db", tmp_path)
+    assert (second.before, second.applied) == (first.after, ())
+    for url, words in (("memory:", "nothing to migrate"), ("sqlite:///none/r.db", "does not exist")):
+        with pytest.raises(ConfigError, match=words):
+            await migrate_store(url, tmp_path)

@@ -404,7 +404,7 @@ async def test_content_none_writes_no_byte_of_it(make: Make, tmp_path: Path) -> 
 
 
 async def test_deleting_a_run_takes_its_content_and_turns(make: Make, tmp_path: Path) -> None:
-    """Rule R3: no content outlives its run, while the invocation stays on record."""
+    """Rule R3: no content outlives its run, while an invocation under way stays on record."""
     store = make()
     await store.start()
     store.put_run(run())

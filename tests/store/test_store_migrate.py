@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_records import files_below, query, response, spawn
+from store_records import files_below, hidden, query, response, spawn
 
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
 from proxy.store.migrate import APPLICATION_ID, Migration, load_migrations, migrate_sqlite
@@ -34,6 +34,7 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
     assert {name for name, _ in tables} == {
         "owners", "runs", "turns", "messages", "tool_invocations", "suspended_turns",
         *(["responses"] if upto >= 2 else []),
+        *(["hidden_turns"] if upto >= 3 else []),
     }  # fmt: skip
     assert all(strict for _, strict in tables)
 
@@ -76,35 +77,53 @@ _ROWS = {
 }  # fmt: skip
 
 
-async def test_a_record_from_before_the_responses_keeps_every_row(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+_SINCE = {
+    2: {"responses": ("resp_0", "open", "run_1", b"{}", b"[]", b"\xff", 1.5)},
+    3: {"hidden_turns": ("key-0", "v", "run_1", "open", "chat", b"\xff", 1.5)},
+    4: {"runs": (*_ROWS["runs"], "status", "sha256:00")},
+}
+"""A row for each table that came or grew later, by the schema that it came with."""
+
+
+@pytest.mark.parametrize("before", range(1, LATEST))
+async def test_a_record_of_an_earlier_schema_keeps_every_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int
 ) -> None:
-    """A file of schema 1 with a row in each table is copied, takes responses, and loses nothing."""
+    """A file of each earlier schema with a row in each table is copied, takes the rest, and loses nothing."""
     path = tmp_path / "r.db"
-    migrate_sqlite(path, migrations=load_migrations()[:1])
+    migrate_sqlite(path, migrations=load_migrations()[:before])
+    held = dict(_ROWS)
+    for number, tables in _SINCE.items():
+        held |= tables if number <= before else {}
     with closing(sqlite3.connect(path)) as connection, connection:
-        for table, row in _ROWS.items():
+        for table, row in held.items():
             connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
     store = SqliteStore(path, keep_days=0)
     await store.start()
     try:
-        (copy,) = [path for path in files_below(tmp_path) if path.name.startswith("r.db.before-0002-")]
+        (copy,) = [path for path in files_below(tmp_path) if path.name.startswith("r.db.before-")]
+        assert copy.name.startswith(f"r.db.before-{before + 1:04d}-")
         assert str(copy) in caplog.text
         assert _mode(copy) == 0o600
         assert query(path, "PRAGMA user_version") == [(LATEST,)]
-        assert query(copy, "PRAGMA user_version") == [(1,)]
-        assert query(copy, "SELECT name FROM sqlite_schema WHERE name LIKE 'responses%'") == []
-        for table, row in _ROWS.items():
-            assert query(path, f"SELECT * FROM {table}") == query(copy, f"SELECT * FROM {table}") == [row]
+        assert query(copy, "PRAGMA user_version") == [(before,)]
+        for table, row in held.items():
+            assert [found[: len(row)] for found in query(copy, f"SELECT * FROM {table}")] == [row]
+            assert [found[: len(row)] for found in query(path, f"SELECT * FROM {table}")] == [row]
         assert await store.find_response("resp_1", "open") is None
+        assert list(await store.find_hidden("key-1")) == []
         store.put_response(response())
-        held = await store.get_run("run_1")
-        assert held is not None
-        assert len(held.turns) == len(held.messages) == len(held.invocations) == 1
-        assert query(path, "SELECT id, caller, run_id FROM responses") == [("resp_1", "open", "run_1")]
+        store.put_hidden(hidden())
+        detail = await store.get_run("run_1")
+        assert detail is not None
+        assert len(detail.turns) == len(detail.messages) == len(detail.invocations) == 1
+        assert await store.find_response("resp_1", "open") == response()
+        assert list(await store.find_hidden("key-1")) == [hidden()]
         found = await store.find_suspended("key-1")
         assert found is not None
         assert (found.payload, found.ephemeral) == (b"{\xff}", False)
+        if before >= 3:
+            assert [turns.payload for turns in await store.find_hidden("key-0")] == [b"\xff"]
     finally:
         await store.aclose()
 

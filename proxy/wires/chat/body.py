@@ -15,6 +15,7 @@ from proxy.events import ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
+from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, join_array, join_object, members
 
 __all__ = ["ChatBody"]
@@ -32,6 +33,7 @@ class ChatBody:
         self._choice_key = "function_call" if request.legacy else "tool_choice"
         self._declared = self._members.get(self._tools_key)
         self._legacy = request.legacy
+        self._put_back: dict[int, PutBack] = {}
         self._added: list[bytes] = []
         self._used_tokens = 0
 
@@ -70,7 +72,7 @@ class ChatBody:
         parts = members(options) if options[:1] == b"{" else {}
         self._members["stream_options"] = join_object({**parts, "include_usage": b"true"})
 
-    def restore(self, position: int, payload: bytes) -> int:
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> int:
         held = orjson.loads(payload)
         end = position + 1
         answers: dict[str, bytes] = {}
@@ -86,8 +88,8 @@ class ChatBody:
                 restored.append(call["result"].encode())
             elif (answer := answers.get(call["client_id"])) is not None:
                 restored.append(_answering(answer, call["call_id"]))
-        self._messages[position:end] = restored
-        return len(restored) - (end - position)
+        self._put_back[position] = PutBack(end, restored, needed)
+        return sum(map(len, restored)) - sum(map(len, self._messages[position:end]))
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
         self._added += [message, *results]
@@ -133,12 +135,12 @@ class ChatBody:
         self._used_tokens = used
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Nothing that a Chat upstream refuses can be done without."""
-        return False
+        """Leave hidden turns out again where they make the conversation too long."""
+        return says_too_long(message, code) and drop_unneeded(self._put_back)
 
     def render(self) -> bytes:
         parts = dict(self._members)
-        parts["messages"] = join_array([*self._messages, *self._added])
+        parts["messages"] = join_array([*laid_over(self._messages, self._put_back), *self._added])
         if self._used_tokens:
             for key in ("max_completion_tokens", "max_tokens"):
                 bound = orjson.loads(parts.get(key, b"null"))

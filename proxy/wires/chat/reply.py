@@ -51,6 +51,10 @@ class ChatReplyWriter:
     def composing(self) -> bool:
         return self._composing
 
+    @property
+    def visible(self) -> str:
+        return _paragraphs(self._texts) if self._texts else ""
+
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
 

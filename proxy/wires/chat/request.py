@@ -3,7 +3,6 @@
 Source: OpenAI's API reference, "Create chat completion"; wire notes, section A.1.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 import orjson
 
 from proxy.errors import RequestError
-from proxy.wires.base import ReturnedCalls
+from proxy.wires.base import Answer, ReturnedCalls
+from proxy.wires.digest import conversation_digest
 
 __all__ = [
     "MAX_CALL_ID",
@@ -72,13 +72,24 @@ class ChatRequest:
         """Call ids that stand in the history; a new call must not bear one of them."""
         return frozenset(call_id for message in self.messages for call_id, _ in _calls_of(message))
 
+    def answers(self) -> Sequence[Answer]:
+        return [
+            Answer(position, text)
+            for position, message in enumerate(self.messages)
+            if message.get("role") == "assistant"
+            and not message.get("tool_calls")
+            and not message.get("function_call")
+            and (text := _answer_text(message)) is not None
+        ]
+
+    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
+        return conversation_digest(("chat answer", caller, shape, self.model, text), self._visible(upto))
+
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
-        digest = hashlib.blake2b(digest_size=24)
-        for part in ("chat", caller, *sorted(call_ids)):
-            digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
-        for message in self.messages[:upto]:
-            digest.update(orjson.dumps(_visible(message), option=orjson.OPT_SORT_KEYS) + b"\n")
-        return digest.hexdigest()
+        return conversation_digest(("chat", caller, *sorted(call_ids)), self._visible(upto))
+
+    def _visible(self, upto: int | None) -> list[list[Any]]:
+        return [_visible(message) for message in self.messages[:upto]]
 
 
 def _check_result(
@@ -119,6 +130,14 @@ def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str]]:
             name = inner.get("name") if isinstance(inner, dict) else None
             found.append((call["id"], name if isinstance(name, str) else ""))
     return found
+
+
+def _answer_text(message: Mapping[str, Any]) -> str | None:
+    """The text of an answer, as a string or as one text part; ``None`` for anything else."""
+    content = message.get("content")
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        content = content[0].get("text")
+    return content if isinstance(content, str) and content else None
 
 
 def _visible(message: Mapping[str, Any]) -> list[Any]:

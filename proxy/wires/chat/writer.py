@@ -83,6 +83,7 @@ class ChatStreamWriter:
         }
         self._role_sent = False
         self._last_text = ""
+        self._shown: list[str] = []
         self._join = False
         self._used_ids = set(used_ids)
         self._calls: dict[int, int] = {}
@@ -162,7 +163,7 @@ class ChatStreamWriter:
             if isinstance(event, ToolCallStarted):
                 self._note_client_call(event, payload)
             elif isinstance(event, TextDelta):
-                self._last_text = event.text
+                self._note_shown(event.text)
         self._note_usage(frame)
         return self._without_usage(frame.raw, payload) if self._filter_usage else frame.raw
 
@@ -257,13 +258,22 @@ class ChatStreamWriter:
                 visible["content"] = [{"type": "text", "text": joined.removesuffix(text)}, *content]
         return visible
 
+    def _note_shown(self, text: str) -> None:
+        """Remember what the client was given: it will send it back."""
+        self._last_text = text
+        self._shown.append(text)
+
+    @property
+    def visible(self) -> str:
+        return "".join(self._shown)
+
     def _joined(self, text: str) -> str:
         """Two turns' texts are two paragraphs, unless one of them already says so."""
         if self._join:
             self._join = False
             if not self._last_text[-1:].isspace() and not text[:1].isspace():
                 text = "\n\n" + text
-        self._last_text = text
+        self._note_shown(text)
         return text
 
     def _client_fragments(self, frame: Frame) -> list[dict[str, Any]]:

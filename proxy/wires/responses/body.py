@@ -16,6 +16,7 @@ from proxy.events import ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import HeldTurn, Mask, StateHabit
+from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, join_array, join_object, members
 from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
 from proxy.wires.responses.request import ResponsesRequest
@@ -43,6 +44,8 @@ class ResponsesBody:
         self._text_input = given if given[:1] == b'"' else None
         self._input = elements(given) if given[:1] == b"[" else [orjson.dumps(i) for i in request.items]
         self._declared = self._members.get("tools")
+        self._before: list[bytes] = []
+        self._put_back: dict[int, PutBack] = {}
         self._added: list[bytes] = []
         self._outputs: list[bytes] = []
         self._callers: dict[str, Any] = {}
@@ -88,7 +91,7 @@ class ResponsesBody:
             self._members.pop("previous_response_id", None)
         if before:
             self._text_input = None
-            self._input = [*before, *self._input]
+            self._before = before
             self._repair = True
 
     def continuation(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
@@ -103,7 +106,7 @@ class ResponsesBody:
         if chained or "conversation" in self._members:
             items = pending
         else:
-            items = [*self._input, *self._added, *self._turn_items(turn), *pending]
+            items = [*self._whole_input(), *self._added, *self._turn_items(turn), *pending]
         self._note_kept(turn)
         return orjson.dumps(
             {
@@ -125,7 +128,11 @@ class ResponsesBody:
     def input_items(self) -> bytes:
         return orjson.dumps(list(self._request.items))
 
-    def restore(self, position: int, payload: bytes) -> int:
+    def _whole_input(self) -> list[bytes]:
+        """What a response of ours went on from, then the client's input with what is hidden in it."""
+        return [*self._before, *laid_over(self._input, self._put_back)]
+
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> int:
         """Put the hidden items of a run back into a client's full input.
 
         They take the place of what the client has of the model's turn; in a conversation, where the
@@ -137,9 +144,9 @@ class ResponsesBody:
             end += 1
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
-        self._input[position:end] = restored
+        self._put_back[position] = PutBack(end, restored, needed)
         self._repair = True
-        return len(restored) - (end - position)
+        return sum(map(len, restored)) - sum(map(len, self._input[position:end]))
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
         turn = orjson.loads(message)
@@ -203,9 +210,11 @@ class ResponsesBody:
 
     def recover(self, message: str, code: str | None) -> bool:
         """Change what the upstream refused, if it is of a kind that can be done without."""
+        if says_too_long(message, code):
+            return drop_unneeded(self._put_back)
         said = f"{code or ''} {message}".lower()
         if any(words in said for words in _REASONING_REFUSED) or ("rs_" in said and "not found" in said):
-            if self._without_reasoning or not any(map(_is_reasoning, (*self._input, *self._added))):
+            if self._without_reasoning or not any(map(_is_reasoning, (*self._whole_input(), *self._added))):
                 return False
             self._without_reasoning = True
             return True
@@ -219,8 +228,8 @@ class ResponsesBody:
         parts = dict(self._members)
         if self._added:
             parts["input"] = self._later_input(parts)
-        elif self._text_input is None and self._input:
-            kept = self._kept(self._input)
+        elif self._text_input is None and (whole := self._whole_input()):
+            kept = self._kept(whole)
             # What the client sent is its own to answer for; what we put in must fit to it.
             parts["input"] = join_array(_unique_calls(kept) if self._repair else kept)
         if self._used_tokens:
@@ -240,7 +249,7 @@ class ResponsesBody:
         if self._chained:
             parts["previous_response_id"] = orjson.dumps(self._last_id)
             return join_array(self._outputs)
-        return join_array(_unique_calls(self._kept([*self._input, *self._added])))
+        return join_array(_unique_calls(self._kept([*self._whole_input(), *self._added])))
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """The items less what the upstream could not read, or what has lost what it belongs to."""

@@ -14,6 +14,7 @@ from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.rawjson import replace_values
 from proxy.wires.responses.items import mint_item_id
+from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
 from proxy.wires.trace import reasoning_line, status_line
@@ -53,6 +54,10 @@ class ResponsesReplyWriter:
     @property
     def composing(self) -> bool:
         return self._composing
+
+    @property
+    def visible(self) -> str:
+        return answer_text(self._output)
 
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids

@@ -3,20 +3,18 @@
 Source: OpenAI's API reference, "Create a model response"; wire notes, section C.1.
 """
 
-import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from proxy.errors import RequestError
-from proxy.wires.base import ReturnedCalls
+from proxy.wires.base import Answer, ReturnedCalls
+from proxy.wires.digest import conversation_digest
 from proxy.wires.responses.items import as_upstream_items, is_model_item, item_text
 
-__all__ = ["ResponsesRequest", "parse_responses_request"]
+__all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
 
 _MAX_CALL_ID = 128
 _PREVIEW = 120
@@ -127,6 +125,27 @@ class ResponsesRequest:
             ids |= {str(item.get("call_id")) for item in answers}
         return frozenset(ids)
 
+    def answers(self) -> Sequence[Answer]:
+        """Each unbroken stretch of a model's items that leaves nothing for the client to answer."""
+        if self.conversation:
+            # The upstream holds what was hidden.
+            return []
+        found = []
+        stretch: list[Mapping[str, Any]] = []
+        for position, item in enumerate((*self.items, {"role": "user"})):
+            if is_model_item(item):
+                stretch.append(item)
+                continue
+            text = answer_text(stretch)
+            if text and not self._client_calls(position - len(stretch), position):
+                found.append(Answer(position - len(stretch), text))
+            stretch = []
+        return found
+
+    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
+        words = ("responses answer", caller, shape, self.model, self.continues or "", text)
+        return conversation_digest(words, self._visible_items(upto))
+
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
         """Whether an item is a call that the client answers; other custom calls are the provider's."""
         if not isinstance(item.get("call_id"), str):
@@ -135,14 +154,13 @@ class ResponsesRequest:
         return kind == "function_call" or (kind == "custom_tool_call" and item.get("name") in self.declared)
 
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
-        digest = hashlib.blake2b(digest_size=24)
-        for part in ("responses", caller, self.continues or "", self.conversation, *sorted(call_ids)):
-            digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
+        words = ("responses", caller, self.continues or "", self.conversation, *sorted(call_ids))
+        return conversation_digest(words, self._visible_items(upto))
+
+    def _visible_items(self, upto: int | None) -> list[list[Any]]:
         # What a conversation holds already is not sent again, so it cannot be compared.
-        for item in () if self.conversation else self.items[:upto]:
-            if item.get("type") != "reasoning":
-                digest.update(orjson.dumps(_visible(item), option=orjson.OPT_SORT_KEYS) + b"\n")
-        return digest.hexdigest()
+        items = () if self.conversation else self.items[:upto]
+        return [_visible(item) for item in items if item.get("type") != "reasoning"]
 
 
 def _visible(item: Mapping[str, Any]) -> list[Any]:
@@ -158,6 +176,12 @@ def _visible(item: Mapping[str, Any]) -> list[Any]:
     if kind == "function_call_output":
         return [kind, item.get("call_id"), item.get("output")]
     return [{key: value for key, value in item.items() if key not in ("id", "status") and value is not None}]
+
+
+def answer_text(items: Iterable[Mapping[str, Any]]) -> str:
+    """The texts of an answer's messages, apart from one another."""
+    texts = (item_text(item) for item in items if (item.get("type") or "message") == "message")
+    return "\0".join(text for text in texts if text)
 
 
 def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:

@@ -20,6 +20,7 @@ from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
+from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.retold import item_events
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
@@ -83,6 +84,10 @@ class ResponsesStreamWriter:
     @property
     def composing(self) -> bool:
         return self._composing
+
+    @property
+    def visible(self) -> str:
+        return answer_text(self._output[index] for index in sorted(self._output))
 
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids

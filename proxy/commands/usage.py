@@ -1,0 +1,64 @@
+"""``toolrelay usage``: what runs used, from the record."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.table import Table
+
+from proxy.commands.common import console, say, text
+from proxy.commands.runs import Record, to_line
+from proxy.server.config import Config
+from proxy.store.base import UsageFilter, UsageKey, UsageRow
+
+__all__ = ["show_usage"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OF_RUNS = ("runs", "turns", "tool_calls", "errors", "input_tokens", "output_tokens", "total_tokens")
+_OF_TOOLS = ("runs", "tool_calls", "errors", "tool_seconds")
+
+
+async def show_usage(
+    config: Config, by: tuple[UsageKey, ...], since: float | None, until: float | None, *, as_json: bool
+) -> None:
+    """Print a line for each group.  Tokens are the model's and no tool's: by tool there are none."""
+    async with Record(config) as store:
+        rows = await store.usage(UsageFilter(by, since, until))
+    columns = _OF_TOOLS if "tool" in by else _OF_RUNS
+    if as_json:
+        for row in rows:
+            say(to_line(_group(by, row) | {name: getattr(row, name) for name in columns}))
+    elif rows:
+        console().print(_table(by, columns, rows))
+    else:
+        say("No runs.")
+
+
+def _table(by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for key in by:
+        table.add_column(key, overflow="ellipsis", no_wrap=True)
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    for row in rows:
+        shown = [text(value) for value in _group(by, row).values()]
+        table.add_row(*shown, *(_number(getattr(row, name)) for name in columns))
+    return table
+
+
+def _group(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
+    return {
+        key: _day(value) if isinstance(value, int) else value
+        for key, value in zip(by, row.group, strict=True)
+    }
+
+
+def _day(number: int) -> str:
+    try:
+        return (_EPOCH + timedelta(days=number)).date().isoformat()
+    except OverflowError:  # a clock that was far out
+        return f"day {number}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

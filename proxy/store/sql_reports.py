@@ -1,0 +1,117 @@
+"""The statements behind reports and purges, in words that every SQL database here takes.
+
+Numbers are the upstreams' words, so sums are floating: added up as whole numbers they could outgrow
+64 bits, and one absurd count would then break every report.
+"""
+
+from typing import Any, Final
+
+from proxy.store.base import PurgeFilter, UsageFilter, UsageKey, UsageRow
+from proxy.store.rows import HAS_ERROR, Row, clean_text
+
+__all__ = [
+    "DELETE_LOST_INVOCATIONS",
+    "DELETE_RUN",
+    "MAX_GROUPS",
+    "PURGED_AT_ONCE",
+    "day_of",
+    "purge_query",
+    "read_usage",
+    "usage_query",
+]
+
+MAX_GROUPS: Final = 10_000
+"""Rows of one report: models are the clients' words, and there may be any number of them."""
+
+PURGED_AT_ONCE: Final = 200
+"""Runs in one transaction, few enough that a server on the same database hardly waits."""
+
+_DAY_S: Final = 86400
+
+DELETE_RUN: Final = "DELETE FROM runs WHERE id = ? AND status <> 'running'"
+"""All that hangs on the run goes with it, by the schema."""
+
+DELETE_LOST_INVOCATIONS: Final = (
+    "DELETE FROM tool_invocations WHERE status <> 'started' AND started_at < ? "
+    "AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = tool_invocations.run_id)"
+)
+"""Calls whose run was never written, or was lost."""
+
+# Halves are rounded away from zero, so this is the whole part of a positive number.
+_DAY: Final = f"ROUND(CAST(r.started_at / {_DAY_S} - 0.5 AS NUMERIC))"
+_GROUP_BY: Final[dict[UsageKey, str]] = {
+    "key": "r.caller",
+    "model": "r.model",
+    "tool": "i.tool",
+    "day": _DAY,
+}
+
+
+def day_of(seconds: float) -> int:
+    """The day of a time, counted from the epoch, as the statements here count it."""
+    return int(seconds // _DAY_S)
+
+
+def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
+    """The statement for :meth:`~proxy.store.base.Store.usage` and its parameters."""
+    by_tool = "tool" in wanted.by
+    groups = [_GROUP_BY[key] for key in wanted.by]
+    if by_tool:
+        source = "runs r JOIN tool_invocations i ON i.run_id = r.id"
+        sums = [
+            "COUNT(DISTINCT r.id)",
+            "COUNT(*)",
+            _sum("CASE WHEN i.status IN ('success', 'started') THEN 0 ELSE 1 END"),
+            *["0"] * 4,
+            _sum("CASE WHEN i.ended_at > i.started_at THEN i.ended_at - i.started_at ELSE 0 END"),
+        ]
+    else:
+        source = "runs r"
+        counted = ("turns", "input_tokens", "output_tokens", "total_tokens")
+        sums = [
+            "COUNT(*)",
+            _sum("r.tool_calls"),
+            _sum(f"CASE WHEN {HAS_ERROR} THEN 1 ELSE 0 END"),
+            *(_sum(f"r.{column}") for column in counted),
+            "0",
+        ]
+    clauses: list[str] = []
+    values: list[Any] = []
+    for sign, bound in ((">=", wanted.since), ("<", wanted.until)):
+        if bound is not None:
+            clauses.append(f"r.started_at {sign} ?")
+            values.append(bound)
+    where = f" WHERE {' AND '.join(clauses)}" if clauses else ""
+    grouped = f" GROUP BY {', '.join(groups)} ORDER BY {', '.join(groups)}" if groups else ""
+    return f"SELECT {', '.join([*groups, *sums])} FROM {source}{where}{grouped} LIMIT {MAX_GROUPS}", tuple(
+        values
+    )
+
+
+def read_usage(wanted: UsageFilter, row: Row) -> UsageRow:
+    """A row of :func:`usage_query`."""
+    groups, (*counts, seconds) = row[: len(wanted.by)], row[len(wanted.by) :]
+    group = tuple(int(value) if key == "day" else value for key, value in zip(wanted.by, groups, strict=True))
+    runs, tool_calls, errors, turns, received, sent, total = (int(count or 0) for count in counts)
+    return UsageRow(group, runs, tool_calls, errors, turns, received, sent, total, float(seconds or 0))
+
+
+def purge_query(wanted: PurgeFilter) -> tuple[str, Row]:
+    """The statement that finds the next runs to delete, the oldest first, and its parameters."""
+    clauses = [
+        "status <> 'running'",
+        "NOT EXISTS (SELECT 1 FROM tool_invocations i WHERE i.run_id = runs.id AND i.status = 'started')",
+    ]
+    values: list[Any] = []
+    if wanted.run_id is not None:
+        clauses.append("id = ?")
+        values.append(clean_text(wanted.run_id))
+    if wanted.before is not None:
+        clauses.append("started_at < ?")
+        values.append(wanted.before)
+    where = " AND ".join(clauses)
+    return f"SELECT id FROM runs WHERE {where} ORDER BY started_at, id LIMIT {PURGED_AT_ONCE}", tuple(values)
+
+
+def _sum(expression: str) -> str:
+    return f"SUM(CAST({expression} AS DOUBLE PRECISION))"

@@ -1,0 +1,205 @@
+"""What every store says of its runs in sum, and how it lets go of them."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_records import T0, hidden, invocation, message, query, response, run, suspended, turn
+
+from proxy.store.base import PurgeFilter, RunFilter, Store, UsageFilter, UsageRow
+from proxy.store.memory import MemoryStore
+from proxy.store.migrate import load_migrations, migrate_sqlite
+from proxy.store.sql_reports import PURGED_AT_ONCE, day_of
+from proxy.store.sqlite import SqliteStore
+
+DAY = 86400.0
+TODAY = day_of(T0)
+TABLES = ("runs", "turns", "messages", "tool_invocations", "suspended_turns", "hidden_turns", "responses")
+
+Make = Callable[..., "MemoryStore | SqliteStore"]
+
+
+def ended(id: str, **changes: Any) -> Any:
+    """A completed run with a few tokens."""
+    values: dict[str, Any] = {
+        "status": "completed", "ended_at": T0 + 4, "turns": 2, "tool_calls": 1,
+        "input_tokens": 200, "output_tokens": 30, "total_tokens": 230,
+    }  # fmt: skip
+    return run(id, **(values | changes))
+
+
+def whole_run(store: Store, id: str, **changes: Any) -> None:
+    """A run with one of everything that can hang on it."""
+    store.put_run(ended(id, **changes))
+    store.put_turn(turn(id))
+    store.put_messages([message(id)])
+    store.close_invocation(invocation(f"inv-{id}", id, status="success", ended_at=T0 + 2))
+    store.put_suspended(suspended(f"key-{id}", id))
+    store.put_hidden(hidden(f"key-{id}", run_id=id))
+    store.put_response(response(f"resp-{id}", run_id=id))
+
+
+async def test_a_run_keeps_trace_and_shape(store: Store) -> None:
+    """What a client was shown and the digest of the prompt's shape come back as they were put."""
+    store.put_run(run(trace="status", shape="sha256:ab"))
+    (found,) = await store.list_runs(RunFilter())
+    assert (found.trace, found.shape) == ("status", "sha256:ab")
+
+
+async def test_runs_are_listed_between_two_times(store: Store) -> None:
+    """The lower bound is inside, the upper one is not."""
+    for number in range(4):
+        store.put_run(run(f"run_{number}", started_at=T0 + number))
+    found = await store.list_runs(RunFilter(since=T0 + 1, until=T0 + 3))
+    assert [row.id for row in found] == ["run_2", "run_1"]
+
+
+async def test_usage_is_one_sum_where_nothing_is_told_apart(store: Store) -> None:
+    """All runs of the time asked for, in one row; none of them is a row of zeros."""
+    assert list(await store.usage(UsageFilter())) == [UsageRow((), 0, 0, 0)]
+    store.put_run(ended("run_1"))
+    store.put_run(ended("run_2", status="failed", error_code="upstream_error", started_at=T0 + 10))
+    store.put_run(ended("run_3", status="interrupted", started_at=T0 + 20))
+    (row,) = await store.usage(UsageFilter())
+    assert row == UsageRow((), 3, 3, 2, 6, 600, 90, 690)
+    (row,) = await store.usage(UsageFilter(since=T0 + 10, until=T0 + 20))
+    assert row == UsageRow((), 1, 1, 1, 2, 200, 30, 230)
+
+
+async def test_usage_by_key_model_and_day(store: Store) -> None:
+    """A row for each group, sorted, and days go by UTC from midnight to midnight."""
+    midnight = TODAY * DAY
+    store.put_run(ended("run_1", caller="b", model="m", started_at=midnight))
+    store.put_run(ended("run_2", caller="a", model="m", started_at=midnight + DAY - 1))
+    store.put_run(ended("run_3", caller="a", model="l", started_at=midnight + DAY))
+    store.put_run(ended("run_4", caller="a", model="l", started_at=midnight - 1))
+    by_key = await store.usage(UsageFilter(by=("key",)))
+    assert [(row.group, row.runs) for row in by_key] == [(("a",), 3), (("b",), 1)]
+    by_day = await store.usage(UsageFilter(by=("day", "model")))
+    assert [(row.group, row.total_tokens) for row in by_day] == [
+        ((TODAY - 1, "l"), 230),
+        ((TODAY, "m"), 460),
+        ((TODAY + 1, "l"), 230),
+    ]
+
+
+async def test_usage_by_tool_counts_calls(store: Store) -> None:
+    """Each tool's own calls, failures and seconds, and no tokens, which are no tool's."""
+    for number, (tool, status) in enumerate(
+        [("core__a", "success"), ("core__a", "error"), ("core__b", "started")]
+    ):
+        store.put_run(ended(f"run_{number % 2}", caller="k"))
+        close = T0 + 3.5 if status != "started" else None
+        store.close_invocation(
+            invocation(f"inv_{number}", f"run_{number % 2}", tool=tool, status=status, ended_at=close)
+        )
+    rows = await store.usage(UsageFilter(by=("tool",)))
+    assert list(rows) == [
+        UsageRow(("core__a",), 2, 2, 1, tool_seconds=4.0),
+        UsageRow(("core__b",), 1, 1, 0),
+    ]
+    rows = await store.usage(UsageFilter(by=("key", "tool")))
+    assert [row.group for row in rows] == [("k", "core__a"), ("k", "core__b")]
+
+
+async def test_absurd_counts_break_no_report(store: Store) -> None:
+    """Upstreams choose the numbers of tokens; two of the largest still make a sum."""
+    for number in range(2):
+        store.put_run(ended(f"run_{number}", total_tokens=2**70))
+    (row,) = await store.usage(UsageFilter(by=("model",)))
+    assert row.total_tokens > 2**63
+
+
+async def test_a_purged_run_takes_everything_with_it(make: Make, tmp_path: Path) -> None:
+    """Nothing of the run is left in any table, and all of another run is."""
+    store = make()
+    await store.start()
+    whole_run(store, "run_1")
+    whole_run(store, "run_2")
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 1
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 0
+    assert await store.get_run("run_1") is None
+    assert await store.find_suspended("key-run_1") is None
+    assert list(await store.find_hidden("key-run_1")) == []
+    assert await store.find_response("resp-run_1", "open") is None
+    detail = await store.get_run("run_2")
+    assert detail is not None
+    assert len(detail.turns) == len(detail.messages) == len(detail.invocations) == 1
+    assert await store.find_suspended("key-run_2") is not None
+    assert len(await store.find_hidden("key-run_2")) == 1
+    assert await store.find_response("resp-run_2", "open") is not None
+    if isinstance(store, SqliteStore):
+        assert [query(tmp_path / "r.db", f"SELECT count(*) FROM {table}") for table in TABLES] == [
+            [(1,)] for _ in TABLES
+        ]
+
+
+async def test_content_that_is_in_memory_alone_goes_too(make: Make) -> None:
+    """Under the policy "none" a purge reaches what was never written."""
+    store = make(content="none")
+    await store.start()
+    whole_run(store, "run_1")
+    assert await store.purge(PurgeFilter()) == 1
+    assert await store.find_suspended("key-run_1") is None
+    assert list(await store.find_hidden("key-run_1")) == []
+    assert await store.find_response("resp-run_1", "open") is None
+
+
+async def test_what_still_goes_on_is_not_purged(store: Store) -> None:
+    """A running run stays, and so does one whose tool still runs."""
+    store.put_run(run("run_1"))
+    store.put_run(ended("run_2", status="cancelled"))
+    store.close_invocation(invocation("inv_2", "run_2"))
+    store.put_run(ended("run_3"))
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 0
+    assert await store.purge(PurgeFilter()) == 1
+    assert await store.purge(PurgeFilter()) == 0
+    assert [row.id for row in await store.list_runs(RunFilter())] == ["run_2", "run_1"]
+
+
+async def test_old_runs_are_purged_and_later_ones_not(store: Store) -> None:
+    """A time divides them; the run of that very moment is on the later side."""
+    for number in range(4):
+        store.put_run(ended(f"run_{number}", started_at=T0 + number))
+    assert await store.purge(PurgeFilter(before=T0 + 2)) == 2
+    assert [row.id for row in await store.list_runs(RunFilter())] == ["run_3", "run_2"]
+
+
+async def test_a_file_is_purged_in_batches(make_sqlite: Make, tmp_path: Path) -> None:
+    """No transaction is longer than a batch, the oldest go first, calls of no run go last."""
+    store = make_sqlite()
+    await store.start()
+    for number in range(PURGED_AT_ONCE + 3):
+        store.put_run(ended(f"run_{number}", started_at=T0 + number))
+    store.close_invocation(invocation("inv_lost", "run_lost", status="success", started_at=T0 - 5))
+    store.close_invocation(invocation("inv_open", "run_lost", status="started", started_at=T0 - 5))
+    assert await store.purge(PurgeFilter()) == PURGED_AT_ONCE
+    left = {row.id for row in await store.list_runs(RunFilter())}
+    assert left == {f"run_{PURGED_AT_ONCE + number}" for number in range(3)}
+    assert await store.purge(PurgeFilter()) == 3
+    assert await store.purge(PurgeFilter()) == 0
+    assert query(tmp_path / "r.db", "SELECT id FROM tool_invocations") == [("inv_open",)]
+
+
+@pytest.mark.parametrize("before", [2, 3])
+async def test_runs_of_an_earlier_schema_have_neither_trace_nor_shape(tmp_path: Path, before: int) -> None:
+    """A run that is older than these columns says that nothing is known, and can be purged."""
+    path = tmp_path / "r.db"
+    migrate_sqlite(path, migrations=load_migrations()[:before])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL)")
+        connection.execute(
+            "INSERT INTO runs (id, owner_id, request_id, caller, wire, model, upstream, stream, status, "
+            "started_at) VALUES ('run_1', 'o', 'r', 'open', 'chat', 'm', 'u', 1, 'completed', 1.0)"
+        )
+    store = SqliteStore(path)
+    await store.start()
+    try:
+        (found,) = await store.list_runs(RunFilter())
+        assert (found.trace, found.shape) == ("", "")
+        assert await store.purge(PurgeFilter()) == 1
+    finally:
+        await store.aclose()

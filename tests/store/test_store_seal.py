@@ -1,0 +1,303 @@
+"""Sealed content: what is in the file, who can open it, and what is said where nobody can."""
+
+import base64
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_records import T0, files_below, hidden, message, query, response, run, suspended
+
+from proxy.errors import ConfigError, StoreError
+from proxy.store.base import RunFilter
+from proxy.store.factory import open_store
+from proxy.store.memory import MemoryStore
+from proxy.store.seal import CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
+from proxy.store.sqlite import SqliteStore
+
+KEY = bytes(range(32))
+SECRET = "a secret sentence"
+
+Make = Callable[..., SqliteStore]
+
+
+def _fill(store: SqliteStore, name: str = "1") -> None:
+    """One row of every kind of content, each with the secret in each of its columns."""
+    plain = SECRET.encode()
+    store.put_run(run(f"run_{name}"))
+    store.put_messages(
+        [
+            message(
+                f"run_{name}", content=SECRET, content_json=json.dumps(SECRET), tool_calls=f'["{SECRET}"]'
+            ),
+            message(f"run_{name}", seq=1, content=None, tool_calls=None, function_call=f'{{"{SECRET}":1}}'),
+        ]
+    )
+    store.put_suspended(suspended(f"s-{name}", run_id=f"run_{name}", payload=plain))
+    store.put_hidden(hidden(f"h-{name}", run_id=f"run_{name}", payload=plain))
+    store.put_response(
+        response(f"resp_{name}", response=plain, input_items=plain + b"1", continuation=plain + b"2")
+    )
+
+
+async def _check(store: SqliteStore, name: str = "1") -> None:
+    detail = await store.get_run(f"run_{name}")
+    assert detail is not None
+    first, second = detail.messages
+    assert (first.content, first.content_json) == (SECRET, json.dumps(SECRET))
+    assert (first.tool_calls, second.content) == (f'["{SECRET}"]', None)
+    assert second.function_call == f'{{"{SECRET}":1}}'
+    turn = await store.find_suspended(f"s-{name}")
+    assert turn is not None
+    assert turn.payload == SECRET.encode()
+    assert [turns.payload for turns in await store.find_hidden(f"h-{name}")] == [SECRET.encode()]
+    kept = await store.find_response(f"resp_{name}", "open")
+    assert kept is not None
+    assert kept.response == SECRET.encode()
+    assert (kept.input_items[-1:], kept.continuation[-1:]) == (b"1", b"2")
+
+
+async def _settle(store: SqliteStore) -> None:
+    await store.list_runs(RunFilter())
+
+
+async def test_sealed_content_is_read_and_no_file_has_it(make_sqlite: Make, tmp_path: Path) -> None:
+    """Rule R3: with a seal key every kind of content comes back, and no byte of it is on the disk."""
+    store = make_sqlite(seal=Seal(KEY))
+    await store.start()
+    assert store.sealed is True
+    _fill(store)
+    await _settle(store)
+    await _check(store)
+    files = [path for path in files_below(tmp_path) if path.is_file()]
+    assert files
+    for path in files:
+        raw = path.read_bytes()
+        assert SECRET.encode() not in raw
+        assert base64.b64encode(SECRET.encode())[:20] not in raw
+    await store.aclose()
+    again = make_sqlite(seal=Seal(KEY))
+    await again.start()
+    await _check(again)
+    sealed = [query(tmp_path / "r.db", f"SELECT DISTINCT sealed_by FROM {table.name}") for table in CONTENT]
+    assert sealed == [[(Seal(KEY).id,)]] * len(CONTENT)
+
+
+async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make) -> None:
+    """Rows of a time without a key are read beside sealed ones; put again, they are sealed."""
+    before = make_sqlite()
+    await before.start()
+    assert before.sealed is False
+    _fill(before, "old")
+    await before.aclose()
+    store = make_sqlite(seal=Seal(KEY))
+    await store.start()
+    _fill(store, "new")
+    await _settle(store)
+    await _check(store, "old")
+    await _check(store, "new")
+    _fill(store, "old")
+    await _settle(store)
+    await _check(store, "old")
+    for table in CONTENT:
+        assert query(store.path, f"SELECT count(*) FROM {table.name} WHERE sealed_by IS NULL") == [(0,)]
+
+
+@pytest.mark.parametrize("table", [table.name for table in CONTENT])
+@pytest.mark.parametrize("key", [None, bytes(32)], ids=["none", "other"])
+async def test_another_key_is_refused_at_start(make_sqlite: Make, table: str, key: bytes | None) -> None:
+    """A record with one sealed row of any kind does not start with another key, or with none."""
+    first = make_sqlite(seal=Seal(KEY))
+    await first.start()
+    _fill(first)
+    await first.aclose()
+    with closing(sqlite3.connect(first.path)) as connection, connection:
+        for other in CONTENT:
+            if other.name != table:
+                connection.execute(f"DELETE FROM {other.name}")
+    wrong = make_sqlite(seal=Seal(key) if key is not None else None)
+    with pytest.raises(StoreError, match=f"sealed with the key {Seal(KEY).id}, and store.seal_key") as caught:
+        await wrong.start()
+    assert "\n" not in str(caught.value)
+    assert KEY.hex() not in str(caught.value)
+    assert await wrong.healthy() is False
+    right = make_sqlite(seal=Seal(KEY))
+    await right.start()
+
+
+async def test_one_of_two_keys_is_not_enough(make_sqlite: Make) -> None:
+    """A record that two keys have sealed, whichever sorts first, starts with neither."""
+    both = (Seal(KEY), Seal(bytes(32)))
+    stores = [make_sqlite(seal=seal) for seal in both]
+    for store in stores:  # both while the record is empty
+        await store.start()
+    for number, store in enumerate(stores):
+        _fill(store, str(number))
+        await _settle(store)
+    with pytest.raises(StoreError, match="sealed with the key"):
+        await stores[0].find_suspended("s-1")
+    for seal in both:
+        with pytest.raises(StoreError, match="sealed with the key"):
+            await make_sqlite(seal=seal).start()
+
+
+async def test_a_record_whose_sealed_rows_are_gone_needs_no_key(make_sqlite: Make) -> None:
+    """The rows decide, not their history: after the last sealed one the key may go."""
+    first = make_sqlite(seal=Seal(KEY))
+    await first.start()
+    _fill(first)
+    await first.aclose()
+    with closing(sqlite3.connect(first.path)) as connection, connection:
+        for table in CONTENT:
+            connection.execute(f"DELETE FROM {table.name}")
+    second = make_sqlite()
+    await second.start()
+    assert len(await second.list_runs(RunFilter())) == 1
+
+
+async def test_a_value_in_another_place_does_not_open(make_sqlite: Make) -> None:
+    """A sealed value copied to another row, table or column, or changed, is an error and not content."""
+    store = make_sqlite(seal=Seal(KEY))
+    await store.start()
+    _fill(store, "1")
+    _fill(store, "2")
+    await _settle(store)
+    spoiled = [
+        "UPDATE suspended_turns SET payload = (SELECT payload FROM suspended_turns WHERE key = 's-1') "
+        "WHERE key = 's-2'",
+        "UPDATE hidden_turns SET payload = (SELECT payload FROM suspended_turns WHERE key = 's-1') "
+        "WHERE key = 'h-2'",
+        "UPDATE responses SET response = continuation WHERE id = 'resp_2'",
+        "UPDATE messages SET content = tool_calls WHERE run_id = 'run_2' AND seq = 0",
+    ]
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        for statement in spoiled:
+            assert connection.execute(statement).rowcount == 1
+    reads: list[Callable[[], Any]] = [
+        lambda: store.find_suspended("s-2"),
+        lambda: store.find_hidden("h-2"),
+        lambda: store.find_response("resp_2", "open"),
+        lambda: store.get_run("run_2"),
+    ]
+    for read in reads:
+        with pytest.raises(StoreError, match="does not open"):
+            await read()
+    await _check(store, "1")
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("UPDATE suspended_turns SET payload = x'00' WHERE key = 's-1'")
+        connection.execute("UPDATE messages SET content = 'no base64' WHERE run_id = 'run_1' AND seq = 0")
+    for read in (lambda: store.find_suspended("s-1"), lambda: store.get_run("run_1")):
+        with pytest.raises(StoreError, match="does not open"):
+            await read()
+
+
+async def test_content_that_is_not_written_needs_no_masking(tmp_path: Path) -> None:
+    """``sealed`` is said of memory and of ``content=none`` too: no private argument reaches a file there."""
+    assert MemoryStore().sealed is True
+    assert SqliteStore(tmp_path / "r.db", content="none").sealed is True
+    assert SqliteStore(tmp_path / "r.db", content="all").sealed is False
+
+
+async def test_a_url_with_a_key_opens_a_sealed_store(tmp_path: Path) -> None:
+    """``open_store`` takes the key as text; a bad one is a ConfigError that does not repeat it."""
+    store = open_store("sqlite:///r.db", base=tmp_path, seal_key=KEY.hex())
+    assert store.sealed is True
+    assert open_store("sqlite:///r.db", base=tmp_path).sealed is False
+    with pytest.raises(ConfigError, match=r"store\.seal_key: it does not hold 32 bytes"):
+        open_store("memory:", seal_key="hunter2")
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEY.hex(),
+        KEY.hex().upper(),
+        base64.b64encode(KEY).decode(),
+        base64.b64encode(KEY).decode().rstrip("="),
+        base64.urlsafe_b64encode(KEY).decode(),
+    ],
+)
+def test_a_key_is_written_in_base64_or_hex(text: str) -> None:
+    """Each way to write 32 bytes gives the same key."""
+    assert parse_seal_key(text) == KEY
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hunter2",
+        KEY.hex()[:-2],
+        KEY.hex() + "00",
+        base64.b64encode(KEY[:-1]).decode(),
+        "ü" * 43,
+        "*" * 44,
+    ],
+)
+def test_what_is_no_key_is_refused_unrepeated(text: str) -> None:
+    """Too short, too long and no base64 are one clear line that does not show the text."""
+    with pytest.raises(ConfigError, match="openssl rand -base64 32") as caught:
+        parse_seal_key(text)
+    assert not text or text not in str(caught.value)
+
+
+@given(content=st.binary(max_size=200), name=st.text(max_size=20), other=st.text(max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_what_is_closed_opens_in_its_place_alone(content: bytes, name: str, other: str) -> None:
+    """Any content and any name come back; the same row under another name or key does not open."""
+    seal = Seal(KEY)
+    row = (name, "open", "run_1", content, content + b"1", b"", T0)
+    closed = seal.close(RESPONSES, row)
+    assert seal.open(RESPONSES, closed) == row
+    assert len({closed[3], seal.close(RESPONSES, row)[3]}) == 2  # a nonce of its own each time
+    if len(content) > 4:
+        assert content not in closed[3]
+    if other != name:
+        with pytest.raises(StoreError):
+            seal.open(RESPONSES, (other, *closed[1:]))
+    with pytest.raises(StoreError):
+        Seal(bytes(32)).open(RESPONSES, closed)
+    with pytest.raises(StoreError):
+        seal.open(RESPONSES, (*closed[:3], closed[3][:-1] + bytes([closed[3][-1] ^ 1]), *closed[4:]))
+
+
+@given(text=st.text(max_size=50), turn=st.integers(0, 9), seq=st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_sealed_text_is_text(text: str, turn: int, seq: int) -> None:
+    """Sealed text columns hold ASCII, what is not there stays that way, and the rest is untouched."""
+    seal = Seal(KEY)
+    row = ("run_1", turn, seq, "tool", text, None, None, None, "c1", None)
+    closed = seal.close(MESSAGES, row)
+    assert closed[4].isascii()
+    assert closed[:4] + closed[5:] == row[:4] + row[5:]
+    assert seal.open(MESSAGES, closed) == row
+
+
+def test_the_name_of_a_key_says_nothing_of_it() -> None:
+    """Two keys have two ids, which are no part of them, and a seal does not show its key."""
+    ids = {Seal(os.urandom(32)).id for _ in range(20)}
+    assert len(ids) == 20
+    assert KEY.hex()[:16] != Seal(KEY).id
+    assert KEY.hex() not in repr(Seal(KEY))
+    with pytest.raises(ValueError, match="32 bytes"):
+        Seal(b"short")
+
+
+async def test_a_sealed_turn_waits_unsealed_in_memory_only(make_sqlite: Make) -> None:
+    """Between put and commit a read sees the content, and what lies in the queue is sealed already."""
+    store = make_sqlite(seal=Seal(KEY))
+    await store.start()
+    store.put_run(run())
+    store.put_suspended(suspended(payload=SECRET.encode()))
+    queued = [value for write in store._writer._queue for row in write.rows for value in row]
+    assert SECRET.encode() not in queued
+    found = await store.find_suspended("key-1")
+    assert found == replace(suspended(), payload=SECRET.encode())
