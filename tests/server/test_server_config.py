@@ -229,7 +229,6 @@ def test_a_file_that_is_none(tmp_path):
         ('[keys.a]\nsecret = "env:X"', "keys"),
         ("[auth]\nmode = 'keys'", "auth.mode"),
         ("[auth]\nmode = 'forward'", "auth.mode"),
-        ("[auth]\nend_user = 'body:user'", "auth.end_user"),
         ('[credentials.a]\ntoken = "env:X"', "credentials"),
         ('[prices."m"]\ninput = 1', "prices"),
         ("[server]\nworkers = 2", "server.workers"),
@@ -559,8 +558,8 @@ def test_check_sees_every_fault_at_once(tmp_path):
     config, faults = find_faults(write(tmp_path, "[server]\nport='x'\nprot=1\n[tools]\ntrace=3"), KEY)
     assert config is None
     assert {error.setting for error in faults} == {"server.port", "server.prot", "tools.trace"}
-    _, faults = find_faults(write(tmp_path, "[auth]\nend_user='x'\n[tools]\nmax_cost=1"), KEY)
-    assert [error.setting for error in faults] == ["auth.end_user", "tools.max_cost"]
+    _, faults = find_faults(write(tmp_path, "[auth]\nmode='keys'\n[tools]\nmax_cost=1"), KEY)
+    assert [error.setting for error in faults] == ["auth.mode", "tools.max_cost"]
 
 
 SCALARS = (
