@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_postgres import SERVER, fetch, need_postgres
+from store_postgres import SERVER, fetch, locked_table, need_postgres
 from store_records import T0, hidden, invocation, message, response, run, spawn, suspended, turn, until
 
 asyncpg = pytest.importorskip("asyncpg")
