@@ -14,7 +14,7 @@ from typing import Any
 
 from require import require
 
-__all__ = ["SERVER", "fetch", "need_postgres", "new_schema"]
+__all__ = ["SERVER", "fetch", "locked_table", "need_postgres", "new_schema"]
 
 SERVER = os.environ.get("TOOLRELAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 
@@ -67,3 +67,17 @@ async def fetch(url: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return [tuple(row.values()) for row in await connection.fetch(sql, *values)]
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def locked_table(url: str, table: str) -> AsyncIterator[None]:
+    """A table that somebody else holds."""
+    import asyncpg
+
+    holder = await asyncpg.connect(url)
+    try:
+        async with holder.transaction():
+            await holder.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            yield
+    finally:
+        await holder.close()
