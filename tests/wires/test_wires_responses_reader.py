@@ -287,6 +287,15 @@ def test_text_and_refusal() -> None:
     assert played.reader.text == "It is noon."
 
 
+@pytest.mark.parametrize(
+    "kind", ["mcp_call_arguments", "custom_tool_call_input", "audio", "code_interpreter_call_code"]
+)
+def test_other_deltas_say_nothing_to_the_run(kind: str) -> None:
+    """They are forwarded, and neither text nor reasoning nor refusal."""
+    data = turn(events=[event(f"response.{kind}.delta", output_index=0, item_id="x", delta="abc")])
+    assert [type(one).__name__ for one in read(data).events] == ["TurnStarted", "TurnFinished"]
+
+
 def test_text_that_only_the_end_has() -> None:
     """Without deltas the text is that of the items."""
     assert read(encode([*opening(), closing([message("Noon.")])])).reader.text == "Noon."
