@@ -296,6 +296,17 @@ def test_other_deltas_say_nothing_to_the_run(kind: str) -> None:
     assert [type(one).__name__ for one in read(data).events] == ["TurnStarted", "TurnFinished"]
 
 
+@pytest.mark.parametrize("delta", [None, 5, "", [], {"a": 1}])
+def test_a_delta_that_is_no_text_says_nothing(delta: Any) -> None:
+    """Odd JSON is passed on and not read."""
+    kinds = ("output_text", "reasoning_text", "refusal", "function_call_arguments")
+    life = item_events(CALL, 0)
+    odd = [event(f"response.{kind}.delta", output_index=0, item_id="x", delta=delta) for kind in kinds]
+    played = read(turn(CALL, events=[life[0], *odd, *life[1:]]))
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert of(played, TextDelta) == of(played, ReasoningDelta) == of(played, RefusalDelta) == []
+
+
 def test_text_that_only_the_end_has() -> None:
     """Without deltas the text is that of the items."""
     assert read(encode([*opening(), closing([message("Noon.")])])).reader.text == "Noon."
