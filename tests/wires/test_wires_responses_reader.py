@@ -197,6 +197,24 @@ def test_arguments_that_cannot_run_go_back_empty(arguments: str) -> None:
     assert played.message["output"][0]["status"] == "completed"
 
 
+def test_arguments_of_just_the_allowed_size_go_back() -> None:
+    """The bound itself still fits, one byte more does not."""
+    for size, whole in ((8192, True), (8193, False)):
+        arguments = f'{{"a":"{"x" * (size - 8)}"}}'
+        assert len(arguments) == size
+        (back,) = read(turn(function_call("call_h", OURS, arguments))).message["output"]
+        assert back["arguments"] == (arguments if whole else "{}")
+
+
+def test_the_last_event_may_lack_its_blank_line() -> None:
+    """Some upstreams end so; what it says counts."""
+    data = turn(CALL)
+    played = read(data[:-2])
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert [one.reason for one in of(played, TurnFinished)] == ["tool_calls"]
+    assert played.out == data
+
+
 def test_the_clients_arguments_go_back_as_they_came() -> None:
     """What the client's function makes of its arguments is the client's to say."""
     data = turn(function_call("call_1", "mine", "[1]"))

@@ -297,7 +297,7 @@ def test_an_item_that_begins_and_does_not_end() -> None:
 
 
 def test_an_opening_that_comes_late_is_whole() -> None:
-    """A gateway that opens its response after the call: the client's first event is ``created``, and complete."""
+    """A gateway that opens its response after the call: the client's first event is a whole ``created``."""
     begun = opening(tools=[function(OURS)])
     first = encode([*item_events(CALL, 0), *begun, begun[0], closing([CALL])])
     read = check_response_stream(compose(first, turn(message("Noon."), id="resp_2")), hidden=HIDDEN)
