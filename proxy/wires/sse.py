@@ -19,7 +19,7 @@ END_MARK = b"data: [DONE]\n\n"
 
 _BOM = b"\xef\xbb\xbf"
 # Atomic groups: CR LF is one line end and must never be read as two.
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_LINE_ENDS = re.compile(rb"[\r\n]+")
 # CR CR ends an event at once, in every stream: an LF after it would begin the next one, harmlessly.
 _BOUNDARY = re.compile(rb"\r\r|(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
@@ -39,7 +39,7 @@ class SSEEvent:
     @property
     def is_comment(self) -> bool:
         """Whether nothing but comment lines is in it, so that any client may be shown it."""
-        return all(line[:1] in (b"", b":") for line in _LINE_END.split(self.raw))
+        return all(line[:1] in (b"", b":") for line in _LINE_ENDS.split(self.raw))
 
     @property
     def is_end_mark(self) -> bool:
@@ -86,7 +86,7 @@ class SSEParser:
             start = position = end
         if data is pending:
             del pending[:start]
-        elif start < len(data):
+        else:
             pending += data[start:]
         if len(pending) > self._max:
             raise FrameTooLarge(f"an event grew past {self._max} bytes before its blank line")
@@ -101,7 +101,6 @@ class SSEParser:
         """
         tail = self.tail
         self._pending.clear()
-        self._searched = 0
         return self._event(tail + missing_blank_line(tail)) if tail else None
 
     def _event(self, raw: bytes) -> SSEEvent:
@@ -109,8 +108,6 @@ class SSEParser:
             self._at_start = False
             if raw.startswith(_BOM):
                 return _decode(raw, raw[3:])
-        if raw[:6] == b"data: " and raw.find(b"\n", 6) == len(raw) - 2 and b"\r" not in raw:
-            return SSEEvent(raw, raw[6:-2])
         return _decode(raw, raw)
 
 
@@ -133,7 +130,7 @@ def _may_grow(data: bytes | bytearray, boundary: bytes | bytearray, end: int) ->
 def _decode(raw: bytes, text: bytes) -> SSEEvent:
     data: list[bytes] = []
     name = b""
-    for line in _LINE_END.split(text):
+    for line in _LINE_ENDS.split(text):
         field, _, value = line.partition(b":")
         if field == b"data":
             data.append(value.removeprefix(b" "))
@@ -212,12 +209,11 @@ class EventBoundary:
         """The held bytes of a stream that ended properly, and its end mark if it had none."""
         tail, self._held = self._held, b""
         completion = b"\n\n" if self.overflowing else missing_blank_line(tail)
-        if tail and not self.done_seen:
-            self._look_for_end_mark(tail + completion)
+        self._look_for_end_mark(tail + completion)
         return tail + completion + (b"" if self.done_seen else END_MARK)
 
 
-def _last_boundary(data: bytes, start: int = 0) -> int:
+def _last_boundary(data: bytes, start: int) -> int:
     """The end of the last event boundary that begins at ``start`` or later, or -1."""
     if data.find(b"\r", start) < 0:
         found = data.rfind(b"\n\n", start)

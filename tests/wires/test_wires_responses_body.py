@@ -11,7 +11,7 @@ from responses_script import custom, function, function_call, message, output, r
 
 from proxy.events import ToolCall, ToolDefinition
 from proxy.wires.base import ChainedEditor, HeldTurn, StateHabit
-from proxy.wires.responses.body import ResponsesBody
+from proxy.wires.responses.body import ResponsesBody, upstream_ids
 
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
 RESULT = output("call_h", "noon")
@@ -506,6 +506,18 @@ def test_without_a_chain_all_items_go_on() -> None:
     }  # fmt: skip
 
 
+def test_ids_that_repeat_over_a_chain_of_runs_are_repaired() -> None:
+    """What is put before the client's items may use their ids; what the client sent by itself is its own."""
+    editor = body_of(ask(user("hi")))
+    editor.append_turn(turn_of(function_call("f:0", OURS)), [result("f:0", "hidden")])
+    held = editor.continuation(turn_of(message("noon")), [], keep)
+    theirs = [function_call("f:0", "mine"), output("f:0", "theirs")]
+    ids = [item["call_id"] for item in resumed(held, *theirs)["input"] if "call_id" in item]
+    assert ids[0] == ids[1] == "f:0"
+    assert ids[2] == ids[3] != "f:0"
+    assert sent(body_of(ask(*theirs, *theirs)))["input"] == [*theirs, *theirs]
+
+
 def test_a_text_goes_on_too() -> None:
     """``input`` as a string, behind the items of before."""
     editor = body_of(ask(user("hi")))
@@ -542,6 +554,16 @@ def test_calls_that_nobody_ran_are_answered() -> None:
         assert json.loads(answer["output"])["error_code"] == "budget_exhausted"
     held = body_of(ask(user("hi"))).suspend(turn_of(CALL, THEIRS), [*unanswered, HELD[1]], keep)
     assert b"budget_exhausted" in held
+
+
+def test_what_the_upstream_keeps_is_known() -> None:
+    """Each response of a run that it says it stores, so that it can be deleted; no id that is none."""
+    editor = body_of(ask(user("hi")))
+    editor.append_turn(turn_of(CALL, store=True), [result("call_h")])
+    editor.append_turn(turn_of(function_call("c2", OURS), id="resp_2", store=None), [result("c2")])
+    editor.append_turn(turn_of(function_call("c3", OURS), id="../files/x", store=True), [result("c3")])
+    held = editor.continuation(turn_of(message("noon"), id="resp_4", store=True), [], keep)
+    assert upstream_ids(held) == ["resp_1", "resp_4"]
 
 
 def test_a_conversation_goes_on_by_itself() -> None:

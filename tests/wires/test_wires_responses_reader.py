@@ -197,6 +197,24 @@ def test_arguments_that_cannot_run_go_back_empty(arguments: str) -> None:
     assert played.message["output"][0]["status"] == "completed"
 
 
+def test_arguments_of_just_the_allowed_size_go_back() -> None:
+    """The bound itself still fits, one byte more does not."""
+    for size, whole in ((8192, True), (8193, False)):
+        arguments = f'{{"a":"{"x" * (size - 8)}"}}'
+        assert len(arguments) == size
+        (back,) = read(turn(function_call("call_h", OURS, arguments))).message["output"]
+        assert back["arguments"] == (arguments if whole else "{}")
+
+
+def test_the_last_event_may_lack_its_blank_line() -> None:
+    """Some upstreams end so; what it says counts."""
+    data = turn(CALL)
+    played = read(data[:-2])
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert [one.reason for one in of(played, TurnFinished)] == ["tool_calls"]
+    assert played.out == data
+
+
 def test_the_clients_arguments_go_back_as_they_came() -> None:
     """What the client's function makes of its arguments is the client's to say."""
     data = turn(function_call("call_1", "mine", "[1]"))
@@ -285,6 +303,26 @@ def test_text_and_refusal() -> None:
     assert "".join(one.text for one in of(played, TextDelta)) == "It is noon."
     assert "".join(one.text for one in of(played, RefusalDelta)) == "I will not."
     assert played.reader.text == "It is noon."
+
+
+@pytest.mark.parametrize(
+    "kind", ["mcp_call_arguments", "custom_tool_call_input", "audio", "code_interpreter_call_code"]
+)
+def test_other_deltas_say_nothing_to_the_run(kind: str) -> None:
+    """They are forwarded, and neither text nor reasoning nor refusal."""
+    data = turn(events=[event(f"response.{kind}.delta", output_index=0, item_id="x", delta="abc")])
+    assert [type(one).__name__ for one in read(data).events] == ["TurnStarted", "TurnFinished"]
+
+
+@pytest.mark.parametrize("delta", [None, 5, "", [], {"a": 1}])
+def test_a_delta_that_is_no_text_says_nothing(delta: Any) -> None:
+    """Odd JSON is passed on and not read."""
+    kinds = ("output_text", "reasoning_text", "refusal", "function_call_arguments")
+    life = item_events(CALL, 0)
+    odd = [event(f"response.{kind}.delta", output_index=0, item_id="x", delta=delta) for kind in kinds]
+    played = read(turn(CALL, events=[life[0], *odd, *life[1:]]))
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert of(played, TextDelta) == of(played, ReasoningDelta) == of(played, RefusalDelta) == []
 
 
 def test_text_that_only_the_end_has() -> None:

@@ -44,6 +44,7 @@ def run(
     assert writer.tool_started(call, {}) == writer.tool_finished(call, OK) == writer.keep_alive() == b""
     take(writer, *last, id="resp_2", usage=usage(3, 4), **more)
     writer.turn_ended("final")
+    assert writer.composing
     whole = json.loads(writer.finish(reason))
     assert writer.result() == whole  # type: ignore[attr-defined]
     return dict(whole)
@@ -150,6 +151,7 @@ def test_a_reply_without_an_id_gets_one() -> None:
 # Told again.
 
 ITEMS = [
+    {**custom("c0", "write", "x"), "input": None},
     reasoning("hm", id="rs_1"),
     {**reasoning("x", id="rs_2"), "content": [{"type": "reasoning_text", "text": "raw"}]},
     message("Noon.", id="msg_1"),
@@ -182,6 +184,10 @@ def test_a_response_told_again_keeps_the_rules() -> None:
     read = check_response_stream(retell(response))
     assert read.response == response
     assert read.text == "Noon."
+    opened = [e["item"] for e in read.events if e["type"] == "response.output_item.added"]
+    assert [item.get("content") for item in opened if item["type"] == "reasoning"] == [None, []]
+    told = [e["input"] for e in read.events if e["type"] == "response.custom_tool_call_input.done"]
+    assert told == ["", "text"]
     assert read.events[0]["response"]["status"] == "in_progress"
     assert read.events[0]["response"]["output"] == []
     assert read.events[0]["response"]["usage"] is None
@@ -209,7 +215,7 @@ def test_annotations_are_told_again() -> None:
 
 def test_a_call_that_failed_is_told_again_as_that() -> None:
     """And a response that ended otherwise ends otherwise."""
-    failed = {**ITEMS[6], "status": "failed"}
+    failed = {**ITEMS[7], "status": "failed"}
     read = check_response_stream(retell(stored(failed, status="incomplete")))
     assert "response.mcp_call.failed" in read.kinds
     assert read.response["status"] == "incomplete"

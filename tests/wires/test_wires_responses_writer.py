@@ -296,6 +296,29 @@ def test_an_item_that_begins_and_does_not_end() -> None:
     assert read.response["output"][2]["summary"] == [{"type": "summary_text", "text": "hm"}]
 
 
+def test_an_opening_that_comes_late_is_whole() -> None:
+    """A gateway that opens its response after the call: the client's first event is a whole ``created``."""
+    begun = opening(tools=[function(OURS)])
+    first = encode([*item_events(CALL, 0), *begun, begun[0], closing([CALL])])
+    read = check_response_stream(compose(first, turn(message("Noon."), id="resp_2")), hidden=HIDDEN)
+    assert read.kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert set(RESOURCE_FIELDS) <= set(read.events[0]["response"])
+    assert (read.events[0]["response"]["status"], read.events[0]["response"]["tools"]) == ("in_progress", [])
+    assert read.id == "resp_1"
+
+
+def test_what_follows_a_hidden_call_does_not_wait() -> None:
+    """Composing is no reason to hold text back: each event leaves when it came."""
+    writer = writer_of()
+    reader = reader_of()
+    data = turn(CALL, message("Noon."))
+    cut = data.index(b"response.output_text.done")
+    out = b"".join(writer.write(frame) for frame in reader.feed(data[:cut]))
+    assert b'"delta":"."' in out
+    rest = b"".join(writer.write(frame) for frame in reader.feed(data[cut:]))
+    assert b"output_text.done" in rest
+
+
 def test_a_call_whose_name_comes_late() -> None:
     """Nobody's call is shown before its name is known; the client's is then told whole."""
     for name, shown in (("mine", [("call_1", "mine", "{}")]), (OURS, [])):

@@ -246,6 +246,8 @@ def test_two_end_marks_pass() -> None:
         (b"data: [DONE]\r\r", b""),
         (b"data: [DONE]\r\n\r", b""),
         (b"data: [DONE]\n\r\n", b""),
+        (b": x\n\ndata: [DONE]", b"\n\n"),
+        (b": \n\ndata:[DONE]\n", b"\n"),
     ],
 )
 def test_missing_blank_line(tail: bytes, added: bytes) -> None:
@@ -370,6 +372,36 @@ def test_an_end_mark_counts_when_it_is_whole() -> None:
     assert boundary.feed(b"\n") == END_MARK
     assert boundary.done_seen is True
     assert boundary.close() == b""
+
+
+def test_an_end_mark_is_not_forgotten() -> None:
+    """Once seen, the end mark stays seen, whatever text follows it."""
+    boundary = EventBoundary()
+    boundary.feed(END_MARK)
+    boundary.feed(b'data: {"content":"[DONE]"}\n\n')
+    assert boundary.done_seen is True
+
+
+@pytest.mark.parametrize(
+    ("piece", "sent"),
+    [
+        (b"\n\nx", b"\n\n"),
+        (b"a\r\n\r\n\r", b"a\r\n\r\n"),
+        (b"a\n\n\r", b"a\n\n"),
+        (b"a\r\rb\n\nc", b"a\r\rb\n\n"),
+        (b"a\n\nb\r\rc", b"a\n\nb\r\r"),
+    ],
+)
+def test_all_that_is_whole_leaves(piece: bytes, sent: bytes) -> None:
+    """Everything up to the last blank line leaves at once, and no half of a line end."""
+    assert EventBoundary().feed(piece) == sent
+
+
+def test_many_events_and_a_small_rest_do_not_overflow() -> None:
+    """The bound is for the event that is not whole yet."""
+    boundary = EventBoundary(max_held=16)
+    assert boundary.feed(b"data: 1\n\n" * 9 + b"data: 2") == b"data: 1\n\n" * 9
+    assert boundary.overflowing is False
 
 
 def test_an_empty_piece_changes_nothing() -> None:
