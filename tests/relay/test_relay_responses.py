@@ -266,7 +266,8 @@ async def test_a_line_about_a_call_does_not_go_upstream(trace: str) -> None:
     async with client_of(stream(NOW), stream(NOON, id="resp_2"), stream(NOON, id="resp_3")) as client:
         read = await client.said(ASK, {"x-toolrelay-trace": trace}, hidden=("fc_call_s",))
         assert len(read.response["output"]) == 2
-        await client.ask({**ASK, "input": [user("What time is it?"), *read.response["output"], user("so?")]})
+        back = {**ASK, "input": [user("What time is it?"), *read.response["output"], user("so?")]}
+        await client.ask(back, {"x-toolrelay-history": "off"})
         assert client.asked(3)["input"] == [user("What time is it?"), NOON, user("so?")]
 
 

@@ -72,6 +72,9 @@ def test_every_key_of_the_contract_has_its_default():
     assert dumped["tools"] == {
         "enabled": True,
         "modules": (),
+        "networks": (),
+        "web_hosts": (),
+        "base_urls": {},
         "inject": True,
         "trace": "silent",
         "trace_max": "status",
@@ -89,6 +92,7 @@ def test_every_key_of_the_contract_has_its_default():
         "allow": (),
         "approve_effects": (),
         "approve": (),
+        "approve_safety": (),
         "after_untrusted": "approve",
         "max_argument_bytes": 8192,
         "max_result_bytes": 32768,
@@ -107,6 +111,8 @@ def test_every_key_of_the_contract_has_its_default():
         "tool_calls": ("600/minute",),
         "tokens": (),
         "cost": (),
+        "concurrent_tools": 64,
+        "concurrent_tools_per_caller": 16,
         "concurrent_streams": 256,
         "storage": "memory://",
         "on_error": "open",
@@ -229,7 +235,6 @@ def test_a_file_that_is_none(tmp_path):
         ('[keys.a]\nsecret = "env:X"', "keys"),
         ("[auth]\nmode = 'keys'", "auth.mode"),
         ("[auth]\nmode = 'forward'", "auth.mode"),
-        ('[credentials.a]\ntoken = "env:X"', "credentials"),
         ('[prices."m"]\ninput = 1', "prices"),
         ("[server]\nworkers = 2", "server.workers"),
         ("[server]\ncors_origins = ['http://x']", "server.cors_origins"),
@@ -596,3 +601,65 @@ def test_no_environment_breaks_the_reader(env):
     config, faults = find_faults(None, env)
     assert (config is None) == bool(faults)
     assert all(error.setting and error.problem for error in faults)
+
+
+# --- credentials of tools -------------------------------------------------------------------------
+
+
+def test_credentials_are_resolved(tmp_path):
+    """A token, and OAuth 2 with or without a client secret, resolve; all of it is masked in the log."""
+    config = load_config(
+        write(
+            tmp_path,
+            '[credentials.a]\ntoken = "env:TOKEN"\n'
+            '[credentials.b]\nclient_id = "env:ID"\nrefresh_token = "env:REFRESH"\n'
+            'token_url = "https://auth.example/token"\n',
+        ),
+        {**KEY, "TOKEN": "t0ken", "ID": "client", "REFRESH": "r3fresh"},
+    )
+    assert config.credentials["a"].token.reveal() == "t0ken"
+    assert config.credentials["b"].refresh_token.reveal() == "r3fresh"
+    assert {"t0ken", "client", "r3fresh"} <= set(config.secrets())
+    assert "t0ken" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "needs token"),
+        ('token = "env:TOKEN"\nclient_id = "env:ID"', "the one or the other"),
+        ('client_id = "env:ID"\nclient_secret = "env:ID"', "refresh_token and token_url"),
+        ('client_id = "env:ID"\nrefresh_token = "env:ID"\ntoken_url = "http://a.example/"', "https://"),
+        ('client_id = "env:ID"\nrefresh_token = "env:ID"\ntoken_url = "replay:x"', "https://"),
+        ('token = "t0ken"', "plain text"),
+        ('token = "env:NONE"', "NONE is not set"),
+    ],
+)
+def test_credentials_that_cannot_be_used(tmp_path, text, words):
+    """A connection that is neither or both, or lacks a part, is one clear line without any secret."""
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_config(write(tmp_path, f"[credentials.a]\n{text}"), {**KEY, "TOKEN": "s3cret", "ID": "s3cret"})
+    assert caught.value.setting.startswith("credentials.a")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_commands_that_need_no_secrets_have_no_such_connection(tmp_path):
+    """Without its secret a connection is none, where secrets are not needed."""
+    path = write(tmp_path, '[credentials.a]\ntoken = "env:NONE"')
+    assert dict(load_config(path, KEY, need_secrets=False).credentials) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ('[tools]\nnetworks = ["10.0.0.1/8"]', "tools.networks"),
+        ('[tools]\nnetworks = ["all"]', "tools.networks"),
+        ('[tools]\nweb_hosts = ["https://a.example/"]', "tools.web_hosts"),
+        ('[tools.base_urls]\nflights = "replay:x"', "tools.base_urls.flights"),
+        ('[tools.base_urls]\nother = "https://a.example"', "tools.base_urls.other"),
+        ('[policy]\napprove_safety = ["high"]', "policy.approve_safety"),
+    ],
+)
+def test_settings_of_tools_are_checked(tmp_path, text, setting):
+    """What makes no sense is refused by its name."""
+    assert fault(tmp_path, text).setting == setting
