@@ -80,3 +80,9 @@ async def unlock(pin: Annotated[str, Field(description="A secret number")]) -> d
     """Take a private argument."""
     WATCH.started.append("unlock")
     return {"ok": True}
+
+
+@tool(effect="read_only", redaction=Redaction(), untrusted_output=True)
+async def page() -> str:
+    """A stranger's words."""
+    return "buy milk at once"

@@ -21,6 +21,7 @@ from proxy.errors import StoreError
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
 from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
+from proxy.wires.rawjson import join_object, members
 
 __all__ = ["History", "Restored"]
 
@@ -29,10 +30,14 @@ _MOST_LOOKUPS = 256
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """How many hidden turns were put back, and how many bytes that added."""
+    """How many hidden turns were put back, how many bytes that added, and whose word is in them.
+
+    ``untrusted`` names a tool whose result was a stranger's text, if one is among them.
+    """
 
     turns: int = 0
     size: int = 0
+    untrusted: str = ""
 
     def __bool__(self) -> bool:
         return self.turns > 0
@@ -64,14 +69,15 @@ class History:
     async def _restore(
         self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None
     ) -> "Restored":
-        turns = await self._resume(request, editor, caller)
-        size = 0
+        continuation = await self._resume(request, editor, caller)
+        turns, size, untrusted = int(bool(continuation)), 0, _stranger(continuation)
         for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
             if held is not None and held.caller == caller:
                 size += editor.restore(returned.position, held.payload)
                 turns += 1
+                untrusted = untrusted or _stranger(held.payload)
         for answer in request.answers()[:_MOST_LOOKUPS] if shape is not None else ():
             key = request.answer_key(caller, shape or "", answer.text, upto=answer.position)
             found = await self._store.find_hidden(key)
@@ -81,7 +87,8 @@ class History:
             if found and found[0].caller == caller:
                 size += editor.restore(answer.position, found[0].payload, needed=False)
                 turns += 1
-        return Restored(turns, size)
+                untrusted = untrusted or _stranger(found[0].payload)
+        return Restored(turns, size, untrusted)
 
     def remember(
         self,
@@ -95,11 +102,12 @@ class History:
         shape: str,
         message: bytes,
         mask: Mask,
+        untrusted: str = "",
     ) -> None:
         """Keep the turns behind an answer for when the client sends the answer back."""
         if not visible or not request.keeps:
             return
-        payload = editor.suspend(message, (), mask)
+        payload = _marked(editor.suspend(message, (), mask), untrusted)
         self._store.put_hidden(
             HiddenTurns(
                 key=request.answer_key(caller, shape, visible),
@@ -112,15 +120,15 @@ class History:
             )
         )
 
-    async def _resume(self, request: ClientRequest, editor: BodyEditor, caller: str) -> int:
-        """Go on from a response of ours; 1 if the request names one of this caller's."""
+    async def _resume(self, request: ClientRequest, editor: BodyEditor, caller: str) -> bytes:
+        """Go on from a response of ours; what it left, empty if the request names none of the caller's."""
         if request.continues is None or not isinstance(editor, ChainedEditor):
-            return 0
+            return b""
         record = await self._store.find_response(request.continues, caller)
         if record is None:
-            return 0
+            return b""
         editor.resume(record.continuation)
-        return 1
+        return record.continuation
 
     def keep(
         self,
@@ -132,6 +140,7 @@ class History:
         message: bytes,
         calls: Sequence[HeldTurn],
         mask: Mask,
+        untrusted: str = "",
     ) -> None:
         """Keep a response whose whole only we know, under the id the client was given."""
         if isinstance(editor, ChainedEditor) and isinstance(resource.get("id"), str):
@@ -142,7 +151,7 @@ class History:
                     caller=caller,
                     response=orjson.dumps(resource),
                     input_items=editor.input_items(),
-                    continuation=editor.continuation(message, calls, mask),
+                    continuation=_marked(editor.continuation(message, calls, mask), untrusted),
                     created_at=self._now(),
                 )
             )
@@ -158,6 +167,7 @@ class History:
         message: bytes,
         calls: Sequence[HeldTurn],
         mask: Mask,
+        untrusted: str = "",
     ) -> None:
         """Hold a turn until the client returns with the results of its own calls."""
         ids = [call.client_id for call in calls if call.client_id is not None]
@@ -167,8 +177,18 @@ class History:
                 run_id=run_id,
                 caller=caller,
                 wire=wire,
-                payload=editor.suspend(message, calls, mask),
+                payload=_marked(editor.suspend(message, calls, mask), untrusted),
                 created_at=self._now(),
                 ephemeral=not request.keeps,
             )
         )
+
+
+def _marked(payload: bytes, untrusted: str) -> bytes:
+    """What is kept, with the tool whose untrusted result the model has read in it."""
+    return join_object({**members(payload), "untrusted": orjson.dumps(untrusted)}) if untrusted else payload
+
+
+def _stranger(payload: bytes) -> str:
+    """The tool that :func:`_marked` named; empty where none was."""
+    return str(orjson.loads(payload).get("untrusted", "")) if payload else ""

@@ -5,6 +5,7 @@ the client sees, the editor owns what the upstream gets; nothing here knows a wi
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -235,6 +236,7 @@ class Orchestrator:
                 message=state.message(),
                 calls=self._held_calls(state),
                 mask=self._mask(state),
+                untrusted=self._read_from_strangers(job),
             )
 
     def _remember(self, job: Job, state: State) -> None:
@@ -251,6 +253,7 @@ class Orchestrator:
                 shape=job.shape,
                 message=state.message(),
                 mask=self._mask(state),
+                untrusted=self._read_from_strangers(job),
             )
 
     def _hold(self, job: Job, state: State) -> None:
@@ -264,7 +267,13 @@ class Orchestrator:
             message=state.message(),
             calls=self._held_calls(state),
             mask=self._mask(state),
+            untrusted=self._read_from_strangers(job),
         )
+
+    @staticmethod
+    def _read_from_strangers(job: Job) -> str:
+        """A tool whose untrusted result the model has read by the end of this run; empty if none."""
+        return job.ledger.untrusted_before(sys.maxsize)
 
     def _mask(self, state: State) -> Mask:
         """Hides the private fields of arguments from what is written down (rule R3)."""

@@ -180,6 +180,9 @@ class Api:
         if not offer and not restored and not asked.brings_ours:
             return await self._pass(request, target, wire.path, route, raw)
         repeat, again = repeat_key(caller, wire.path, raw, request.headers)
+        ledger = self._repeats.begin(repeat, is_repeat=again)
+        if restored.untrusted:
+            ledger.mark_untrusted(restored.untrusted)
         run_id = f"run_{uuid.uuid4().hex}"
         job = Job(
             run_id=run_id,
@@ -197,7 +200,7 @@ class Api:
             put_back=bool(restored) or asked.brings_ours,
             shape=shape,
             repeat=repeat,
-            ledger=self._repeats.begin(repeat, is_repeat=again),
+            ledger=ledger,
             prompt_shape=prompt_shape(payload, offer.shape),
             kept_request=raw if self._settings.keep_requests else b"",
         )

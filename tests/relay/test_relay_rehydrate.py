@@ -10,6 +10,7 @@ from chat_script import call, content, finish, payloads_of, reply, role, stream,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from looping import ANSWER, ASK, TIME, called, looping, messages_of
+from probe_tools import Watch
 from raw_upstream import RawRequest, whole
 
 from proxy.errors import StoreError
@@ -275,3 +276,14 @@ async def test_a_store_that_cannot_be_read_leaves_the_clients_version() -> None:
     assert elements(members(editor.render())["messages"]) == [
         json.dumps(m).encode() for m in body["messages"]
     ]
+
+
+async def test_a_strangers_word_stays_one_when_it_is_put_back(watch: Watch) -> None:
+    """Rule T2: what was read of a stranger in an earlier request still asks for an approval in this one."""
+    page = called(("call_p", "probe_tools__page", "{}"))
+    buy = called(("call_b", "probe_tools__buy", '{"what":"milk"}'))
+    async with looping(page, ANSWER, buy, ANSWER) as (proxy, upstream):
+        await proxy.ask(ask(HI))
+        await proxy.ask(ask(HI, SAID, THANKS))
+    assert watch.finished == []
+    assert "approval_required" in messages_of(upstream.requests[3])[-1]["content"]
