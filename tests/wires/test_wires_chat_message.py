@@ -121,6 +121,7 @@ def test_another_kind_replaces(first: Any, second: Any, left: Any) -> None:
 def test_text_goes_on_after_a_change_of_kind() -> None:
     """B.2: text before and after something else is not lost from the later text."""
     assert built({"x": "a"}, {"x": {"k": "v"}}, {"x": "b"}, {"x": "c"})["x"] == "bc"
+    assert built({"x": "a"}, {"x": "b"}, {"x": ["c"]})["x"] == ["c"]
 
 
 def test_content_in_parts() -> None:
@@ -138,6 +139,11 @@ def test_content_in_parts() -> None:
         thinking,
         {"type": "text", "text": "cd", "x": 1},
     ]
+    assert built({"content": "a"}, {"content": "b"}, {"content": [thinking]})["content"] == [
+        {"type": "text", "text": "ab"},
+        thinking,
+    ]
+    assert built({"content": [{"type": "text", "text": "a"}]})["content"] == [{"type": "text", "text": "a"}]
     assert built({"content": []})["content"] == []
     assert built({"content": [thinking]})["content"] == [thinking]
 
@@ -147,9 +153,10 @@ def test_text_of_parts() -> None:
     builder = MessageBuilder()
     assert builder.text == ""
     builder.add({"content": "a"})
-    assert builder.text == "a"
-    builder.add({"content": [{"type": "image"}, {"type": "text", "text": "b"}]})
+    builder.add({"content": "b"})
     assert builder.text == "ab"
+    builder.add({"content": [{"type": "image"}, {"type": "text", "text": "c"}]})
+    assert builder.text == "abc"
 
 
 def test_content_of_no_kind_keeps_the_text() -> None:
@@ -262,6 +269,8 @@ def test_a_reply_with_repaired_calls() -> None:
         "tool_calls": [{"id": "a", "type": "function", "function": {"name": "time", "arguments": '{"x":1}'}}],
     }
     assert json.loads(reply_message({"role": "model"}, [], [])) == {"role": "model", "content": None}
+    blank = {"role": "assistant", "content": "x", "tool_calls": [], "function_call": None}
+    assert json.loads(reply_message(blank, [], [])) == {"role": "assistant", "content": "x"}
 
 
 def test_part_text() -> None:

@@ -28,6 +28,8 @@ def test_what_a_plain_request_says() -> None:
     assert (request.tools_forbidden, request.forced, request.wants_usage) == (False, None, False)
     assert (request.wants_json, request.legacy, request.preview) == (False, False, "hi")
     assert list(request.messages) == [USER]
+    assert (request.background, request.continues, request.keeps) == (False, None, True)
+    assert (request.max_calls, request.open_names, request.brings_ours) == (None, False, False)
 
 
 @pytest.mark.parametrize(
@@ -307,6 +309,7 @@ CALLS = {"id": "a", "type": "function", "function": {"name": "book", "arguments"
             {"role": "assistant", "function_call": {"arguments": " {} ", "name": "f", "x": None}},
         ),
         ({"role": "assistant", "tool_calls": 5}, {"role": "assistant", "tool_calls": [5, {}]}),
+        ({"role": "assistant", "content": ["x"]}, {"role": "assistant", "content": ["x"], "refusal": None}),
     ],
 )
 def test_libraries_echo_a_message_each_in_its_way(one: dict[str, Any], other: dict[str, Any]) -> None:

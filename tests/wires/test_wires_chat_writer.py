@@ -255,6 +255,16 @@ def test_too_much_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert relay(text_turn("x" * 400)).body == text_turn("x" * 400)
 
 
+def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as the bound is held, not a byte more."""
+    stream = text_turn("a")
+    monkeypatch.setattr(writer_module, "_MAX_HELD", len(stream))
+    assert relay(stream, hold_text=True).body == stream
+    monkeypatch.setattr(writer_module, "_MAX_HELD", len(stream) - 1)
+    with pytest.raises(FrameTooLarge):
+        relay(stream, hold_text=True)
+
+
 def test_the_bound_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was let go is no longer held."""
     calls = [[fragment(n, f"i{n}", "book"), fragment(n, None, None, "{")] for n in range(9)]
@@ -308,6 +318,35 @@ def test_two_turns_are_one_stream() -> None:
     assert not relayed.ids
 
 
+def test_ids_that_change_with_every_chunk() -> None:
+    """B.1-23: the first id that the client saw is the stream's, with its time and model."""
+    first = [
+        chunk({"role": "assistant", "content": "a"}),
+        chunk(fragment(0, "a", "srv_weather", "{}"), turn=7),
+    ]
+    assert set(relay(encoded(*first), text_turn("b", turn=2)).read().ids) == {"up1"}
+
+
+def test_role_and_id_in_different_chunks() -> None:
+    """Rule W4: role and id are noted whichever comes first."""
+    call = chunk(fragment(0, "a", "srv_weather", "{}"), turn=7)
+    bare = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
+    shown = relay(encoded(bare, chunk({"content": "a"}), call), text_turn("b", turn=2)).chunks()
+    assert [c.get("id") for c in shown] == [None, "up1", "up1", "up1"]
+    assert [c["choices"][0]["delta"].get("role") for c in shown] == ["assistant", None, None, None]
+    headed = {"id": "up1", "choices": []}
+    shown = relay(encoded(headed, bare, call), text_turn("b", turn=2)).chunks()
+    assert [c["choices"][0]["delta"].get("role") for c in shown[1:]] == ["assistant", None, None]
+
+
+def test_a_hidden_turn_means_composing() -> None:
+    """G.0: once a turn was hidden the upstream's bytes are no longer the client's."""
+    writer = ChatStreamWriter(model="m", is_hidden=is_hidden)
+    assert not writer.composing
+    assert writer.turn_ended("hidden") == b""
+    assert writer.composing
+
+
 @pytest.mark.parametrize(
     ("texts", "joined"),
     [
@@ -333,6 +372,15 @@ def test_texts_of_three_turns() -> None:
         text_turn("c", turn=4),
     )
     assert relayed.read().text == "a\n\nb\n\nc"
+    for text, joined in (("b", "b\n\nc"), ("b ", "b c")):
+        turns = [call_turn("srv_time"), call_turn("srv_time", turn=2, text=text), text_turn("c", turn=3)]
+        assert relay(*turns).read().text == joined
+
+
+def test_an_empty_piece_is_no_paragraph() -> None:
+    """G.1: a turn that opens with empty content is still set off when its text comes."""
+    second = encoded(chunk({"content": ""}, turn=2), chunk({"content": "b"}, turn=2), chunk(finish="stop"))
+    assert relay(call_turn("srv_time", text="a"), second).read().text == "a\n\nb"
 
 
 def test_text_in_parts_is_a_paragraph() -> None:
@@ -561,6 +609,17 @@ def test_usage_before_the_call_counts() -> None:
         chunk(fragment(0, "a", "srv_weather", "{}")),
     )
     assert usage_of(relay(first, text_turn("b", turn=2), wants_usage=True)) == USAGE
+
+
+def test_usage_of_a_mixed_turn() -> None:
+    """Rule W4: a run that ends with the client's call in its first turn reports its usage, too."""
+    mixed = encoded(
+        chunk({"role": "assistant"}),
+        chunk(fragment(0, "a", "srv_weather", "{}")),
+        chunk(fragment(1, "b", "book_flight", "{}")),
+        chunk(finish="tool_calls", usage=USAGE),
+    )
+    assert relay(mixed, wants_usage=True).read(wants_usage=True).usage == USAGE
 
 
 def test_no_usage_came() -> None:
@@ -911,6 +970,8 @@ def test_status_lines_are_paragraphs() -> None:
     """A status line stands by itself between the text before and after it."""
     relayed = relay(call_turn("srv_time", text="a"), text_turn("b", turn=2), trace="status")
     assert relayed.read(hidden=()).text == 'a\n\n> srv_time(z="UTC"): done in 0 ms\n\nb'
+    relayed = relay(call_turn("srv_time", "book_flight", text="x"), trace="status")
+    assert relayed.read(hidden=()).text == 'x\n\n> srv_time(z="UTC"): done in 0 ms'
     relayed = relay(call_turn("srv_time"), text_turn("b", turn=2), trace="status")
     assert relayed.read(hidden=()).text == '> srv_time(z="UTC"): done in 0 ms\n\nb'
 

@@ -51,3 +51,11 @@ def test_an_id_that_comes_once_holds_for_what_follows() -> None:
         {"type": "reasoning.text", "id": "rs_1", "text": "a", "index": 0},
         {"type": "reasoning.text", "id": None, "text": "b", "index": 0},
     ) == [{"type": "reasoning.text", "id": "rs_1", "text": "ab", "index": 0}]
+    assert (
+        built(
+            {"type": "reasoning.text", "id": "rs_1", "text": "a", "index": 0},
+            {"type": "reasoning.text", "id": "", "text": "b", "index": 0},
+            {"type": "reasoning.text", "id": "rs_1", "text": "c", "index": 0},
+        )[0]["text"]
+        == "abc"
+    )

@@ -137,8 +137,6 @@ def _is_text(part: Any) -> bool:
 
 def _merge(known: Any, new: Any, key: str) -> Any:
     """``new`` on top of ``known``: text is joined, lists grow, objects merge, the rest is replaced."""
-    if known is None or isinstance(new, bool):
-        return _copy(new)
     if isinstance(known, str) and isinstance(new, str):
         return new if key in _LABELS else known + new
     if isinstance(known, dict) and isinstance(new, dict):

@@ -195,7 +195,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         if not isinstance(message, dict):
             raise RequestError(400, f"messages[{position}] must be an object.", param=f"messages[{position}]")
     options = payload.get("stream_options")
-    tools = payload.get("tools") or []
+    tools = payload.get("tools")
     legacy = not tools and bool(payload.get("functions"))
     choice = payload.get("function_call" if legacy else "tool_choice")
     response_format = payload.get("response_format")

@@ -85,7 +85,7 @@ class ChatStreamWriter:
         self._last_text = ""
         self._shown: list[str] = []
         self._join = False
-        self._used_ids = set(used_ids)
+        self._used_ids = used_ids
         self._calls: dict[int, int] = {}
         self._client_ids: dict[str, str] = {}
         self._custom: set[int] = set()
@@ -182,7 +182,7 @@ class ChatStreamWriter:
 
     def _note_head(self, payload: Mapping[str, Any]) -> None:
         """Take id, creation time and model from the first chunk that has them."""
-        if not self._head["id"] and isinstance(payload.get("id"), str) and payload["id"]:
+        if not self._head["id"] and isinstance(payload.get("id"), str):
             self._head["id"] = payload["id"]
             if type(payload.get("created")) is int and payload["created"] > 0:
                 self._head["created"] = payload["created"]
@@ -190,8 +190,7 @@ class ChatStreamWriter:
                 self._head["model"] = payload["model"]
 
     def _note_client_call(self, event: ToolCallStarted, payload: Mapping[str, Any]) -> None:
-        """A client's call went out as it came: later ones go on from its index and avoid its id."""
-        self._used_ids.add(event.call_id)
+        """A client's call went out as it came: later ones go on from its index."""
         self._client_ids[event.call_id] = event.call_id
         self._forwarded.add(event.seq)
         shown = _shown_indices(payload)
@@ -213,8 +212,6 @@ class ChatStreamWriter:
                 return self._chunk(self._with_calls({}, calls), None)
             return frame.raw if not frame.is_end_mark and frame.raw[:1] == b":" else b""
         self._note_head(payload)
-        if payload.get("error"):
-            return b""
         choice = next((c for c in _choices(payload) if not c.get("index")), None)
         rest = {key: value for key, value in payload.items() if key not in _STANDARD}
         self._note_usage(frame)
@@ -305,7 +302,6 @@ class ChatStreamWriter:
 
     def _open_call(self, event: ToolCallStarted) -> dict[str, Any]:
         call_id = event.call_id if event.call_id not in self._used_ids else mint_call_id()
-        self._used_ids.add(call_id)
         self._client_ids[event.call_id] = call_id
         self._calls[event.seq] = self._next_call
         self._next_call += 1
@@ -371,14 +367,9 @@ class ChatStreamWriter:
         if self._turn_usage:
             self._usage = add_usage(self._usage, self._turn_usage)
             self._turn_usage = {}
-        self._hold_turn = self._hold_text
         if end == "hidden":
             self._composing = True
             self._join = bool(self._last_text)
-            self._calls.clear()
-            self._custom.clear()
-            self._forwarded.clear()
-            self._client_ids.clear()
             self._finish_chunk = self._usage_chunk = None
         return out
 
