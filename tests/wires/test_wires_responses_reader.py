@@ -348,6 +348,16 @@ def test_an_incomplete_response(details: Any, reason: str) -> None:
     assert reason_of(turn(CALL, status="incomplete", incomplete_details=details)) == [reason]
 
 
+def test_an_incomplete_response_in_either_word() -> None:
+    """The event's type or the status alone is enough: half a call is not run."""
+    for kind, status in (("response.incomplete", None), ("response.done", "incomplete")):
+        last = {
+            **closing([CALL], status=status, incomplete_details={"reason": "max_output_tokens"}),
+            "type": kind,
+        }
+        assert reason_of(encode([*opening(), *item_events(CALL, 0), last])) == ["length"]
+
+
 @pytest.mark.parametrize("kind", ["response.completed", "response.done"])
 def test_every_ending_is_an_end(kind: str) -> None:
     """Codex backends end with ``response.done``; the frame is marked as the stream's end."""

@@ -125,6 +125,15 @@ def test_what_was_passed_on_is_known_for_later() -> None:
     assert writer.client_ids() == {"call_1": "call_1"}
 
 
+def test_what_was_composed_is_known_for_later() -> None:
+    """The resource is the one that the client was given."""
+    writer = writer_of()
+    out = play(turn(CALL), writer).out + writer.turn_ended("hidden")
+    out += play(turn(message("Noon.")), writer).out + writer.turn_ended("final") + writer.finish(None)
+    assert writer.composing
+    assert writer.result() == check_response_stream(out).response  # type: ignore[attr-defined]
+
+
 # A server tool was called.
 
 

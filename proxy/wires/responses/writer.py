@@ -387,7 +387,6 @@ class ResponsesStreamWriter:
         self._sequence += 1
         error = {"code": code or type, "message": message}
         whole = self._whole({}, status="failed", error=error)
-        self._result = whole
         return out + self._emit({"type": "response.failed", "response": whole}) + END_MARK
 
 
