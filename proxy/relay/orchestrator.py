@@ -55,6 +55,7 @@ class Orchestrator:
     ) -> None:
         self._registry = registry
         self._runner = runner
+        self._store = store
         self._history = history
         self._repeats = repeats
         self._settings = settings
@@ -276,9 +277,11 @@ class Orchestrator:
         return job.ledger.untrusted_before(sys.maxsize)
 
     def _mask(self, state: State) -> Mask:
-        """Hides the private fields of arguments from what is written down (rule R3)."""
+        """Hides the private fields of arguments from what is written in the clear (rule R3)."""
 
         def mask(name: str, arguments: str) -> str:
+            if self._store.sealed:
+                return arguments
             spec = self._registry.get(state.offer.names.get(name, name))
             if spec is None or spec.redaction is None or not spec.redaction.private_arguments:
                 return arguments

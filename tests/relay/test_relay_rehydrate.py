@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,3 +288,23 @@ async def test_a_strangers_word_stays_one_when_it_is_put_back(watch: Watch) -> N
         await proxy.ask(ask(HI, SAID, THANKS))
     assert watch.finished == []
     assert "approval_required" in messages_of(upstream.requests[3])[-1]["content"]
+
+
+async def test_private_arguments_do_not_stand_in_a_file_in_the_clear(tmp_path: Path) -> None:
+    """Rule R3: what is kept for later requests has private arguments masked where it is not sealed."""
+    secret = called(("call_u", "probe_tools__unlock", '{"pin":"pin-4711"}'))
+    url = f"sqlite:///{tmp_path}/record.db"
+    async with looping(secret, ANSWER, WELCOME, store={"url": url}) as (proxy, upstream):
+        await proxy.ask(ask(HI))
+        await proxy.ask(ask(HI, SAID, THANKS))
+    assert roles(upstream.requests[2]) == ["user", "assistant", "tool", "assistant", "user"]
+    assert b"pin-4711" not in b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+
+
+async def test_what_is_never_written_is_not_masked() -> None:
+    """Rule R3: a record in memory gives the model back its own words, private ones too."""
+    secret = called(("call_u", "probe_tools__unlock", '{"pin":"pin-4711"}'))
+    async with looping(secret, ANSWER, WELCOME) as (proxy, upstream):
+        await proxy.ask(ask(HI))
+        await proxy.ask(ask(HI, SAID, THANKS))
+    assert b"pin-4711" in upstream.requests[2].body
