@@ -290,6 +290,11 @@ async def test_a_strangers_word_stays_one_when_it_is_put_back(watch: Watch) -> N
     assert "approval_required" in messages_of(upstream.requests[3])[-1]["content"]
 
 
+def written(folder: Path) -> bytes:
+    """Every byte of every file in a folder."""
+    return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+
+
 async def test_private_arguments_do_not_stand_in_a_file_in_the_clear(tmp_path: Path) -> None:
     """Rule R3: what is kept for later requests has private arguments masked where it is not sealed."""
     secret = called(("call_u", "probe_tools__unlock", '{"pin":"pin-4711"}'))
@@ -298,7 +303,7 @@ async def test_private_arguments_do_not_stand_in_a_file_in_the_clear(tmp_path: P
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, SAID, THANKS))
     assert roles(upstream.requests[2]) == ["user", "assistant", "tool", "assistant", "user"]
-    assert b"pin-4711" not in b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    assert b"pin-4711" not in written(tmp_path)
 
 
 async def test_what_is_never_written_is_not_masked() -> None:
