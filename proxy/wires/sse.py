@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from proxy.errors import FrameTooLarge
 
-__all__ = ["DONE", "END_MARK", "EventBoundary", "SSEEvent", "SSEParser", "comment", "encode_event"]
+__all__ = [
+    "DONE",
+    "END_MARK",
+    "KEEP_ALIVE",
+    "EventBoundary",
+    "SSEEvent",
+    "SSEParser",
+    "comment",
+    "encode_event",
+]
 
 DONE = b"[DONE]"
 END_MARK = b"data: [DONE]\n\n"
@@ -222,3 +231,7 @@ def _last_boundary(data: bytes, start: int) -> int:
     if match is not None and _may_grow(data, match[1], match.end()):
         match = _LAST_BOUNDARY.match(data, start, len(data) - 1)
     return match.end() if match is not None else -1
+
+
+KEEP_ALIVE = comment("keep-alive", pad_to=2048)
+"""Padded so that proxies that buffer pass it on."""

@@ -15,8 +15,8 @@ from sse_check import Reading, check_chat_stream
 
 from proxy.errors import FrameTooLarge
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
+from proxy.wires import held as held_module
 from proxy.wires.base import Trace
-from proxy.wires.chat import writer as writer_module
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.writer import ChatStreamWriter, error_event
 from proxy.wires.sse import END_MARK, SSEParser
@@ -249,7 +249,7 @@ def test_a_call_that_is_certain_only_at_the_end() -> None:
 
 def test_too_much_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held back has a bound."""
-    monkeypatch.setattr(writer_module, "_MAX_HELD", 300)
+    monkeypatch.setattr(held_module, "_MAX_BYTES", 300)
     with pytest.raises(FrameTooLarge, match="300 bytes"):
         relay(text_turn("a", "b"), hold_text=True)
     assert relay(text_turn("x" * 400)).body == text_turn("x" * 400)
@@ -258,9 +258,9 @@ def test_too_much_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """As much as the bound is held, not a byte more."""
     stream = text_turn("a")
-    monkeypatch.setattr(writer_module, "_MAX_HELD", len(stream))
+    monkeypatch.setattr(held_module, "_MAX_BYTES", len(stream))
     assert relay(stream, hold_text=True).body == stream
-    monkeypatch.setattr(writer_module, "_MAX_HELD", len(stream) - 1)
+    monkeypatch.setattr(held_module, "_MAX_BYTES", len(stream) - 1)
     with pytest.raises(FrameTooLarge):
         relay(stream, hold_text=True)
 
@@ -269,7 +269,7 @@ def test_the_bound_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was let go is no longer held."""
     calls = [[fragment(n, f"i{n}", "book"), fragment(n, None, None, "{")] for n in range(9)]
     stream = encoded(*[chunk(piece) for call in calls for piece in call], chunk(finish="tool_calls"))
-    monkeypatch.setattr(writer_module, "_MAX_HELD", 600)
+    monkeypatch.setattr(held_module, "_MAX_BYTES", 600)
     assert relay(stream).body == stream
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import FrameTooLarge, error_body
+from proxy.errors import error_body
 from proxy.events import (
     Frame,
     TextDelta,
@@ -25,7 +25,8 @@ from proxy.events import (
 from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.chat.message import part_text
-from proxy.wires.sse import END_MARK, comment, encode_event
+from proxy.wires.held import HeldFrames
+from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.usage import add_usage
 
@@ -34,8 +35,6 @@ __all__ = ["ChatStreamWriter", "error_event"]
 _STANDARD = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
 )
-_KEEP_ALIVE = comment("keep-alive", pad_to=2048)
-_MAX_HELD = 16 * 1024 * 1024
 
 
 def error_event(message: str, *, type: str, code: str | None) -> bytes:
@@ -72,8 +71,7 @@ class ChatStreamWriter:
         self._hold_text = hold_text
         self._composing = False
         self._hold_turn = hold_text
-        self._held: list[Frame] = []
-        self._held_bytes = 0
+        self._held = HeldFrames()
         self._done_seen = False
         self._head: dict[str, Any] = {
             "id": "",
@@ -106,13 +104,13 @@ class ChatStreamWriter:
 
     def write(self, frame: Frame) -> bytes:
         if self._composing:
-            return self._hold(frame) if self._hold_text else self._compose(frame)
+            return self._held.put(frame) if self._hold_text else self._compose(frame)
         started = [event for event in frame.events if isinstance(event, ToolCallStarted)]
         if any(self._is_hidden(event.name) for event in started):
             return self._begin_composing(frame)
         if not (started or frame.undecided or self._held or self._hold_turn):
             return self._forward(frame)
-        self._hold(frame)
+        self._held.put(frame)
         self._hold_turn = self._hold_turn or not all(map(self._is_shown, started))
         return b"" if frame.undecided or self._hold_turn else self._release()
 
@@ -126,25 +124,14 @@ class ChatStreamWriter:
         shown = any(call.call_id.encode() in frame.raw for frame in self._held)
         return shown or call.extra.get("type") == "function_call"
 
-    def _hold(self, frame: Frame) -> bytes:
-        self._held.append(frame)
-        self._held_bytes += len(frame.raw)
-        if self._held_bytes > _MAX_HELD:
-            raise FrameTooLarge(f"more than {_MAX_HELD} bytes had to be held back")
-        return b""
-
-    def _take_held(self) -> list[Frame]:
-        held, self._held, self._held_bytes = self._held, [], 0
-        return held
-
     def _release(self) -> bytes:
-        return b"".join(map(self._forward, self._take_held()))
+        return b"".join(map(self._forward, self._held.take()))
 
     def _begin_composing(self, frame: Frame) -> bytes:
         self._composing = True
         if self._hold_text:
-            return self._hold(frame)
-        return b"".join(map(self._compose, [*self._take_held(), frame]))
+            return self._held.put(frame)
+        return b"".join(map(self._compose, [*self._held.take(), frame]))
 
     # The upstream's own bytes.
 
@@ -352,7 +339,7 @@ class ChatStreamWriter:
     # What the run tells.
 
     def turn_ended(self, end: TurnEnd) -> bytes:
-        frames = self._take_held()
+        frames = self._held.take()
         if not self._composing:
             out = b"".join(map(self._forward, frames))
         elif end == "hidden" and self._hold_text:
@@ -397,7 +384,7 @@ class ChatStreamWriter:
         return out
 
     def keep_alive(self) -> bytes:
-        return _KEEP_ALIVE
+        return KEEP_ALIVE
 
     def finish(self, reason: str | None) -> bytes:
         if not self._composing:
@@ -430,7 +417,7 @@ class ChatStreamWriter:
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
         """Error event and end mark; what was held back may name a server call, and is dropped."""
-        self._take_held()
+        self._held.take()
         return error_event(message, type=type, code=code) + (b"" if self._done_seen else END_MARK)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import FrameTooLarge
 from proxy.events import Frame, ToolCall, ToolCallStarted, ToolResult, TurnStarted
 from proxy.wires.base import Trace, TurnEnd
+from proxy.wires.held import HeldFrames
 from proxy.wires.rawjson import replace_values
 from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.items import mint_item_id
@@ -24,14 +24,11 @@ from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.retold import item_events
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
-from proxy.wires.sse import END_MARK, comment, encode_event
+from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.trace import reasoning_line, status_line
 from proxy.wires.usage import add_usage
 
 __all__ = ["ResponsesStreamWriter"]
-
-_KEEP_ALIVE = comment("keep-alive", pad_to=2048)
-_MAX_HELD = 16 * 1024 * 1024
 
 
 class ResponsesStreamWriter:
@@ -59,8 +56,7 @@ class ResponsesStreamWriter:
         self._trace = trace
         self._hold_text = hold_text
         self._composing = False
-        self._held: list[Frame] = []
-        self._held_bytes = 0
+        self._held = HeldFrames()
         self._done_seen = False
         self._public_id = ""
         self._created_at = 0
@@ -103,27 +99,16 @@ class ResponsesStreamWriter:
             elif isinstance(event, ToolCallStarted) and not self._is_hidden(event.name):
                 self._client_ids[event.call_id] = event.call_id
         if self._composing:
-            return self._hold(frame) if self._hold_text else self._compose(frame)
+            return self._held.put(frame) if self._hold_text else self._compose(frame)
         if any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events):
             self._composing = True
             if self._hold_text:
-                return self._hold(frame)
-            return b"".join(map(self._compose, [*self._take_held(), frame]))
+                return self._held.put(frame)
+            return b"".join(map(self._compose, [*self._held.take(), frame]))
         waits = self._hold_text and (bool(self._held) or _is_message_event(frame))
         if frame.undecided or waits:
-            return self._hold(frame)
-        return b"".join(map(self._forward, [*self._take_held(), frame]))
-
-    def _hold(self, frame: Frame) -> bytes:
-        self._held.append(frame)
-        self._held_bytes += len(frame.raw)
-        if self._held_bytes > _MAX_HELD:
-            raise FrameTooLarge(f"more than {_MAX_HELD} bytes had to be held back")
-        return b""
-
-    def _take_held(self) -> list[Frame]:
-        held, self._held, self._held_bytes = self._held, [], 0
-        return held
+            return self._held.put(frame)
+        return b"".join(map(self._forward, [*self._held.take(), frame]))
 
     # The upstream's own bytes.
 
@@ -326,7 +311,7 @@ class ResponsesStreamWriter:
     # What the run tells.
 
     def turn_ended(self, end: TurnEnd) -> bytes:
-        frames = self._take_held()
+        frames = self._held.take()
         if not self._composing:
             out = b"".join(map(self._forward, frames))
         else:
@@ -362,7 +347,7 @@ class ResponsesStreamWriter:
         return b"" if self._hold_text else self._show(message_events(text))
 
     def keep_alive(self) -> bytes:
-        return _KEEP_ALIVE
+        return KEEP_ALIVE
 
     def finish(self, reason: str | None) -> bytes:
         if not self._composing:
@@ -378,7 +363,7 @@ class ResponsesStreamWriter:
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
         """Error event, ``response.failed`` with the output so far, end mark."""
-        self._take_held()
+        self._held.take()
         if self._done_seen or (self._terminal and not self._composing):
             return b"" if self._done_seen else END_MARK
         self._sum_usage()
