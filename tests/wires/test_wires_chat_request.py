@@ -335,6 +335,13 @@ def test_what_tells_messages_apart(other: dict[str, Any]) -> None:
     assert key({"role": "assistant", "content": "x"}) != key(other)
 
 
+def test_legacy_calls_are_told_apart() -> None:
+    """Name and arguments make a legacy call."""
+    calls = [("f", "{}"), ("g", "{}"), ("f", "[]"), ("f", None)]
+    keys = {key({"role": "assistant", "function_call": {"name": n, "arguments": a}}) for n, a in calls}
+    assert len(keys) == len(calls)
+
+
 @pytest.mark.parametrize(
     "changed",
     [

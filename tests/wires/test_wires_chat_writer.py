@@ -126,7 +126,7 @@ def relay(
     if note:
         pieces.append(writer.turn_ended("final") + writer.note(note))
     elif theirs and writer.composing:
-        reason = "tool_calls"
+        reason = reason or "tool_calls"
     ids.update(writer.client_ids())
     pieces.append(writer.turn_ended("final") + writer.finish(reason))
     return Relayed(pieces, writer, calls, ids)
@@ -170,6 +170,7 @@ def test_no_server_call_no_change(size: int | None) -> None:
         encoded(chunk(fragment(3, None, "book")), chunk(fragment(3, None, None, "{}"))),
         encoded(chunk(fragment(0, "a", "book")), b": ping\n\n", chunk(finish="tool_calls")),
         encoded(chunk({"function_call": {"name": "book", "arguments": ""}})),
+        encoded(chunk(fragment(0, "a", None, "{}")), chunk(finish="tool_calls")),
     ):
         relayed = relay(stream, size=size)
         assert relayed.body == stream
@@ -442,9 +443,10 @@ def test_a_head_that_never_comes() -> None:
 
 def test_a_head_with_half_of_it() -> None:
     """G.1-1: what the first chunk with an id does not say is filled in."""
-    bare = {"id": "x", "choices": [{"index": 0, "delta": fragment(0, "a", "srv_weather", "{}")}]}
-    read = relay(encoded(bare), text_turn("b")).read()
-    assert (read.ids[0], read.models[0], read.created[0] > 1_700_000_000) == ("x", "asked", True)
+    for head in ({}, {"created": -5, "model": ""}, {"created": "1", "model": None}):
+        bare = {"id": "x", "choices": [{"delta": fragment(0, "a", "srv_weather", "{}")}], **head}
+        read = relay(encoded(bare), text_turn("b")).read()
+        assert (read.ids[0], read.models[0], read.created[0] > 1_700_000_000) == ("x", "asked", True)
 
 
 def test_unknown_fields_are_shown() -> None:
@@ -848,6 +850,8 @@ def test_the_older_form_in_a_composed_stream() -> None:
     assert read.function_call is not None
     assert (read.function_call.name, read.function_call.arguments) == ("book_flight", '{"x":1}')
     assert read.finish == "function_call"
+    cut = relay(call_turn("srv_time"), stream, reason="length").chunks()[-1]
+    assert cut["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_server_call_after_the_last_turn() -> None:
