@@ -60,7 +60,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     assert (status, err) == (0, "")
     shown = [line for line in (*printed, *out.splitlines()) if line.startswith("[")]
     assert len([line for line in shown if "completed: 2 turns, 2 tool calls" in line]) == 3
-    assert len([line for line in shown if "completed: 2 turns, 1 tool calls" in line]) == 1
+    assert len([line for line in shown if "completed: 2 turns, 1 tool call," in line]) == 1
     assert list(Path(env["TMPDIR"]).iterdir()) == []
     assert list(folder.iterdir()) == []
 
