@@ -17,7 +17,7 @@ from proxy.wires.sse import END_MARK, EventBoundary
 __all__ = ["AFTER_END_S", "ErrorEvent", "passthrough", "pump"]
 
 AFTER_END_S = 2.0
-"""How long a stream may stay open after its end mark (wire notes, B.1-16: some never close)."""
+"""How long a stream may stay open after its end mark: some upstreams never close it."""
 
 ErrorEvent = Callable[[UpstreamError], bytes]
 

@@ -4,7 +4,7 @@ SDKs repeat a request whose answer they did not get, after a time-out of theirs 
 asked for has long happened.  The repeat is a run of its own, with one thing in common with the first:
 a call of a tool with side effects that the first has made, or is making, is answered with what came of
 it.  Source of the header: openai-python and openai-node send ``x-stainless-retry-count`` with every
-attempt, and no idempotency key by default (wire notes, section 0).
+attempt, and no idempotency key by default.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Calls inside a call: the wrapper that OpenAI models sometimes invent.
 
-Wire notes, B.1-26: an undeclared function ``multi_tool_use.parallel`` (or ``parallel``) with
+Seen with OpenAI: an undeclared function ``multi_tool_use.parallel`` (or ``parallel``) with
 ``{"tool_uses": [{"recipient_name": "functions.NAME", "parameters": {…}}]}``.
 """
 

@@ -1,8 +1,8 @@
 """Tool calls put together from their fragments: the one place where that is done (rule W7).
 
 Providers disagree on everything about a streamed call: whether it has an index, whose index it is,
-whether the id comes once, always, never or blank, whether the name comes whole.  The rules here are
-those of the wire notes (section B.0), each for a provider that was seen to need it.  State is keyed
+whether the id comes once, always, never or blank, whether the name comes whole.  Each
+rule here stands for a provider that was seen to need it.  State is keyed
 by the order of first sight, never by an id: ids repeat.
 """
 

@@ -1,4 +1,4 @@
-"""Usage over several turns (wire notes, section G.1-5)."""
+"""Usage over several turns."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 """Calls out of fragments: one test for each thing that a provider was seen to do.
 
-The rows are those of the wire notes, B.0 (the rules) and B.1 (who does what).
+Each row was seen with a provider.
 """
 
 import json

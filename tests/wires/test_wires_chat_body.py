@@ -98,7 +98,7 @@ def test_a_legacy_definition_has_these_keys() -> None:
 
 
 def test_our_schema_takes_the_place_of_a_declaration() -> None:
-    """DESIGN 3: where the client declares our name, our schema goes upstream under it, in its place."""
+    """Where the client declares our name, our schema goes upstream under it, in its place."""
     tools = [{"type": "function", "function": {"name": name}} for name in ("core__time", "book")]
     body = editor(request(tools=[*tools, {"odd": 1}]))
     body.offer([WEATHER], [TIME])
@@ -109,7 +109,7 @@ def test_our_schema_takes_the_place_of_a_declaration() -> None:
 
 
 def test_our_schema_takes_the_place_of_a_legacy_declaration() -> None:
-    """DESIGN 3: the same in the older form."""
+    """The same in the older form."""
     body = editor(request(functions=[{"name": "core__time"}, {"name": "book"}]))
     body.offer([], [TIME])
     assert [f.get("description") for f in rendered(body)["functions"]] == ["Tells the time.", None]
@@ -133,7 +133,7 @@ def test_nothing_to_offer() -> None:
 
 
 def test_withdrawing() -> None:
-    """DESIGN 3: a withdrawn offer leaves the body as the client sent it."""
+    """A withdrawn offer leaves the body as the client sent it."""
     for raw in (ODD, json.dumps(request()).encode()):
         body = editor(raw)
         body.offer([TIME], [])
@@ -335,7 +335,7 @@ def held(body: ChatBody) -> bytes:
 
 
 def test_a_suspended_turn_comes_back() -> None:
-    """DESIGN 3: the hidden part goes back in, each call answered once, in order, by its own id."""
+    """The hidden part goes back in, each call answered once, in order, by its own id."""
     body = editor(request())
     body.append_turn(b'{"role":"assistant","content":"early"}', [b'{"role":"tool","tool_call_id":"e"}'])
     payload = held(body)
@@ -361,7 +361,7 @@ def test_a_suspended_turn_comes_back() -> None:
 
 
 def test_two_suspended_turns_come_back() -> None:
-    """DESIGN 3: places move by what an earlier turn brought back."""
+    """Places move by what an earlier turn brought back."""
     payload = held(editor(request()))
     shown = {"role": "assistant", "tool_calls": []}
     answer = {"role": "tool", "tool_call_id": "mine1", "content": "1"}
@@ -373,7 +373,7 @@ def test_two_suspended_turns_come_back() -> None:
 
 
 def test_a_result_that_the_client_did_not_bring() -> None:
-    """DESIGN 3: what the client has not answered is left to the upstream to complain about."""
+    """What the client has not answered is left to the upstream to complain about."""
     back = editor(request(messages=[{"role": "assistant"}]))
     assert back.restore(0, held(editor(request()))) > 0
     assert [m["role"] for m in rendered(back)["messages"]] == ["assistant", "tool"]

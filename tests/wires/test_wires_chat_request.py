@@ -82,7 +82,7 @@ def test_declared_tools(fields: dict[str, Any], declared: tuple[str, ...], legac
     ],
 )
 def test_one_name_twice(fields: dict[str, Any], param: str) -> None:
-    """DESIGN 3: one name twice is a 400 that says where."""
+    """One name twice is a 400 that says where."""
     with pytest.raises(RequestError, match="'a' is declared twice") as error:
         parse(USER, **fields)
     assert (error.value.status, error.value.param) == (400, param)

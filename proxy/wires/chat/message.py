@@ -1,7 +1,7 @@
 """The assistant message of one turn, as the upstream sent it.
 
 Every field of every delta is merged, known or not: providers refuse a follow-up that lacks their
-``reasoning_content``, ``reasoning_details`` or thought signature (wire notes, section B.2).
+``reasoning_content``, ``reasoning_details`` or thought signature.
 """
 
 from collections.abc import Mapping, Sequence

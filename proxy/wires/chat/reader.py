@@ -1,7 +1,7 @@
 """Chat Completions: what the upstream says, read.
 
-Source for the chunk: OpenAI's API reference, "The chat completion chunk object"; for what providers
-make of it, sections A and B of the wire notes.
+Source for the chunk: OpenAI's API reference, "The chat completion chunk object". What providers make of it is
+seen in their recorded streams.
 """
 
 import json

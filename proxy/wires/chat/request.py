@@ -1,6 +1,6 @@
 """Chat Completions: what the client asked for.
 
-Source: OpenAI's API reference, "Create chat completion"; wire notes, section A.1.
+Source: OpenAI's API reference, "Create chat completion".
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@
 The writer begins by handing on the upstream's bytes.  It goes on like that to the end of a run in
 which no server tool is called.  From the first server call on it composes: same chunks, but with one
 id, one role, dense call indices, no server call, one finish reason, the usage of all turns and one
-end mark (wire notes, sections 0 and G.1).
+end mark: what openai-python, openai-node and the Vercel AI SDK need.
 """
 
 import time
@@ -40,7 +40,7 @@ _STANDARD = frozenset(
 def error_event(message: str, *, type: str, code: str | None) -> bytes:
     """An error inside a stream: a data line whose object has the one key ``error``.
 
-    Source: openai-python and openai-node raise on that key (wire notes, section 0).
+    Source: openai-python and openai-node raise on that key.
     """
     return encode_event(orjson.dumps(error_body(message, type=type, code=code)))
 
@@ -304,7 +304,7 @@ class ChatStreamWriter:
         return {**opened, "type": "function", "function": {"name": event.name, "arguments": ""}, **extra}
 
     def _note_usage(self, frame: Frame) -> None:
-        """Keep the last usage of the turn; providers repeat it, cumulative (wire notes, B.1-18)."""
+        """Keep the last usage of the turn; providers repeat it, cumulative."""
         for event in frame.events:
             if isinstance(event, UsageReported):
                 self._turn_usage = event.usage.native

@@ -3,7 +3,7 @@
 Two ways to go on, and the upstream decides which it can take: *chained*, where it kept the turn
 before and is sent only what is new under ``previous_response_id``; and *stateless*, where it is sent
 everything again, reasoning and all, item by item as it came.  With a ``conversation`` the upstream
-appends to it by itself and wants only the outputs (wire notes, sections C.5 and G.2).
+appends to it by itself and wants only the outputs.
 """
 
 import re
@@ -177,7 +177,7 @@ class ResponsesBody:
         return [orjson.dumps(item) for item in turn["output"]]
 
     def _with_caller(self, result: bytes) -> bytes:
-        """A program's call wants its caller back with the output (wire notes, C.4)."""
+        """A program's call wants its caller back with the output."""
         caller = self._callers.get(orjson.loads(result)["call_id"])
         return result if caller is None else join_object({**members(result), "caller": orjson.dumps(caller)})
 

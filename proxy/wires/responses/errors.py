@@ -10,8 +10,8 @@ __all__ = ["error_event"]
 def error_event(message: str, *, type: str, code: str | None, sequence_number: int | None = None) -> bytes:
     """An error event, its fields nested under ``error`` as OpenAI's wire really has them.
 
-    Source: wire notes, sections C.4 and G.2-7; the flat form of the specification is merely
-    yielded by openai-python, the nested one is raised by all SDKs.
+    The flat form of the specification is merely yielded by openai-python, the nested one is raised by
+    all SDKs.
     """
     payload: dict[str, object] = {"type": "error"}
     if sequence_number is not None:

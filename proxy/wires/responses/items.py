@@ -1,6 +1,6 @@
 """The items of a Responses conversation: which are whose, and how ours look.
 
-Source: OpenAI's API reference, "The response object" and "Input items"; wire notes, C.3 and C.8.
+Source: OpenAI's API reference, "The response object" and "Input items".
 """
 
 import secrets

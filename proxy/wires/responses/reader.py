@@ -2,7 +2,7 @@
 
 Items are told apart by ``output_index`` first: some gateways rotate item ids with every event, and
 llama-server sends neither indices nor sequence numbers.  What ``output_item.done`` says of an item is
-the last word on it.  Source: OpenAI's API reference, "Streaming events"; wire notes, C.4 and C.5.
+the last word on it.  Source: OpenAI's API reference, "Streaming events".
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -261,7 +261,7 @@ class ResponsesTurnReader:
         else:
             self._opened[key] = item
         name = _text(item.get("name"))
-        # An undeclared custom tool is one that the provider runs itself (wire notes, C.4).
+        # An undeclared custom tool is one that the provider runs itself, as xAI does.
         custom = (
             item.get("type") == "custom_tool_call"
             and name in self._declared

@@ -1,6 +1,6 @@
 """Responses: what the client asked for.
 
-Source: OpenAI's API reference, "Create a model response"; wire notes, section C.1.
+Source: OpenAI's API reference, "Create a model response".
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """The Response resource: what every one of them has, and what the client said of itself.
 
 Source: OpenAI's API reference, "The response object"; Open Responses' schema, which asks for every
-field to be present, null where it allows null (wire notes, sections 0.1 and C.2).
+field to be present, null where it allows null.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A stored response told again as a stream: ``GET /v1/responses/{id}?stream=true``.
 
 The events are those a provider sends for the same items, whole texts in one delta, numbered from 0;
-``starting_after`` leaves out what the client has seen (wire notes, C.6).
+``starting_after`` leaves out what the client has seen.
 """
 
 from collections.abc import Iterator, Mapping

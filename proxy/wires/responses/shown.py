@@ -1,6 +1,6 @@
 """Items of the proxy's own making in a client's stream: a server call shown, a line of text.
 
-Each comes as the events that a provider would send for it, in the official order (wire notes, C.4).
+Each comes as the events that a provider would send for it, in the official order.
 """
 
 from collections.abc import Iterator

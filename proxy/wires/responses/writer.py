@@ -3,7 +3,7 @@
 Like the Chat writer it begins by handing on the upstream's bytes; only what the lifecycle events say
 of our own changes to the request is put back to what the client sent.  From the first server call on
 it composes: one response id, one opening, dense output indices, numbers without a gap, one terminal
-event that repeats exactly what was emitted, one end mark (wire notes, sections 0.1 and G.2).
+event that repeats exactly what was emitted, one end mark.
 """
 
 import time
