@@ -42,7 +42,7 @@ def body(content: Any = None, *calls: dict[str, Any], turn: int = 1, **fields: A
 
 
 def relay(
-    *turns: dict[str, Any], reason: str | None = None, note: str = "", finished: bool = True, **how: Any
+    *turns: dict[str, Any], reason: str | None = None, note: str = "", finish: str = "tool_calls", **how: Any
 ) -> tuple[dict[str, Any], ChatReplyWriter, bytes]:
     """Run turns as the relay does; the reply, the writer, and the reply's bytes."""
     writer = ChatReplyWriter(model="asked", is_hidden=is_hidden, **how)
@@ -62,7 +62,7 @@ def relay(
                     writer.tool_started(one, {"z": 1})
                     writer.tool_finished(one, result)
         if theirs and writer.composing:
-            reason = "tool_calls"
+            reason = finish
     if note:
         assert writer.note(note) == b""
     assert writer.turn_ended("final") == b""
@@ -143,6 +143,29 @@ def test_reasoning_of_turns() -> None:
     }
 
 
+def test_empty_reasoning_is_none() -> None:
+    """B.2: an empty reasoning of an earlier turn does not make up one for the last."""
+    first = body(None, call("a", "srv_time"), message={"reasoning": "", "reasoning_content": 5})
+    assert message(relay(first, body("b"))[0]) == {"role": "assistant", "content": "b"}
+
+
+def test_what_the_client_sees_so_far() -> None:
+    """The visible text is that of all turns, as paragraphs, and nothing at first."""
+    writer = ChatReplyWriter(model="m", is_hidden=is_hidden)
+    assert (writer.visible, writer.client_ids()) == ("", {})
+    assert relay(body("a", call("s", "srv_time")), body("b"))[1].visible == "a\n\nb"
+
+
+def test_a_hidden_turn_means_composing() -> None:
+    """G.1-9: once a turn was hidden the reply is composed, even of a frame that says nothing."""
+    writer = ChatReplyWriter(model="m", is_hidden=is_hidden)
+    writer.write(Frame(b"x"))
+    assert not writer.composing
+    writer.turn_ended("hidden")
+    assert writer.composing
+    assert message(json.loads(writer.finish(None))) == {"role": "assistant", "content": None}
+
+
 def test_a_mixed_turn() -> None:
     """Rule W5: the client gets only its own calls, with their unknown fields."""
     nameless = {"id": "n", "function": {"arguments": "{}"}}
@@ -175,6 +198,18 @@ def test_the_older_form() -> None:
     reply, _, _ = relay(body(None, call("s", "srv_time")), body(None, message=legacy, finish="function_call"))
     assert message(reply) == {"role": "assistant", "content": None, **legacy}
     assert reply["choices"][0]["finish_reason"] == "function_call"
+    reply, _, _ = relay(
+        body(None, call("s", "srv_time")), body(None, message=legacy, finish="length"), finish="length"
+    )
+    assert reply["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_legacy_server_call_on_the_last_turn() -> None:
+    """Rule W5: a legacy call that is not run is not shown either."""
+    last = body(None, message={"function_call": {"name": "srv_time", "arguments": "{}"}})
+    reply, _, raw = relay(body("a", call("s", "srv_time")), last, reason="stop")
+    assert message(reply) == {"role": "assistant", "content": "a"}
+    assert b"srv_time" not in raw
 
 
 def test_a_custom_call() -> None:

@@ -313,7 +313,7 @@ def test_two_turns_are_one_stream() -> None:
     """Rule W4: one id, role, model and finish reason; rule W3: one end mark; rule W5: no call."""
     relayed = relay(call_turn("srv_time", text="Let me see."), text_turn("It is", " noon.", turn=2))
     read = relayed.read()
-    assert read.text == "Let me see.\n\nIt is noon."
+    assert read.text == relayed.writer.visible == "Let me see.\n\nIt is noon."
     assert (read.finish, read.usage, set(read.ids), set(read.models)) == ("stop", None, {"up1"}, {"m"})
     assert set(read.created) == {1701}
     assert not relayed.ids

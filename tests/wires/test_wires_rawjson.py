@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.errors import RequestError
-from proxy.wires.rawjson import elements, join_array, join_object, load_strict, members
+from proxy.wires.rawjson import elements, join_array, join_object, load_strict, members, replace_values
 
 blanks = st.text(" \t\r\n", max_size=3).map(str.encode)
 texts = st.text(max_size=8) | st.sampled_from(
@@ -96,6 +96,31 @@ def test_pieces_join_to_the_same(an_object: tuple[bytes, Any], an_array: tuple[b
         joined = join(pieces)  # type: ignore[arg-type]
         assert json.loads(joined) == json.loads(raw)
         assert cut(joined) == pieces
+
+
+@given(objects(), st.data())
+def test_replaced_values_leave_every_other_byte(
+    case: tuple[bytes, dict[str, bytes]], data: st.DataObject
+) -> None:
+    """New values stand where the old ones stood, and nothing else moves."""
+    raw, parts = case
+    keys = data.draw(st.lists(st.sampled_from(sorted(parts)), unique=True)) if parts else []
+    changed = replace_values(raw, {**dict.fromkeys(keys, b'"new"'), "\x01absent": b"0"})
+    assert members(changed) == {k: b'"new"' if k in keys else v for k, v in parts.items()}
+    back = replace_values(changed, {key: parts[key] for key in keys})
+    assert back == raw
+
+
+def test_values_are_replaced_inside() -> None:
+    """A path leads to an inner object; where it leads nowhere nothing changes."""
+    raw = b' {"a" : {"b": {"c": 1, "d" :2}}, "e":[{"c":1}], "c":3} '
+    assert replace_values(raw, {"d": b"9", "c": b"[]"}, "a", "b") == raw.replace(b": 1", b": []").replace(
+        b":2", b":9"
+    )
+    assert replace_values(raw, {"c": b"9"}) == raw.replace(b"3", b"9")
+    for path in (("x",), ("e",), ("a", "x"), ("c",)):
+        assert replace_values(raw, {"c": b"9"}, *path) == raw
+    assert replace_values(raw, {}) == raw
 
 
 def test_keys_are_decoded() -> None:

@@ -37,7 +37,7 @@ class ChatReplyWriter:
         self._is_hidden = is_hidden
         self._trace = trace
         self._last_text_only = last_text_only
-        self._used_ids = set(used_ids)
+        self._used_ids = used_ids
         self._composing = False
         self._first: dict[str, Any] = {}
         self._last: Frame = Frame(b"")
@@ -84,9 +84,7 @@ class ChatReplyWriter:
         return b""
 
     def _free_id(self, call: ToolCall) -> str:
-        call_id = call.call_id if call.call_id not in self._used_ids else mint_call_id()
-        self._used_ids.add(call_id)
-        return call_id
+        return call.call_id if call.call_id not in self._used_ids else mint_call_id()
 
     def turn_ended(self, end: TurnEnd) -> bytes:
         if end == "hidden":
