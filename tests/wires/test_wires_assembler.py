@@ -87,18 +87,18 @@ def check_order(events: Sequence[TurnEvent], unkept: str = "") -> None:
     assert all(call.call_id for call in found)
 
 
-# Who does what (B.1).
+# Who does what.
 
 
 def test_openai_streams_one_call() -> None:
-    """A.2: id and name once, then arguments by index."""
+    """Id and name once, then arguments by index."""
     assert calls(f(0, "a", "time"), f(0, arguments='{"tz":'), f(0, arguments='"UTC"}')) == [
         ("a", "time", '{"tz":"UTC"}')
     ]
 
 
 def test_parallel_calls_by_index() -> None:
-    """A.2: two calls, each with an index of its own, also when their fragments alternate."""
+    """Two calls, each with an index of its own, also when their fragments alternate."""
     assert calls(
         f(0, "a", "time"),
         f(1, "b", "book"),
@@ -110,7 +110,7 @@ def test_parallel_calls_by_index() -> None:
 
 
 def test_index_missing() -> None:
-    """B.1-1: without an index, ids tell calls apart (Mistral) and names do where ids lack (Gemini)."""
+    """Without an index, ids tell calls apart (Mistral) and names do where ids lack (Gemini)."""
     assert calls(f(None, "a", "time", '{"x":1}'), f(None, "b", "time", '{"x":2}')) == [
         ("a", "time", '{"x":1}'),
         ("b", "time", '{"x":2}'),
@@ -122,7 +122,7 @@ def test_index_missing() -> None:
 
 
 def test_index_missing_in_a_stream() -> None:
-    """B.1-1, B.0-4: nameless pieces without id and index go on with the newest call."""
+    """Nameless pieces without id and index go on with the newest call."""
     assert calls(
         f(None, None, "time"),
         f(arguments='{"x":'),
@@ -133,7 +133,7 @@ def test_index_missing_in_a_stream() -> None:
 
 
 def test_one_index_for_parallel_calls() -> None:
-    """B.1-2: all calls say index 0; a new id with a name is a new call."""
+    """All calls say index 0; a new id with a name is a new call."""
     assert calls(f(0, "a", "time", '{"x":1}'), f(0, "b", "time", '{"x":2}')) == [
         ("a", "time", '{"x":1}'),
         ("b", "time", '{"x":2}'),
@@ -141,7 +141,7 @@ def test_one_index_for_parallel_calls() -> None:
 
 
 def test_one_index_and_equal_arguments() -> None:
-    """B.1-2: equal calls are two calls where their ids differ."""
+    """Equal calls are two calls where their ids differ."""
     assert calls(f(0, "a", "time", '{"x":1}'), f(0, "b", "time", '{"x":1}')) == [
         ("a", "time", '{"x":1}'),
         ("b", "time", '{"x":1}'),
@@ -149,7 +149,7 @@ def test_one_index_and_equal_arguments() -> None:
 
 
 def test_one_index_and_streamed_arguments() -> None:
-    """B.1-2: pieces that only say index 0 go on with the newest call of that index."""
+    """Pieces that only say index 0 go on with the newest call of that index."""
     assert calls(
         f(0, "a", "time"),
         f(0, arguments='{"x":1}'),
@@ -160,14 +160,14 @@ def test_one_index_and_streamed_arguments() -> None:
 
 
 def test_one_index_a_new_id_and_no_name() -> None:
-    """B.0-2b: a new id opens a call without its name when the last one is whole and an object begins."""
+    """A new id opens a call without its name when the last one is whole and an object begins."""
     assert calls(
         f(0, "a", "time", '{"x":1}'), f(0, "b", None, ' {"y":'), f(0, arguments="2}"), f(0, "b", "book")
     ) == [("a", "time", '{"x":1}'), ("b", "book", ' {"y":2}')]
 
 
 def test_one_index_and_no_ids() -> None:
-    """B.0-3: without ids, a name opens a call once the last one is whole, also of the same tool."""
+    """Without ids, a name opens a call once the last one is whole, also of the same tool."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, None, "time", '{"x":2}'), f(0, None, "book")) == [
         ("minted", "time", '{"x":1}'),
         ("minted", "time", '{"x":2}'),
@@ -176,7 +176,7 @@ def test_one_index_and_no_ids() -> None:
 
 
 def test_one_index_no_ids_and_another_name() -> None:
-    """B.0-3: another name with the very same arguments is another call."""
+    """Another name with the very same arguments is another call."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, None, "book", '{"x":1}')) == [
         ("minted", "time", '{"x":1}'),
         ("minted", "book", '{"x":1}'),
@@ -184,7 +184,7 @@ def test_one_index_no_ids_and_another_name() -> None:
 
 
 def test_one_index_no_ids_and_no_arguments() -> None:
-    """B.0-3: ``null`` is a whole value, too, so that the next name opens a call."""
+    """``null`` is a whole value, too, so that the next name opens a call."""
     assert calls(f(0, None, "time", "null"), f(0, None, "book", "null")) == [
         ("minted", "time", "{}"),
         ("minted", "book", "{}"),
@@ -192,7 +192,7 @@ def test_one_index_no_ids_and_no_arguments() -> None:
 
 
 def test_sparse_and_negative_indices() -> None:
-    """B.1-3: indices start anywhere, leave gaps, fall below zero."""
+    """Indices start anywhere, leave gaps, fall below zero."""
     assert calls(
         f(5, "a", "time"),
         f(5, arguments='{"x":1}'),
@@ -203,7 +203,7 @@ def test_sparse_and_negative_indices() -> None:
 
 
 def test_id_in_every_fragment() -> None:
-    """B.1-4: the id repeated on each piece, with an index or without."""
+    """The id repeated on each piece, with an index or without."""
     for index in (0, None):
         assert calls(
             f(index, "a", "time"), f(index, "a", arguments='{"x":'), f(index, "a", arguments="1}")
@@ -211,7 +211,7 @@ def test_id_in_every_fragment() -> None:
 
 
 def test_ids_alternate_without_index() -> None:
-    """B.0-1: a known id finds its call, also when another one is newer."""
+    """A known id finds its call, also when another one is newer."""
     assert calls(
         f(None, "a", "time"),
         f(None, "b", "book"),
@@ -221,7 +221,7 @@ def test_ids_alternate_without_index() -> None:
 
 
 def test_a_known_id_wins_over_an_index() -> None:
-    """B.0-1: without a name a known id is its call, whatever the index says."""
+    """Without a name a known id is its call, whatever the index says."""
     assert calls(f(0, "a", "time"), f(1, "b", "book"), f(1, "a", arguments='{"x":1}')) == [
         ("a", "time", '{"x":1}'),
         ("b", "book", "{}"),
@@ -229,7 +229,7 @@ def test_a_known_id_wins_over_an_index() -> None:
 
 
 def test_id_and_name_in_every_fragment() -> None:
-    """B.1-7: id and name repeated on each piece, blanks after the end too."""
+    """Id and name repeated on each piece, blanks after the end too."""
     for index in (0, None):
         assert calls(
             f(index, "a", "time", '{"x":'),
@@ -240,14 +240,14 @@ def test_id_and_name_in_every_fragment() -> None:
 
 
 def test_whole_call_repeated_under_its_id() -> None:
-    """B.0: a last chunk that says the whole call again adds nothing, however it is spelt."""
+    """A last chunk that says the whole call again adds nothing, however it is spelt."""
     assert calls(f(0, "a", "time", '{"x":1,"y":2}'), f(0, "a", "time", '{"y": 2, "x": 1}')) == [
         ("a", "time", '{"x":1,"y":2}')
     ]
 
 
 def test_whole_call_repeated_without_id() -> None:
-    """B.0: the same without ids: name, index and arguments are those of the call that is there."""
+    """The same without ids: name, index and arguments are those of the call that is there."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, None, "time", '{"x":1}')) == [
         ("minted", "time", '{"x":1}')
     ]
@@ -257,14 +257,14 @@ def test_whole_call_repeated_without_id() -> None:
 
 
 def test_whole_call_repeated_with_its_id_at_last() -> None:
-    """B.0-2a: a call that came without id is not another one when it is repeated with it."""
+    """A call that came without id is not another one when it is repeated with it."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, "late", "time", '{"x":1}')) == [
         ("minted", "time", '{"x":1}')
     ]
 
 
 def test_the_same_id_for_another_tool() -> None:
-    """B.1-24: an id that comes twice in one reply, for another tool or other arguments, is minted anew."""
+    """An id that comes twice in one reply, for another tool or other arguments, is minted anew."""
     assert calls(f(None, "a", "time", '{"x":1}'), f(None, "a", "book", '{"x":1}')) == [
         ("a", "time", '{"x":1}'),
         ("minted", "book", '{"x":1}'),
@@ -276,7 +276,7 @@ def test_the_same_id_for_another_tool() -> None:
 
 
 def test_the_same_id_at_another_index() -> None:
-    """B.1-24, B.0-1: one id, two indices, each with a name: two calls, and pieces find theirs by index."""
+    """One id, two indices, each with a name: two calls, and pieces find theirs by index."""
     assert calls(
         f(0, "time:0", "time"),
         f(1, "time:0", "time"),
@@ -286,13 +286,13 @@ def test_the_same_id_at_another_index() -> None:
 
 
 def test_the_same_id_at_an_index_and_without_one() -> None:
-    """B.0-1: a known id with a name and no index is not elsewhere, and goes on with its call."""
+    """A known id with a name and no index is not elsewhere, and goes on with its call."""
     assert calls(f(0, "a", "time"), f(None, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
     assert calls(f(None, "a", "time"), f(0, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
 
 
 def test_an_id_that_comes_late() -> None:
-    """B.0-2a: a call that is still undecided takes the id that comes with a later piece."""
+    """A call that is still undecided takes the id that comes with a later piece."""
     assert calls(f(0, None, "get"), f(0, "a", None, '{"x":'), f(0, arguments="1}")) == [
         ("a", "get", '{"x":1}')
     ]
@@ -307,7 +307,7 @@ def test_an_id_that_comes_too_late() -> None:
 
 
 def test_a_new_id_on_every_fragment() -> None:
-    """B.0-2c: ids minted for each piece: the first one counts, with an index and without."""
+    """Ids minted for each piece: the first one counts, with an index and without."""
     for index in (0, None):
         assert calls(
             f(index, "a", "time"),
@@ -319,7 +319,7 @@ def test_a_new_id_on_every_fragment() -> None:
 
 
 def test_a_new_id_without_index_and_name() -> None:
-    """B.0-2: after a whole call, a new id with arguments is a new call whose name comes later."""
+    """After a whole call, a new id with arguments is a new call whose name comes later."""
     assert calls(f(None, "a", "time", '{"x":1}'), f(None, "b", None, '{"y":2}'), f(None, "b", "book")) == [
         ("a", "time", '{"x":1}'),
         ("b", "book", '{"y":2}'),
@@ -327,14 +327,14 @@ def test_a_new_id_without_index_and_name() -> None:
 
 
 def test_the_id_before_the_name() -> None:
-    """B.0-2: a piece with nothing but an id opens a call that its name joins."""
+    """A piece with nothing but an id opens a call that its name joins."""
     assert calls(f(None, "a"), f(None, "a", "time"), f(None, "a", arguments='{"x":1}')) == [
         ("a", "time", '{"x":1}')
     ]
 
 
 def test_name_split_over_fragments() -> None:
-    """B.1-7: a name in pieces is put together while it is on its way to a declared one."""
+    """A name in pieces is put together while it is on its way to a declared one."""
     for index in (0, None):
         assert calls(f(index, None, "get"), f(index, None, "_wea"), f(index, None, "ther", '{"x":1}')) == [
             ("minted", "get_weather", '{"x":1}')
@@ -342,39 +342,39 @@ def test_name_split_over_fragments() -> None:
 
 
 def test_name_that_grows() -> None:
-    """B.1-7: each piece says the name so far."""
+    """Each piece says the name so far."""
     assert calls(f(0, "a", "get_"), f(0, "a", "get_weather"), f(0, "a", arguments="{}")) == [
         ("a", "get_weather", "{}")
     ]
 
 
 def test_name_that_leads_nowhere() -> None:
-    """B.0: a second name that makes no declared one is not joined on."""
+    """A second name that makes no declared one is not joined on."""
     assert calls(f(0, "a", "get"), f(0, "a", "zzz"), f(0, "a", arguments='{"x":1}')) == [
         ("a", "get", '{"x":1}')
     ]
 
 
 def test_name_after_the_arguments_began() -> None:
-    """B.0: once there are arguments, the name is settled; a first name is taken also then."""
+    """Once there are arguments, the name is settled; a first name is taken also then."""
     assert calls(f(0, "a", "get", '{"x":'), f(0, "a", "_weather", "1}")) == [("a", "get", '{"x":1}')]
     assert calls(f(0, "a", None, '{"x":'), f(0, "a", "time", "1}")) == [("a", "time", '{"x":1}')]
     assert calls(f(0, None, None, '{"x":1}'), f(0, None, "time")) == [("minted", "time", '{"x":1}')]
 
 
 def test_name_of_nothing_declared() -> None:
-    """G.3-5: a name that nobody declared is a call like any other, to be answered with an error."""
+    """A name that nobody declared is a call like any other, to be answered with an error."""
     assert calls(f(0, "a", "other", "{}"), declared=()) == [("a", "other", "{}")]
 
 
 def test_name_never_sent() -> None:
-    """B.1-30: a call whose head was lost cannot be answered, and the others keep dense places."""
+    """A call whose head was lost cannot be answered, and the others keep dense places."""
     events = run(f(0, "a", None, '{"x":1}'), f(1, "b", "time"))
     assert [(call.call_id, call.index) for call in finished(events)] == [("b", 0)]
 
 
 def test_a_repeated_name_without_index_and_id() -> None:
-    """B.0-4: a name that repeats before any arguments is the same call; after them it is another."""
+    """A name that repeats before any arguments is the same call; after them it is another."""
     assert calls(f(None, None, "time"), f(None, None, "time", '{"x":1}'), f(None, None, "time")) == [
         ("minted", "time", '{"x":1}'),
         ("minted", "time", "{}"),
@@ -382,13 +382,13 @@ def test_a_repeated_name_without_index_and_id() -> None:
 
 
 def test_arguments_before_a_name_without_index_and_id() -> None:
-    """B.0-4: pieces with nothing to go by belong to the newest call, the first one opens one."""
+    """Pieces with nothing to go by belong to the newest call, the first one opens one."""
     assert calls(f(arguments='{"x":'), f(None, None, "time", '{"y":1}')) == [("minted", "time", '{"y":1}')]
     assert calls(f(), f(None, None, "time", '{"y":1}')) == [("minted", "time", '{"y":1}')]
 
 
 def test_whole_call_in_one_fragment() -> None:
-    """B.1-8: everything at once (Gemini, Groq, xAI, Mistral, Ollama)."""
+    """Everything at once (Gemini, Groq, xAI, Mistral, Ollama)."""
     assert calls(f(0, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
 
 
@@ -431,13 +431,13 @@ def test_whole_call_in_one_fragment() -> None:
     ],
 )
 def test_last_word_on_arguments(pieces: list[str], arguments: str) -> None:
-    """B.1-9, B.1-10: nothing and ``null`` are ``{}``, strings are opened, placeholders go, the rest stays."""
+    """Nothing and ``null`` are ``{}``, strings are opened, placeholders go, the rest stays."""
     fragments = [f(0, arguments=piece) for piece in pieces]
     assert calls(f(0, "a", "time"), *fragments) == [("a", "time", arguments)]
 
 
 def test_a_placeholder_is_not_told_before_it_is_known_to_be_none() -> None:
-    """B.0: a client is not shown ``{}`` and then the real arguments after it."""
+    """A client is not shown ``{}`` and then the real arguments after it."""
     events = run(f(0, "a", "time", "{}"), f(0, arguments='{"x":'), f(0, arguments="1}"))
     assert [event.arguments for event in events if isinstance(event, ToolCallDelta)] == ['{"x":', "1}"]
     events = run(f(0, "a", "time"), f(0, arguments="{}"))
@@ -447,12 +447,12 @@ def test_a_placeholder_is_not_told_before_it_is_known_to_be_none() -> None:
 
 
 def test_a_placeholder_before_the_name() -> None:
-    """B.0: ``{}`` with an id, and then the name with the arguments, is one call."""
+    """``{}`` with an id, and then the name with the arguments, is one call."""
     assert calls(f(0, "a", None, "{}"), f(0, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
 
 
 def test_a_named_fragment_is_no_replacement() -> None:
-    """B.0: after ``{}`` a fragment with a name and other arguments is another call."""
+    """After ``{}`` a fragment with a name and other arguments is another call."""
     assert calls(f(0, None, "time", "{}"), f(0, None, "time", '{"x":1}')) == [
         ("minted", "time", "{}"),
         ("minted", "time", '{"x":1}'),
@@ -460,7 +460,7 @@ def test_a_named_fragment_is_no_replacement() -> None:
 
 
 def test_finish_and_calls_after_it() -> None:
-    """B.1-14: what comes in one chunk is taken in order; the assembler knows no finish reason."""
+    """What comes in one chunk is taken in order; the assembler knows no finish reason."""
     assert calls(f(0, "a", "time", "{}"), f(1, "b", "book", "{}")) == [
         ("a", "time", "{}"),
         ("b", "book", "{}"),
@@ -468,7 +468,7 @@ def test_finish_and_calls_after_it() -> None:
 
 
 def test_legacy_function_call() -> None:
-    """B.1-32: the older form is one call without index and id; its name may come in pieces."""
+    """The older form is one call without index and id; its name may come in pieces."""
     events = run(
         Fragment(name="get", legacy=True),
         Fragment(name="_weather", legacy=True),
@@ -559,7 +559,7 @@ LONG = json.dumps({"a": "x" * 80, "b": ['"}]', {"c": "\\\\"}], "d": {}})
 @pytest.mark.parametrize("text", [LONG, json.dumps(LONG), json.dumps([LONG, [], {}])])
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_long_arguments_are_known_to_be_whole(text: str, size: int) -> None:
-    """B.0-3: cut anywhere, a name opens the next call just when the arguments before it are whole."""
+    """Cut anywhere, a name opens the next call just when the arguments before it are whole."""
     whole = [f(0, None, "time"), *(f(0, arguments=text[i : i + size]) for i in range(0, len(text), size))]
     for blank in ("", " ", "\n\t"):
         found = calls(*whole, f(0, arguments=blank), f(0, None, "book", "{}"))
@@ -608,7 +608,7 @@ def test_nothing_is_not_closed() -> None:
 
 
 def test_unknown_fields_are_kept() -> None:
-    """B.2: a thought signature goes with its call, in a fragment of its own and merged over several too."""
+    """A thought signature goes with its call, in a fragment of its own and merged over several too."""
     assembled = ToolCallAssembler(DECLARED)
     first = f(0, "a", "time", "{}", extra_content={"google": {"thought_signature": "S1"}}, n=None)
     second = f(0, extra_content={"google": {"other": 1}, "flag": None}, n=2)
@@ -628,7 +628,7 @@ def test_unknown_fields_are_kept() -> None:
 
 
 def test_an_object_takes_the_place_of_a_word() -> None:
-    """B.2: a field that changes its kind has its last kind."""
+    """A field that changes its kind has its last kind."""
     assembled = ToolCallAssembler(DECLARED)
     assembled.add(f(0, "a", "time", "", x="word", y={"a": 1}))
     assembled.add(f(0, x={"a": 1}, y="word"))
@@ -885,7 +885,7 @@ def test_no_sequence_breaks_it(fragments: list[Fragment], kept: int) -> None:
 
 
 def test_minted_ids() -> None:
-    """B.0: a minted id has the shape of OpenAI's and is never the same."""
+    """A minted id has the shape of OpenAI's and is never the same."""
     ids = {mint_call_id() for _ in range(200)}
     assert len(ids) == 200
     assert all(MINTED.fullmatch(call_id) for call_id in ids)

@@ -167,7 +167,7 @@ def test_renaming() -> None:
     ],
 )
 def test_asking_for_usage(options: bytes | None, sent: bytes) -> None:
-    """G.1-5: usage is asked for, other options stay."""
+    """Usage is asked for, other options stay."""
     more = b"" if options is None else b',"stream_options":' + options
     body = editor(b'{"model":"m","messages":[]' + more + b"}")
     body.ask_usage()
@@ -211,7 +211,7 @@ def test_what_was_sent_stays_a_prefix(
 
 
 def test_a_result_has_these_keys() -> None:
-    """Golden: the exact bytes of a result, as text under the call's own id (B.1-25, B.1-28)."""
+    """Golden: the exact bytes of a result, as text under the call's own id."""
     body = editor(request())
     call = ToolCall("functions.time:0", "core__time", "{}", 0)
     assert body.result_message(call, '{"t":1}') == (
@@ -301,14 +301,14 @@ def test_nothing_to_relax() -> None:
 )
 @pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens"])
 def test_tokens_are_spent(key: str, bound: Any, used: int, left: Any) -> None:
-    """G.3-6: the client's own bound is for all turns, with a floor so that an answer still fits."""
+    """The client's own bound is for all turns, with a floor so that an answer still fits."""
     body = editor(request(**{key: bound}))
     body.spend_tokens(used)
     assert rendered(body)[key] == left
 
 
 def test_no_bound_is_made_up() -> None:
-    """G.3-6: a client that set no bound has none."""
+    """A client that set no bound has none."""
     body = editor(request())
     body.spend_tokens(50)
     assert rendered(body) == request()

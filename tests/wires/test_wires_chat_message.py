@@ -24,7 +24,7 @@ def built(*deltas: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_text_is_joined() -> None:
-    """A.2: text pieces are one text; role and calls are not taken from here."""
+    """Text pieces are one text; role and calls are not taken from here."""
     assert built(
         {"role": "tool", "content": ""},
         {"content": "Hel", "tool_calls": [{"id": "x"}]},
@@ -34,20 +34,20 @@ def test_text_is_joined() -> None:
 
 
 def test_nothing_is_null() -> None:
-    """A.1: a message without text has null content, one with empty text has empty text."""
+    """A message without text has null content, one with empty text has empty text."""
     assert built({}) == {"role": "assistant", "content": None}
     assert built({"content": ""}) == {"role": "assistant", "content": ""}
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal", "never_heard_of"])
 def test_text_fields_are_joined(key: str) -> None:
-    """B.2: text under any key is joined, known or not, and null ones bring nothing."""
+    """Text under any key is joined, known or not, and null ones bring nothing."""
     assert built({key: None}, {key: "a"}, {key: ""}, {key: "b"}, {key: None})[key] == "ab"
 
 
 @pytest.mark.parametrize("key", ["type", "id", "index", "format", "name", "object", "signature"])
 def test_labels_are_not_joined(key: str) -> None:
-    """B.2: a field that names something is replaced, at the top and inside."""
+    """A field that names something is replaced, at the top and inside."""
     assert built({key: "a"}, {key: "a"}, {key: "b"})[key] == "b"
     assert built({"x": {key: "a"}}, {"x": {key: "a"}}) == {
         "role": "assistant",
@@ -57,7 +57,7 @@ def test_labels_are_not_joined(key: str) -> None:
 
 
 def test_null_after_something_changes_nothing() -> None:
-    """B.2: a null field says nothing, at any depth."""
+    """A null field says nothing, at any depth."""
     assert built({"x": {"a": 1, "b": "t"}}, {"x": None}, {"x": {"a": None, "b": None}})["x"] == {
         "a": 1,
         "b": "t",
@@ -65,12 +65,12 @@ def test_null_after_something_changes_nothing() -> None:
 
 
 def test_what_came_null_inside_stays() -> None:
-    """B.2: a null inside an object is part of it."""
+    """A null inside an object is part of it."""
     assert built({"x": {"a": None, "l": [None, {"b": None}]}})["x"] == {"a": None, "l": [None, {"b": None}]}
 
 
 def test_objects_merge() -> None:
-    """B.2: objects of several deltas are one, their text joined, their numbers replaced."""
+    """Objects of several deltas are one, their text joined, their numbers replaced."""
     assert built(
         {"audio": {"id": "a1", "data": "AA", "expires_at": None}},
         {"audio": {"data": "BB", "transcript": "hi"}},
@@ -87,7 +87,7 @@ def test_objects_are_not_shared() -> None:
 
 
 def test_lists_grow() -> None:
-    """B.2: elements without index are added one after the other."""
+    """Elements without index are added one after the other."""
     assert built({"annotations": [{"type": "u"}]}, {"annotations": [{"type": "u"}, 5]})["annotations"] == [
         {"type": "u"},
         {"type": "u"},
@@ -96,7 +96,7 @@ def test_lists_grow() -> None:
 
 
 def test_elements_of_one_index_merge() -> None:
-    """B.2: the newest element of the same index and type goes on; another index is another element."""
+    """The newest element of the same index and type goes on; another index is another element."""
     assert built(
         {"r": [{"index": 0, "type": "t", "text": "a"}, {"index": 1, "type": "t", "text": "x"}]},
         {"r": [5, {"index": 0, "type": "t", "text": "b"}]},
@@ -114,18 +114,18 @@ def test_elements_of_one_index_merge() -> None:
     [("a", 5, 5), (5, "a", "a"), ("a", True, True), (["a"], "b", "b"), ({"a": 1}, [2], [2]), (1, 2, 2)],
 )
 def test_another_kind_replaces(first: Any, second: Any, left: Any) -> None:
-    """B.2: a field that changes its kind has its last one."""
+    """A field that changes its kind has its last one."""
     assert built({"x": first}, {"x": second})["x"] == left
 
 
 def test_text_goes_on_after_a_change_of_kind() -> None:
-    """B.2: text before and after something else is not lost from the later text."""
+    """Text before and after something else is not lost from the later text."""
     assert built({"x": "a"}, {"x": {"k": "v"}}, {"x": "b"}, {"x": "c"})["x"] == "bc"
     assert built({"x": "a"}, {"x": "b"}, {"x": ["c"]})["x"] == ["c"]
 
 
 def test_content_in_parts() -> None:
-    """B.2: parts stay parts; text before and after them becomes one, neighbouring text parts join."""
+    """Parts stay parts; text before and after them becomes one, neighbouring text parts join."""
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     assert built(
         {"content": "a"},
@@ -206,7 +206,7 @@ CALL = ToolCall("a", "time", '{"x":1}', 0)
 
 
 def test_calls_stand_in_the_message() -> None:
-    """A.1: calls have exactly these keys, and go behind the text."""
+    """Calls have exactly these keys, and go behind the text."""
     builder = MessageBuilder()
     builder.add({"content": "x", "reasoning_content": "r"})
     other = ToolCall("b", "book", "{}", 1)
@@ -227,7 +227,7 @@ def test_calls_stand_in_the_message() -> None:
 
 
 def test_the_older_form_stands_in_the_message() -> None:
-    """B.1-32: a legacy call goes back as ``function_call`` with exactly these keys."""
+    """A legacy call goes back as ``function_call`` with exactly these keys."""
     legacy = ToolCall("a", "time", "{}", 0, legacy=True)
     assert json.loads(MessageBuilder().build([legacy], [{"type": "function_call"}])) == {
         "role": "assistant",
@@ -238,7 +238,7 @@ def test_the_older_form_stands_in_the_message() -> None:
 
 @pytest.mark.parametrize("inner", ["word", None, 5])
 def test_unknown_fields_of_a_function(inner: Any) -> None:
-    """B.2: what stood inside the function goes back inside it; anything else there is dropped."""
+    """What stood inside the function goes back inside it; anything else there is dropped."""
     kept = call_object(CALL, {"function": {"strict": True}, "x": 1})
     assert kept == {
         "id": "a",
@@ -250,7 +250,7 @@ def test_unknown_fields_of_a_function(inner: Any) -> None:
 
 
 def test_a_custom_call() -> None:
-    """A.3: a custom call has its input as text, and its unknown fields."""
+    """A custom call has its input as text, and its unknown fields."""
     assert call_object(CALL, {"type": "custom", "x": 1}) == {
         "id": "a",
         "type": "custom",

@@ -74,12 +74,12 @@ def assembled(*payloads: Any) -> list[tuple[str, str, str]]:
     ]
 
 
-# Calls on the wire (B.0, B.1).
+# Calls on the wire.
 
 
 @pytest.mark.parametrize("blank", [None, "", " "])
 def test_blank_is_absent(blank: str | None) -> None:
-    """B.1-5: blank ids and names on later fragments are none (Qwen, GLM, Mistral)."""
+    """Blank ids and names on later fragments are none (Qwen, GLM, Mistral)."""
     assert assembled(
         function("time", "", index=0, id="a", type="function"),
         function(blank, '{"x":', index=0, id=blank, type=blank),
@@ -89,7 +89,7 @@ def test_blank_is_absent(blank: str | None) -> None:
 
 @pytest.mark.parametrize("kind", ["function", "", None, 7])
 def test_type_is_not_needed(kind: Any) -> None:
-    """B.1-6: a call without a type is a function call."""
+    """A call without a type is a function call."""
     assert assembled(function("time", "{}", index=0, id="a", type=kind)) == [("a", "time", "{}")]
 
 
@@ -98,7 +98,7 @@ def test_type_is_not_needed(kind: Any) -> None:
     [(0, 1), ("0", "1"), (" 0 ", "1"), ("-1", "-2"), (None, None), ("x", "y"), (0.5, 1.5), (True, False)],
 )
 def test_indices_of_every_kind(first: Any, second: Any) -> None:
-    """B.0: numeric strings are numbers, everything else is no index; ids tell calls apart then."""
+    """Numeric strings are numbers, everything else is no index; ids tell calls apart then."""
     assert assembled(
         function("time", "{", index=first, id="a"),
         function("book", "{", index=second, id="b"),
@@ -108,7 +108,7 @@ def test_indices_of_every_kind(first: Any, second: Any) -> None:
 
 
 def test_numeric_strings_are_the_same_index() -> None:
-    """B.0: an index that comes as text once and as a number then is one index."""
+    """An index that comes as text once and as a number then is one index."""
     assert assembled(
         function("time", "", index="1", id="a"),
         function("book", "", index="0", id="b"),
@@ -118,7 +118,7 @@ def test_numeric_strings_are_the_same_index() -> None:
 
 @pytest.mark.parametrize("index", ["--1", "1-", "9" * 40, "", "\u0663x"])
 def test_indices_that_are_none(index: str) -> None:
-    """B.0: text that is no index is none, and no crash."""
+    """Text that is no index is none, and no crash."""
     assert assembled(function("time", "{}", index=index, id="a")) == [("a", "time", "{}")]
 
 
@@ -137,18 +137,18 @@ def test_indices_that_are_none(index: str) -> None:
     ],
 )
 def test_arguments_of_every_kind(arguments: Any, text: str) -> None:
-    """B.1-9, B.1-10: arguments as an object, as nothing, as text within text; never lost for ``{}``."""
+    """Arguments as an object, as nothing, as text within text; never lost for ``{}``."""
     assert assembled(function("time", arguments, index=0, id="a")) == [("a", "time", text)]
 
 
 def test_an_id_that_is_a_number() -> None:
-    """B.0: a number is its digits."""
+    """A number is its digits."""
     assert assembled(function("time", "{}", index=0, id=0)) == [("0", "time", "{}")]
 
 
 @pytest.mark.parametrize("value", [[], None, "x", 5, [5, None, "x"], {}, True])
 def test_no_calls(value: Any) -> None:
-    """B.1-33: ``tool_calls`` that is empty, null or no list is none."""
+    """``tool_calls`` that is empty, null or no list is none."""
     assert assembled(delta({"content": "hi", "tool_calls": value})) == []
 
 
@@ -168,7 +168,7 @@ def test_a_function_that_is_none(value: Any) -> None:
 
 
 def test_call_and_finish_in_one_chunk() -> None:
-    """B.1-14, B.1-21: text, calls, finish reason and usage of one chunk are told in that order."""
+    """Text, calls, finish reason and usage of one chunk are told in that order."""
     payload = delta(
         {"content": "hi", "tool_calls": [{"id": "a", "function": {"name": "time", "arguments": "{}"}}]},
         finish_reason="tool_calls",
@@ -193,7 +193,7 @@ def test_a_call_after_the_finish_reason() -> None:
 
 
 def test_the_older_form() -> None:
-    """B.1-32: ``function_call`` is one call, to be answered by name."""
+    """``function_call`` is one call, to be answered by name."""
     events = read(
         delta({"function_call": {"name": "time"}}), delta({"function_call": {"arguments": '{"x":1}'}})
     )
@@ -211,7 +211,7 @@ def test_the_same_call_in_both_forms() -> None:
 
 
 def test_a_custom_tool() -> None:
-    """A.1: a custom tool's input is text, kept as it is."""
+    """A custom tool's input is text, kept as it is."""
     turn = reader()
     events = read(
         tool(index=0, id="a", type="custom", custom={"name": "time", "input": "now"}),
@@ -226,7 +226,7 @@ def test_a_custom_tool() -> None:
 
 
 def test_unknown_fields_of_a_call() -> None:
-    """B.2: unknown fields of a call and of its function go back with it."""
+    """Unknown fields of a call and of its function go back with it."""
     turn = reader()
     read(
         tool(
@@ -251,7 +251,7 @@ def test_unknown_fields_of_a_call() -> None:
 
 
 def test_text() -> None:
-    """A.2: text comes piece by piece, and nothing is not a piece."""
+    """Text comes piece by piece, and nothing is not a piece."""
     turn = reader()
     payloads = [delta({"role": "assistant", "content": ""}), delta({"content": "a"}), delta({"content": "b"})]
     assert read(*payloads, delta({"content": None}), turn=turn) == [TextDelta("a"), TextDelta("b")]
@@ -259,7 +259,7 @@ def test_text() -> None:
 
 
 def test_text_in_parts() -> None:
-    """B.2: content as a list of parts: the text parts are the text (Mistral)."""
+    """Content as a list of parts: the text parts are the text (Mistral)."""
     parts = [
         {"type": "thinking", "thinking": []},
         {"type": "text", "text": "a"},
@@ -281,7 +281,7 @@ def test_content_that_is_neither() -> None:
 
 
 def test_reasoning() -> None:
-    """B.2: reasoning under either name, told once where both are sent."""
+    """Reasoning under either name, told once where both are sent."""
     assert read(
         delta({"reasoning_content": "a"}),
         delta({"reasoning": "b"}),
@@ -298,7 +298,7 @@ def test_reasoning() -> None:
 
 
 def test_refusal() -> None:
-    """A.2: a refusal is told as one."""
+    """A refusal is told as one."""
     assert read(delta({"refusal": "No."}), delta({"refusal": None}), delta({"refusal": ""})) == [
         RefusalDelta("No.")
     ]
@@ -316,7 +316,7 @@ def test_other_choices_are_not_read() -> None:
 
 
 def test_messages_instead_of_deltas() -> None:
-    """B.1-22: a gateway that streams ``message`` where ``delta`` should be is understood."""
+    """A gateway that streams ``message`` where ``delta`` should be is understood."""
     assert read({"choices": [{"index": 0, "message": {"content": "a"}}]}) == [TextDelta("a")]
     assert read({"choices": [{"index": 0, "delta": {"content": "a"}, "message": {"content": "b"}}]}) == [
         TextDelta("a")
@@ -327,7 +327,7 @@ def test_messages_instead_of_deltas() -> None:
 
 
 def test_the_head_waits_for_an_id() -> None:
-    """B.1-20: Azure opens with a chunk that has no choices and a blank id."""
+    """Azure opens with a chunk that has no choices and a blank id."""
     turn = reader()
     first = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": []}
     frames = turn.feed(event(first) + event(delta({"content": "a"})) + event(delta({"content": "b"})))
@@ -348,7 +348,7 @@ def test_a_head_without_model() -> None:
 
 
 def test_a_choice_without_delta() -> None:
-    """B.1-20: Azure's later chunks have a choice without delta."""
+    """Azure's later chunks have a choice without delta."""
     payload = {"choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {"a": 1}}]}
     assert read(payload, {"choices": [{"delta": None, "finish_reason": "stop"}]}) == [TurnFinished("stop")]
 
@@ -361,7 +361,7 @@ def test_choices_of_another_kind(choices: Any) -> None:
 
 @pytest.mark.parametrize("reason", [None, "", 5, ["stop"]])
 def test_no_finish_reason(reason: Any) -> None:
-    """B.1-13: what is no word is no finish reason."""
+    """What is no word is no finish reason."""
     assert read(delta({}, finish_reason=reason)) == []
 
 
@@ -379,7 +379,7 @@ def test_no_finish_reason(reason: Any) -> None:
     ],
 )
 def test_usage_anywhere(payload: dict[str, Any], usage: tuple[int, int, int]) -> None:
-    """B.1-17, B.1-19: usage counts wherever it stands, each field by itself, all of it kept."""
+    """Usage counts wherever it stands, each field by itself, all of it kept."""
     native = payload.get("usage") or payload["x_groq"]["usage"]
     assert read(payload) == [UsageReported(Usage(*usage, native))]
 
@@ -401,7 +401,7 @@ def test_no_usage(payload: dict[str, Any]) -> None:
     ],
 )
 def test_an_error_inside_the_stream(error: Any, told: dict[str, Any]) -> None:
-    """B.1-34: an error object, or whatever stands in its place, fails the turn."""
+    """An error object, or whatever stands in its place, fails the turn."""
     assert read({"error": error}) == [TurnFailed(told)]
 
 
@@ -428,14 +428,14 @@ def test_frames_have_their_bytes() -> None:
     "data", [b"5", b"null", b'"x"', b"[1]", b": OPENROUTER PROCESSING", b"ping", b"true"]
 )
 def test_data_that_is_no_object(data: bytes) -> None:
-    """B.3: data that is no object, a comment within data too, says nothing."""
+    """Data that is no object, a comment within data too, says nothing."""
     (frame,) = reader().feed(b"data: " + data + b"\n\n")
     assert (frame.payload, frame.events, frame.is_end_mark) == (None, (), False)
 
 
 @pytest.mark.parametrize("data", [b'{"a":1}data: {"b":2}', b'{"a":', b'{"a" 1}'])
 def test_an_event_that_cannot_be_read(data: bytes) -> None:
-    """B.3: two events glued together, or half of one: the turn fails, since a piece of it is lost."""
+    """Two events glued together, or half of one: the turn fails, since a piece of it is lost."""
     (frame,) = reader().feed(b"data: " + data + b"\n\n")
     assert frame.payload is None
     (failed,) = frame.events
@@ -448,7 +448,7 @@ def test_an_event_that_cannot_be_read(data: bytes) -> None:
 
 
 def test_an_event_that_was_cut_off() -> None:
-    """B.3: the half event at the end of a stream is no fault of its own, and a whole one counts."""
+    """The half event at the end of a stream is no fault of its own, and a whole one counts."""
     turn = reader()
     assert turn.feed(b'data: {"choices":[{"del') == []
     assert turn.close() == [Frame(b'data: {"choices":[{"del\n\n'), Frame(b"")]
@@ -625,7 +625,7 @@ def test_arguments_that_go_back(name: str, arguments: str, sent: str) -> None:
 
 
 def test_ids_go_back_as_they_came() -> None:
-    """Rule W8, B.1-25: an odd id goes back verbatim; only a repeated one is made new."""
+    """Rule W8: an odd id goes back verbatim; only a repeated one is made new."""
     turn = reader()
     read(
         function("time", "{}", index=0, id="functions.time:0"),
@@ -658,7 +658,7 @@ def reply(message: dict[str, Any], **choice: Any) -> bytes:
 
 
 def test_a_whole_reply() -> None:
-    """A.3: a reply is one frame with everything that it says."""
+    """A reply is one frame with everything that it says."""
     call = {"id": "a", "type": "function", "function": {"name": "time", "arguments": '{"x":1}'}}
     raw = reply({"role": "assistant", "content": "hi", "tool_calls": [call]}, finish_reason="tool_calls")
     turn = reader()
@@ -691,7 +691,7 @@ def test_each_call_of_a_reply_is_one() -> None:
 
 
 def test_a_reply_with_the_older_form() -> None:
-    """B.1-32: a reply's ``function_call`` goes back as one."""
+    """A reply's ``function_call`` goes back as one."""
     turn = reader()
     turn.read_reply(reply({"content": None, "function_call": {"name": "time", "arguments": ""}}))
     assert json.loads(turn.message()) == {
@@ -702,7 +702,7 @@ def test_a_reply_with_the_older_form() -> None:
 
 
 def test_unknown_fields_of_a_reply() -> None:
-    """B.2: the message of a reply goes back with every field, null ones too."""
+    """The message of a reply goes back with every field, null ones too."""
     message = {"role": "assistant", "content": "x", "refusal": None, "reasoning_details": [{"a": 1}]}
     turn = reader()
     turn.read_reply(reply(message))

@@ -88,7 +88,7 @@ def test_no_server_call_no_change() -> None:
 
 
 def test_two_turns_are_one_reply() -> None:
-    """G.1-9: head of the first turn, everything else of the last, texts joined, usage summed."""
+    """Head of the first turn, everything else of the last, texts joined, usage summed."""
     reply, writer, _ = relay(
         body("Let me see.", call("a", "srv_time")), body("Noon.", turn=2, service_tier="t")
     )
@@ -124,12 +124,12 @@ def test_two_turns_are_one_reply() -> None:
     ],
 )
 def test_texts_of_turns_are_paragraphs(texts: tuple[Any, Any], joined: str | None) -> None:
-    """G.1: the texts of all turns, as paragraphs where they do not say so themselves."""
+    """The texts of all turns, as paragraphs where they do not say so themselves."""
     assert message(relay(body(texts[0], call("a", "srv_time")), body(texts[1]))[0])["content"] == joined
 
 
 def test_reasoning_of_turns() -> None:
-    """B.2: reasoning of all turns under its own name; other fields are the last turn's."""
+    """Reasoning of all turns under its own name; other fields are the last turn's."""
     first = body(
         None, call("a", "srv_time"), message={"reasoning": "a", "reasoning_content": "x", "other": 1}
     )
@@ -144,7 +144,7 @@ def test_reasoning_of_turns() -> None:
 
 
 def test_empty_reasoning_is_none() -> None:
-    """B.2: an empty reasoning of an earlier turn does not make up one for the last."""
+    """An empty reasoning of an earlier turn does not make up one for the last."""
     first = body(None, call("a", "srv_time"), message={"reasoning": "", "reasoning_content": 5})
     assert message(relay(first, body("b"))[0]) == {"role": "assistant", "content": "b"}
 
@@ -157,7 +157,7 @@ def test_what_the_client_sees_so_far() -> None:
 
 
 def test_a_hidden_turn_means_composing() -> None:
-    """G.1-9: once a turn was hidden the reply is composed, even of a frame that says nothing."""
+    """Once a turn was hidden the reply is composed, even of a frame that says nothing."""
     writer = ChatReplyWriter(model="m", is_hidden=is_hidden)
     writer.write(Frame(b"x"))
     assert not writer.composing
@@ -180,7 +180,7 @@ def test_a_mixed_turn() -> None:
 
 
 def test_ids_are_fresh() -> None:
-    """B.1-24: an id of the request's history is made new, a blank one too, and both are remembered."""
+    """An id of the request's history is made new, a blank one too, and both are remembered."""
     reply, writer, _ = relay(
         body(None, call("s", "srv_time")),
         body(None, call("a", "book"), call(None, "book", '{"x":1}'), turn=2),
@@ -193,7 +193,7 @@ def test_ids_are_fresh() -> None:
 
 
 def test_the_older_form() -> None:
-    """B.1-32: a legacy client call stays one, and so does its finish reason."""
+    """A legacy client call stays one, and so does its finish reason."""
     legacy = {"function_call": {"name": "book", "arguments": '{"x":1}'}}
     reply, _, _ = relay(body(None, call("s", "srv_time")), body(None, message=legacy, finish="function_call"))
     assert message(reply) == {"role": "assistant", "content": None, **legacy}
@@ -213,7 +213,7 @@ def test_a_legacy_server_call_on_the_last_turn() -> None:
 
 
 def test_a_custom_call() -> None:
-    """A.3: a custom client call keeps its form."""
+    """A custom client call keeps its form."""
     custom = {"id": "c", "type": "custom", "custom": {"name": "book", "input": "x"}}
     reply, _, _ = relay(body(None, call("s", "srv_time")), body(None, custom))
     assert message(reply)["tool_calls"] == [custom]
@@ -224,13 +224,13 @@ def test_a_custom_call() -> None:
     [(None, "length", "length"), ("stop", "tool_calls", "stop"), (None, None, "stop")],
 )
 def test_the_finish_reason(reason: str | None, said: str | None, told: str) -> None:
-    """G.1-4: the relay's word, else the upstream's, else ``stop``."""
+    """The relay's word, else the upstream's, else ``stop``."""
     reply, _, _ = relay(body(None, call("s", "srv_time")), body("b", finish=said), reason=reason)
     assert reply["choices"][0]["finish_reason"] == told
 
 
 def test_a_server_call_on_the_last_turn() -> None:
-    """G.1-4: a call that is not run is not shown; the user has a note."""
+    """A call that is not run is not shown; the user has a note."""
     reply, _, raw = relay(
         body("a", call("s", "srv_time")),
         body(None, call("t", "srv_time"), turn=2),
@@ -268,13 +268,13 @@ def test_a_head_that_never_comes() -> None:
 
 
 def test_groq_usage_counts() -> None:
-    """B.1-17: usage in Groq's own place counts."""
+    """Usage in Groq's own place counts."""
     first = body(None, call("s", "srv_time"), x_groq={"usage": {"total_tokens": 1}}, usage=None)
     assert relay(first, body("b"))[0]["usage"]["total_tokens"] == 6
 
 
 def test_json_is_never_two_texts() -> None:
-    """G.3-9: with ``response_format`` only the last turn's text is shown, and no words of the proxy's."""
+    """With ``response_format`` only the last turn's text is shown, and no words of the proxy's."""
     reply, _, _ = relay(
         body('{"a":1}', call("s", "srv_time")),
         body('{"b":2}'),

@@ -22,7 +22,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def test_what_a_plain_request_says() -> None:
-    """A.1: a request that says nothing of tools, streaming or choices."""
+    """A request that says nothing of tools, streaming or choices."""
     request = parse(USER)
     assert (request.model, request.stream, request.declared, request.choices) == ("m", False, (), 1)
     assert (request.tools_forbidden, request.forced, request.wants_usage) == (False, None, False)
@@ -69,7 +69,7 @@ def test_a_request_without_its_parts(payload: dict[str, Any], param: str) -> Non
     ],
 )
 def test_declared_tools(fields: dict[str, Any], declared: tuple[str, ...], legacy: bool) -> None:
-    """A.1: declared names in order, of both forms; what has no name is the upstream's to judge."""
+    """Declared names in order, of both forms; what has no name is the upstream's to judge."""
     request = parse(USER, **fields)
     assert (request.declared, request.legacy) == (declared, legacy)
 
@@ -89,7 +89,7 @@ def test_one_name_twice(fields: dict[str, Any], param: str) -> None:
 
 
 def test_declared_name_of_each_form() -> None:
-    """A.1: the name stands in the function, in the custom tool, or at the top of the older form."""
+    """The name stands in the function, in the custom tool, or at the top of the older form."""
     assert declared_name(function("a")) == "a"
     assert declared_name({"custom": {"name": "a"}}) == "a"
     assert declared_name({"name": "a"}) is None
@@ -117,13 +117,13 @@ def test_declared_name_of_each_form() -> None:
     ],
 )
 def test_tool_choice(choice: Any, forbidden: bool, forced: set[str] | None) -> None:
-    """A.1: which tools a choice forces, and whether it rules all of them out."""
+    """Which tools a choice forces, and whether it rules all of them out."""
     request = parse(USER, tool_choice=choice)
     assert (request.tools_forbidden, request.forced) == (forbidden, forced)
 
 
 def test_the_older_choice() -> None:
-    """A.1: the older form has its own choice, and the newer one's does not count there."""
+    """The older form has its own choice, and the newer one's does not count there."""
     request = parse(USER, functions=[{"name": "a"}], function_call={"name": "a"}, tool_choice="none")
     assert (request.tools_forbidden, request.forced) == (False, {"a"})
     assert parse(USER, functions=[{"name": "a"}], function_call="none").tools_forbidden
@@ -143,7 +143,7 @@ def test_the_older_choice() -> None:
     ],
 )
 def test_flags(fields: dict[str, Any], stream: bool, usage: bool, json_mode: bool, choices: int) -> None:
-    """A.1: only the values that the API knows count."""
+    """Only the values that the API knows count."""
     request = parse(USER, **fields)
     assert (request.stream, request.wants_usage, request.wants_json, request.choices) == (
         stream,
@@ -260,7 +260,7 @@ def test_returned_calls() -> None:
 
 
 def test_used_ids() -> None:
-    """B.1-24: every call id of the history is known."""
+    """Every call id of the history is known."""
     assert parse(USER, assistant("a", "b"), result("c"), assistant("a")).used_ids() == {"a", "b"}
 
 

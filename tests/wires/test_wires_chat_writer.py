@@ -194,14 +194,14 @@ def test_forwarded_at_once() -> None:
 
 
 def test_a_client_call_leaves_at_once() -> None:
-    """G.1-3: a client call whose name is certain is not held back."""
+    """A client call whose name is certain is not held back."""
     relayed = relay(call_turn("book_flight"))
     assert all(relayed.pieces[:6])
     assert relayed.ids == {"id1.0": "id1.0"}
 
 
 def test_a_legacy_client_call_leaves_at_once() -> None:
-    """B.1-32: a legacy call has no id to repair, so that nothing waits."""
+    """A legacy call has no id to repair, so that nothing waits."""
     legacy = [{"name": "book_flight", "arguments": ""}, {"arguments": "{}"}]
     relayed = relay(encoded(*[chunk({"function_call": call}) for call in legacy]))
     assert all(relayed.pieces[:3])
@@ -230,7 +230,7 @@ def test_an_undecided_call_is_held() -> None:
 
 
 def test_an_undecided_client_call_is_let_go() -> None:
-    """G.0: a call that turns out to be the client's leaves with the very bytes it came in."""
+    """A call that turns out to be the client's leaves with the very bytes it came in."""
     stream = encoded(
         chunk(fragment(0, "a", "book")),
         chunk({"content": "x"}),
@@ -243,7 +243,7 @@ def test_an_undecided_client_call_is_let_go() -> None:
 
 
 def test_a_call_that_is_certain_only_at_the_end() -> None:
-    """G.0: a call that could have become another is let go with its turn."""
+    """A call that could have become another is let go with its turn."""
     stream = encoded(chunk(fragment(0, "a", "book")), chunk(finish="tool_calls"))
     assert relay(stream).body == stream
 
@@ -320,7 +320,7 @@ def test_two_turns_are_one_stream() -> None:
 
 
 def test_ids_that_change_with_every_chunk() -> None:
-    """B.1-23: the first id that the client saw is the stream's, with its time and model."""
+    """The first id that the client saw is the stream's, with its time and model."""
     first = [
         chunk({"role": "assistant", "content": "a"}),
         chunk(fragment(0, "a", "srv_weather", "{}"), turn=7),
@@ -341,7 +341,7 @@ def test_role_and_id_in_different_chunks() -> None:
 
 
 def test_a_hidden_turn_means_composing() -> None:
-    """G.0: once a turn was hidden the upstream's bytes are no longer the client's."""
+    """Once a turn was hidden the upstream's bytes are no longer the client's."""
     writer = ChatStreamWriter(model="m", is_hidden=is_hidden)
     assert not writer.composing
     assert writer.turn_ended("hidden") == b""
@@ -359,13 +359,13 @@ def test_a_hidden_turn_means_composing() -> None:
     ],
 )
 def test_texts_of_turns_are_paragraphs(texts: tuple[str, str], joined: str) -> None:
-    """G.1: two turns' texts are two paragraphs where they do not say so themselves."""
+    """Two turns' texts are two paragraphs where they do not say so themselves."""
     first = call_turn("srv_time", text=texts[0])
     assert relay(first, text_turn(texts[1], "!", turn=2)).read().text == joined + "!"
 
 
 def test_texts_of_three_turns() -> None:
-    """G.1: each turn is a paragraph, also after one that said nothing."""
+    """Each turn is a paragraph, also after one that said nothing."""
     relayed = relay(
         call_turn("srv_time", text="a"),
         call_turn("srv_time", turn=2),
@@ -379,13 +379,13 @@ def test_texts_of_three_turns() -> None:
 
 
 def test_an_empty_piece_is_no_paragraph() -> None:
-    """G.1: a turn that opens with empty content is still set off when its text comes."""
+    """A turn that opens with empty content is still set off when its text comes."""
     second = encoded(chunk({"content": ""}, turn=2), chunk({"content": "b"}, turn=2), chunk(finish="stop"))
     assert relay(call_turn("srv_time", text="a"), second).read().text == "a\n\nb"
 
 
 def test_text_in_parts_is_a_paragraph() -> None:
-    """B.2: content as a list of parts goes out as a list, set off from the turn before."""
+    """Content as a list of parts goes out as a list, set off from the turn before."""
     parts = [{"type": "text", "text": "b"}]
     relayed = relay(
         call_turn("srv_time", text="a"),
@@ -415,7 +415,7 @@ def test_a_server_call_first_then_the_role() -> None:
 
 
 def test_a_blank_head() -> None:
-    """B.1-20: Azure's opening chunk names nothing; the first one with an id does."""
+    """Azure's opening chunk names nothing; the first one with an id does."""
     azure = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": [1]}
     relayed = relay(encoded(azure, chunk(fragment(0, "a", "srv_weather", "{}"))), text_turn("b", turn=2))
     read = check_chat_stream(relayed.body, wants_usage=False, hidden=SERVER, forwarded=1)
@@ -423,7 +423,7 @@ def test_a_blank_head() -> None:
 
 
 def test_a_head_that_never_comes() -> None:
-    """G.1-1: an upstream without ids gets a minted one, the time of day and the name that was asked for."""
+    """An upstream without ids gets a minted one, the time of day and the name that was asked for."""
     bare = {
         "choices": [{"index": 0, "delta": fragment(0, "a", "srv_weather", "{}")}],
         "created": True,
@@ -442,7 +442,7 @@ def test_a_head_that_never_comes() -> None:
 
 
 def test_a_head_with_half_of_it() -> None:
-    """G.1-1: what the first chunk with an id does not say is filled in."""
+    """What the first chunk with an id does not say is filled in."""
     for head in ({}, {"created": -5, "model": ""}, {"created": "1", "model": None}):
         bare = {"id": "x", "choices": [{"delta": fragment(0, "a", "srv_weather", "{}")}], **head}
         read = relay(encoded(bare), text_turn("b")).read()
@@ -450,7 +450,7 @@ def test_a_head_with_half_of_it() -> None:
 
 
 def test_unknown_fields_are_shown() -> None:
-    """G.1-2, G.1-6: fields of a chunk, a choice and a delta that nobody knows pass; blank ones do not."""
+    """Fields of a chunk, a choice and a delta that nobody knows pass; blank ones do not."""
     payload = chunk({"content": "b", "reasoning": "r", "refusal": None}, turn=2, x_groq={"id": 1}, error=None)
     payload["choices"][0] |= {"logprobs": {"content": [1]}, "native_finish_reason": "x"}
     payload |= {"service_tier": "t", "system_fingerprint": "f", "usage": None}
@@ -490,7 +490,7 @@ def test_a_chunk_of_nothing_is_not_shown() -> None:
 
 
 def test_chunks_without_choices_are_shown_for_what_else_they_say() -> None:
-    """G.1-6: a chunk that has only fields nobody knows is shown with an empty delta."""
+    """A chunk that has only fields nobody knows is shown with an empty delta."""
     relayed = relay(call_turn("srv_time"), encoded({"choices": [], "citations": [1]}, chunk(finish="stop")))
     shown = relayed.chunks()[1]
     assert (shown["citations"], shown["choices"][0]["delta"]) == ([1], {})
@@ -504,7 +504,7 @@ def test_only_the_first_choice_is_shown() -> None:
 
 
 def test_messages_instead_of_deltas_are_shown() -> None:
-    """B.1-22: a gateway that streams ``message`` is composed all the same; ``delta`` wins where both are."""
+    """A gateway that streams ``message`` is composed all the same; ``delta`` wins where both are."""
     second = encoded(
         {"choices": [{"message": {"role": "assistant", "content": "b"}}]},
         {"choices": [{"delta": {"content": "c"}, "message": {"content": "x"}}]},
@@ -518,7 +518,7 @@ def test_messages_instead_of_deltas_are_shown() -> None:
 
 @pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])
 def test_the_last_turn_says_why(finish: str) -> None:
-    """G.1-4: the finish reason is the last turn's."""
+    """The finish reason is the last turn's."""
     assert relay(call_turn("srv_time"), text_turn("b", turn=2, finish=finish)).read().finish == finish
 
 
@@ -530,7 +530,7 @@ def test_a_finish_reason_is_made_up_where_none_came() -> None:
 
 
 def test_the_finish_chunk_keeps_what_else_it_said() -> None:
-    """G.1-6: tier, fingerprint, filter results of the last turn's finish stay; another reason's name goes."""
+    """Tier, fingerprint, filter results of the last turn's finish stay; another reason's name goes."""
     last = chunk(finish="stop", turn=2, service_tier="t", system_fingerprint="f", x="y")
     last["choices"][0] |= {"content_filter_results": {"a": 1}, "native_finish_reason": "STOP"}
     for reason, native in ((None, True), ("length", False)):
@@ -541,13 +541,13 @@ def test_the_finish_chunk_keeps_what_else_it_said() -> None:
 
 
 def test_a_hidden_finish_is_forgotten() -> None:
-    """G.1-4: what an earlier turn's finish said is not said at the end."""
+    """What an earlier turn's finish said is not said at the end."""
     first = encoded(chunk(fragment(0, "a", "srv_weather", "{}"), finish="tool_calls", x="old"))
     assert "x" not in relay(first, encoded(chunk({"content": "b"}, turn=2))).chunks()[-1]
 
 
 def test_finish_and_text_in_one_chunk() -> None:
-    """B.1-14: text beside the finish reason goes first; its log probabilities are said once."""
+    """Text beside the finish reason goes first; its log probabilities are said once."""
     last = chunk({"content": "b"}, turn=2, finish="stop", x="y")
     last["choices"][0]["logprobs"] = {"content": [1]}
     text, finish = relay(call_turn("srv_time"), encoded(last)).chunks()[-2:]
@@ -593,7 +593,7 @@ def test_usage_that_nobody_asked_for() -> None:
 
 
 def test_cumulative_usage_counts_once() -> None:
-    """B.1-18: usage in every chunk is the count so far; the last of each turn counts."""
+    """Usage in every chunk is the count so far; the last of each turn counts."""
     first = encoded(
         chunk({"role": "assistant", "content": "x"}, usage={"total_tokens": 1}),
         chunk(fragment(0, "a", "srv_weather", "{}"), usage={"total_tokens": 2}),
@@ -605,7 +605,7 @@ def test_cumulative_usage_counts_once() -> None:
 
 
 def test_usage_before_the_call_counts() -> None:
-    """B.1-17: usage in a chunk that was forwarded counts, and Groq's own place too."""
+    """Usage in a chunk that was forwarded counts, and Groq's own place too."""
     first = encoded(
         chunk({"role": "assistant", "content": "x"}, x_groq={"usage": USAGE}),
         chunk(fragment(0, "a", "srv_weather", "{}")),
@@ -625,13 +625,13 @@ def test_usage_of_a_mixed_turn() -> None:
 
 
 def test_no_usage_came() -> None:
-    """G.1-5: where no turn reported usage there is none to show."""
+    """Where no turn reported usage there is none to show."""
     relayed = relay(call_turn("srv_time"), text_turn("b", turn=2), wants_usage=True)
     assert relayed.chunks()[-1]["choices"][0]["finish_reason"] == "stop"
 
 
 def test_the_labels_of_the_usage_chunk() -> None:
-    """G.1-6: without a usage chunk of its own, the last turn's finish lends tier and fingerprint."""
+    """Without a usage chunk of its own, the last turn's finish lends tier and fingerprint."""
     second = text_turn("b", turn=2, usage=USAGE, service_tier="t", system_fingerprint="f")
     shown = relay(call_turn("srv_time"), second, wants_usage=True).chunks()[-1]
     assert (shown["service_tier"], shown["system_fingerprint"], shown["usage"]) == ("t", "f", USAGE)
@@ -641,7 +641,7 @@ def test_the_labels_of_the_usage_chunk() -> None:
 
 
 def test_a_client_call_in_a_later_turn() -> None:
-    """G.1-3: a client call of a composed stream is canonical: id, type and name once."""
+    """A client call of a composed stream is canonical: id, type and name once."""
     relayed = relay(call_turn("srv_time"), call_turn("book", turn=2))
     read = relayed.read()
     (call,) = read.calls
@@ -671,7 +671,7 @@ def test_a_mixed_turn(names: tuple[str, ...], size: int | None) -> None:
 
 
 def test_a_forwarded_call_goes_on_when_composing_began() -> None:
-    """G.1-3: pieces of a client call after a server call's head go on at the index that was shown."""
+    """Pieces of a client call after a server call's head go on at the index that was shown."""
     stream = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(0, "a", "book_flight", '{"x":')),
@@ -710,7 +710,7 @@ def test_a_client_call_that_is_certain_only_at_the_end_of_a_composed_turn() -> N
 
 
 def test_sparse_indices_of_forwarded_calls() -> None:
-    """B.1-3: after a call that went out with index 4 the next one has 5, and the first goes on at 4."""
+    """After a call that went out with index 4 the next one has 5, and the first goes on at 4."""
     stream = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(4, "a", "book_flight", '{"x":')),
@@ -760,7 +760,7 @@ def test_a_blank_id_is_never_shown_blank(call_id: str | None) -> None:
 
 
 def test_an_id_of_the_history_is_not_used_again() -> None:
-    """B.1-24: in a composed stream a call id that the request's history holds is made new, and remembered."""
+    """In a composed stream a call id that the request's history holds is made new, and remembered."""
     relayed = relay(call_turn("srv_time"), call_turn("book", turn=2), used_ids=frozenset({"id2.0"}))
     (call,) = relayed.read().calls
     assert call.id != "id2.0"
@@ -768,7 +768,7 @@ def test_an_id_of_the_history_is_not_used_again() -> None:
 
 
 def test_an_id_is_not_used_twice_over_turns() -> None:
-    """B.1-24: an id that a forwarded call of the same stream has is made new."""
+    """An id that a forwarded call of the same stream has is made new."""
     mixed = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(0, "a", "book_flight", "{}")),
@@ -781,7 +781,7 @@ def test_an_id_is_not_used_twice_over_turns() -> None:
 
 
 def test_a_custom_call_is_shown_as_one() -> None:
-    """A.3: a custom call's input is text under ``custom``, in pieces too, with its unknown fields."""
+    """A custom call's input is text under ``custom``, in pieces too, with its unknown fields."""
 
     def custom(index: int, **inner: Any) -> dict[str, Any]:
         return {"tool_calls": [{"index": index, "type": "custom", "custom": inner}]}
@@ -801,7 +801,7 @@ def test_a_custom_call_is_shown_as_one() -> None:
 
 
 def test_a_forwarded_custom_call_goes_on() -> None:
-    """A.3: a custom call that began before composing goes on as one."""
+    """A custom call that began before composing goes on as one."""
     head = {
         "tool_calls": [
             {"index": 0, "id": "c", "type": "custom", "custom": {"name": "book_flight", "input": "a"}}
@@ -816,7 +816,7 @@ def test_a_forwarded_custom_call_goes_on() -> None:
 
 
 def test_unknown_fields_of_a_client_call_are_shown() -> None:
-    """B.2: a client needs the thought signature of its own call, whenever it comes."""
+    """A client needs the thought signature of its own call, whenever it comes."""
     signature = {"extra_content": {"google": {"thought_signature": "S"}}}
     second = encoded(
         chunk(fragment(0, "a", "book_flight", '{"x":1}', **signature), turn=2),
@@ -841,7 +841,7 @@ def test_unknown_fields_of_a_client_call_are_shown() -> None:
 
 
 def test_the_older_form_in_a_composed_stream() -> None:
-    """B.1-32: a legacy client call is ``function_call`` in pieces, and so is the finish reason."""
+    """A legacy client call is ``function_call`` in pieces, and so is the finish reason."""
     legacy = [{"name": "book_flight", "arguments": '{"x":'}, {"arguments": "1}"}]
     stream = encoded(
         *[chunk({"function_call": c}, turn=2) for c in legacy], chunk(finish="function_call", turn=2)
@@ -855,7 +855,7 @@ def test_the_older_form_in_a_composed_stream() -> None:
 
 
 def test_a_server_call_after_the_last_turn() -> None:
-    """G.1-4: a model that calls even on its last turn has its calls dropped, and the user a note."""
+    """A model that calls even on its last turn has its calls dropped, and the user a note."""
     relayed = relay(
         call_turn("srv_time", text="a"), call_turn("srv_time", turn=2), reason="stop", note="[spent]"
     )
@@ -867,7 +867,7 @@ def test_a_server_call_after_the_last_turn() -> None:
 
 
 def test_json_is_never_two_texts() -> None:
-    """G.3-9: with ``response_format`` a hidden turn's text is dropped, and only the last one's shown."""
+    """With ``response_format`` a hidden turn's text is dropped, and only the last one's shown."""
     relayed = relay(
         call_turn("srv_time", text='{"a":1}', usage=USAGE),
         call_turn("srv_weather", turn=2, text='{"b":2}'),
@@ -883,7 +883,7 @@ def test_json_is_never_two_texts() -> None:
 
 
 def test_json_waits_for_its_turn() -> None:
-    """G.3-9: there, and only there, text waits for the end of its turn; the bytes stay the upstream's."""
+    """There, and only there, text waits for the end of its turn; the bytes stay the upstream's."""
     stream = text_turn('{"c"', ":3}")
     relayed = relay(stream, hold_text=True)
     assert [piece for piece in relayed.pieces if piece] == [stream]
@@ -891,7 +891,7 @@ def test_json_waits_for_its_turn() -> None:
 
 
 def test_json_and_a_client_call() -> None:
-    """G.3-9: a mixed turn shows its text and the client's calls."""
+    """A mixed turn shows its text and the client's calls."""
     relayed = relay(call_turn("srv_time", "book_flight", text="x"), hold_text=True)
     read = relayed.read()
     assert (read.text, [call.name for call in read.calls], read.finish) == (
@@ -902,7 +902,7 @@ def test_json_and_a_client_call() -> None:
 
 
 def test_json_and_a_note() -> None:
-    """G.3-9: the proxy's own words would spoil JSON."""
+    """The proxy's own words would spoil JSON."""
     relayed = relay(
         call_turn("srv_time"), call_turn("srv_time", turn=2), hold_text=True, reason="stop", note="[spent]"
     )
@@ -989,7 +989,7 @@ def test_keep_alive() -> None:
 
 
 def test_failing() -> None:
-    """G.1-7, rule W3: a broken stream ends in the error that all clients read, and one end mark."""
+    """Rule W3: a broken stream ends in the error that all clients read, and one end mark."""
     error = encoded({"error": {"message": "no", "type": "t", "param": None, "code": "c"}}, done=False)
     assert error_event("no", type="t", code="c").replace(b" ", b"") == error.replace(b" ", b"")
     writer = ChatStreamWriter(model="m", is_hidden=is_hidden)
@@ -1012,7 +1012,7 @@ def test_failing_after_the_end_mark() -> None:
 
 
 def test_an_error_in_a_later_turn_is_not_passed_on() -> None:
-    """G.1-7: an upstream's error object in a composed stream is the relay's to tell."""
+    """An upstream's error object in a composed stream is the relay's to tell."""
     relayed = relay(
         call_turn("srv_time"), encoded({"error": {"message": "x"}}, chunk({"content": "b"}, turn=2))
     )
@@ -1087,7 +1087,7 @@ def test_odd_upstreams_never_break_it(seed: int, size: int | None) -> None:
 
 
 def test_a_mark_in_the_text_ends_nothing() -> None:
-    """G.3-20: the end mark's own words inside a text are text."""
+    """The end mark's own words inside a text are text."""
     read = relay(call_turn("srv_time", text="data: [DONE]\n\n"), text_turn("[DONE]", turn=2)).read()
     assert read.text == "data: [DONE]\n\n[DONE]"
 

@@ -180,13 +180,13 @@ def test_half_a_crlf_waits_for_the_other() -> None:
     ],
 )
 def test_fields(text: bytes, data: bytes, name: bytes) -> None:
-    """B.3: one blank after the colon goes, data lines join, other fields and odd line ends mean nothing."""
+    """One blank after the colon goes, data lines join, other fields and odd line ends mean nothing."""
     (event,) = SSEParser().feed(text + b"\n\n")
     assert (event.data, event.event, event.raw) == (data, name, text + b"\n\n")
 
 
 def test_byte_order_mark() -> None:
-    """B.3: one leading byte order mark is not part of the first field; later ones are text."""
+    """One leading byte order mark is not part of the first field; later ones are text."""
     parser = SSEParser()
     first, second = parser.feed(b"\xef\xbb\xbfdata: 1\n\n\xef\xbb\xbfdata: 2\n\n")
     assert (first.data, first.raw) == (b"1", b"\xef\xbb\xbfdata: 1\n\n")
@@ -220,7 +220,7 @@ def test_byte_order_mark_before_an_end_mark() -> None:
     ],
 )
 def test_end_mark(text: bytes, is_mark: bool) -> None:
-    """G.3-20: only a data field that is ``[DONE]`` and nothing but blanks after it ends a stream."""
+    """Only a data field that is ``[DONE]`` and nothing but blanks after it ends a stream."""
     raw = text + b"\n\n"
     (event,) = SSEParser().feed(raw)
     assert event.is_end_mark is is_mark
@@ -259,7 +259,7 @@ def test_missing_blank_line(tail: bytes, added: bytes) -> None:
 
 
 def test_the_last_event_is_not_lost() -> None:
-    """B.3: an event at the end of a stream counts without its blank line."""
+    """An event at the end of a stream counts without its blank line."""
     parser = SSEParser()
     assert parser.feed(b"data: 1\n\ndata: 2") == [SSEEvent(b"data: 1\n\n", b"1")]
     assert parser.tail == b"data: 2"
