@@ -72,7 +72,6 @@ class _Brackets:
             if self._escaped:
                 self._escaped = False
                 position += 1
-                continue
             match = (_IN_STRING if self._in_string else _BRACKETS).search(text, position)
             if match is None:
                 return
@@ -86,7 +85,7 @@ class _Brackets:
             self._in_string = not self._in_string
         else:
             self._depth += 1 if token in "{[" else -1
-        self._closed = self._depth <= 0 and not self._in_string and not self._escaped
+        self._closed = self._depth <= 0 and not self._in_string
 
 
 @dataclass(slots=True)
@@ -215,9 +214,8 @@ class ToolCallAssembler:
         """Say what the arguments of the call with that index are, whatever its fragments were."""
         slot = self._by_index.get(index)
         if slot is not None:
-            hidden = slot.name is not None and self._is_hidden(slot.name)
             slot.clear()
-            slot.append(arguments, arguments[: self._kept + 1] if hidden else arguments)
+            slot.append(arguments, self._kept_of(slot, arguments))
 
     def finish(self) -> list[TurnEvent]:
         """The turn has ended: every named call, decided and whole.

@@ -385,6 +385,15 @@ def test_arguments_before_a_name_without_index_and_id() -> None:
     """Pieces with nothing to go by belong to the newest call, the first one opens one."""
     assert calls(f(arguments='{"x":'), f(None, None, "time", '{"y":1}')) == [("minted", "time", '{"y":1}')]
     assert calls(f(), f(None, None, "time", '{"y":1}')) == [("minted", "time", '{"y":1}')]
+    assert [e.seq for e in run(f(), f(None, None, "time")) if isinstance(e, ToolCallStarted)] == [0]
+
+
+def test_two_names_without_anything_else() -> None:
+    """B.0-4: another name is another call, also where the first one has no arguments."""
+    assert calls(f(None, None, "time"), f(None, None, "book", "{}")) == [
+        ("minted", "time", "{}"),
+        ("minted", "book", "{}"),
+    ]
 
 
 def test_whole_call_in_one_fragment() -> None:
@@ -406,6 +415,7 @@ def test_whole_call_in_one_fragment() -> None:
         (["{}"], "{}"),
         (["{", "}"], "{}"),
         (["{}", "{}"], "{}"),
+        (["{}", "{}", '{"x":1}'], '{"x":1}'),
         (["{}", '{"x":', "1}"], '{"x":1}'),
         ([" {} ", ' {"x":1}'], ' {"x":1}'),
         (["{}", "\n"], "{}\n"),
@@ -593,6 +603,8 @@ def test_brackets_close_at_the_end(value: Any, cuts: list[int]) -> None:
     assert not brackets.closed
     brackets.feed('"')
     assert not brackets.closed
+    brackets.feed(" ")
+    assert not brackets.closed
 
 
 def test_nothing_is_not_closed() -> None:
@@ -670,6 +682,33 @@ def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     assembled.add(f(0, "a", "time", "1234567890"))
     with pytest.raises(WireError):
         assembled.add(f(0, arguments="1"))
+    monkeypatch.setattr(assembler, "_MAX_TURN_BYTES", 16)
+    assembled = ToolCallAssembler(DECLARED)
+    assembled.add(f(0, "a", "time", "1234567890"))
+    assembled.add(f(0, arguments="12"))
+
+
+def test_settled_arguments_have_the_same_bound() -> None:
+    """Rule W7: the last word on a call's arguments takes the place of its pieces, bounded like them."""
+    assembled = ToolCallAssembler(DECLARED, is_hidden=lambda name: name != "book", kept_bytes=10)
+    for index, name in enumerate(["time", "book", None]):
+        assembled.add(f(index, f"id{index}", name, "pieces"))
+        assembled.settle(index, '{"x":"1234567"}')
+    assembled.settle(9, "{}")
+    assembled.add(f(2, None, "book"))
+    assert [call.arguments for call in finished(assembled.finish())] == [
+        '{"x":"12345',
+        '{"x":"1234567"}',
+        '{"x":"1234567"}',
+    ]
+
+
+def test_arguments_of_an_unknown_owner_are_kept() -> None:
+    """Rule W7: as long as nobody knows whose call it is, its arguments stay whole."""
+    assembled = ToolCallAssembler(DECLARED, is_hidden=lambda name: name != "book", kept_bytes=4)
+    assembled.add(f(0, "a", None, '{"x":1}'))
+    assembled.add(f(0, "a", "book"))
+    assert finished(assembled.finish())[0].arguments == '{"x":1}'
 
 
 def test_long_arguments_of_a_server_call_are_not_kept() -> None:

@@ -255,6 +255,7 @@ ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools
         (ALLOWED, ["a"], {**ALLOWED, "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}),  # type: ignore[dict-item]
         (ALLOWED, [], ALLOWED),
         ({"allowed_tools": {"mode": "auto"}}, ["a"], {"allowed_tools": {"mode": "auto"}}),
+        ({"allowed_tools": {"mode": "odd"}}, ["a"], {"allowed_tools": {"mode": "odd"}}),
         ({}, ["a"], {}),
         (None, ["a"], None),
         (5, ["a"], 5),
@@ -397,6 +398,11 @@ def test_private_arguments_are_not_kept() -> None:
     assert stored[1:3] == [custom.decode(), plain.decode()]
     assert json.loads(stored[3])["tool_calls"][0]["function"]["arguments"] == '{"pin":"***"}'
     assert body.render().count(b"***") == 0
+    both = json.loads(MESSAGE)
+    both["tool_calls"].append({"id": "b", "function": {"name": "book", "arguments": "{}"}})
+    stored = json.loads(editor(request()).suspend(json.dumps(both).encode(), [], mask))["messages"]
+    arguments = [call["function"]["arguments"] for call in json.loads(stored[0])["tool_calls"]]
+    assert arguments == ['{"pin":"***"}', "{}"]
 
 
 def test_rows() -> None:

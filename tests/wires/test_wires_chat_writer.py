@@ -171,6 +171,8 @@ def test_no_server_call_no_change(size: int | None) -> None:
         encoded(chunk(fragment(0, "a", "book")), b": ping\n\n", chunk(finish="tool_calls")),
         encoded(chunk({"function_call": {"name": "book", "arguments": ""}})),
         encoded(chunk(fragment(0, "a", None, "{}")), chunk(finish="tool_calls")),
+        encoded({"choices": [{"delta": None}]}, chunk(finish="stop")),
+        encoded(chunk({"tool_calls": [5, {"index": None}, *fragment(0, "a", "book_flight")["tool_calls"]]})),
     ):
         relayed = relay(stream, size=size)
         assert relayed.body == stream
@@ -291,6 +293,13 @@ def test_usage_nobody_asked_for_is_taken_out(dump: Any) -> None:
     assert relay(stream, wants_usage=True).body == stream
 
 
+def test_numbers_stay_as_they_are_where_usage_is_taken_out() -> None:
+    """Rule W2: the null key goes and no other byte."""
+    for before, after in ((b',"usage":null', b""), (b', "usage": null', b"")):
+        raw = b'data: {"choices":[{"delta":{"content":"a"}}],"x":1.00' + before + b"}\n\n"
+        assert relay(encoded(raw), filter_usage=True).body == encoded(raw.replace(before, after))
+
+
 def test_usage_in_other_places_is_taken_out() -> None:
     """Rule W2: usage beside choices goes, and so does a null key that stands first."""
     first = {"usage": None, **chunk({"role": "assistant", "content": "a"})}
@@ -382,6 +391,8 @@ def test_an_empty_piece_is_no_paragraph() -> None:
     """A turn that opens with empty content is still set off when its text comes."""
     second = encoded(chunk({"content": ""}, turn=2), chunk({"content": "b"}, turn=2), chunk(finish="stop"))
     assert relay(call_turn("srv_time", text="a"), second).read().text == "a\n\nb"
+    silent = encoded(chunk({"content": ""}, turn=2), chunk(finish="stop", turn=2))
+    assert relay(call_turn("srv_time", text="a"), silent).read().text == "a"
 
 
 def test_text_in_parts_is_a_paragraph() -> None:
@@ -511,6 +522,10 @@ def test_messages_instead_of_deltas_are_shown() -> None:
         {"choices": [{"delta": None, "finish_reason": "stop"}]},
     )
     assert relay(call_turn("srv_time"), second).read().text == "bc"
+    third = {"choices": [{"index": None, "message": {"content": "c"}, "finish_reason": "stop"}]}
+    relayed = relay(call_turn("srv_time"), encoded(third))
+    assert relayed.read().text == "c"
+    assert not any("message" in c["choices"][0] for c in relayed.chunks())
 
 
 # The finish reason.
@@ -582,6 +597,7 @@ def test_usage_is_the_sum_of_all_turns() -> None:
     }
     shown = relayed.chunks()[-1]
     assert (shown["x"], shown["service_tier"], shown["choices"]) == ("y", "t", [])
+    assert ["x" in c for c in relayed.chunks()].count(True) == 1
     assert all(c["usage"] is None for c in relayed.chunks()[2:-1])
 
 
@@ -635,6 +651,9 @@ def test_the_labels_of_the_usage_chunk() -> None:
     second = text_turn("b", turn=2, usage=USAGE, service_tier="t", system_fingerprint="f")
     shown = relay(call_turn("srv_time"), second, wants_usage=True).chunks()[-1]
     assert (shown["service_tier"], shown["system_fingerprint"], shown["usage"]) == ("t", "f", USAGE)
+    second = encoded(chunk({"content": "b"}, turn=2, usage=USAGE, x="y"))
+    shown = relay(call_turn("srv_time"), second, wants_usage=True).chunks()[-1]
+    assert (shown["usage"], "x" in shown) == (USAGE, False)
 
 
 # Client calls in a composed stream.
@@ -838,6 +857,17 @@ def test_unknown_fields_of_a_client_call_are_shown() -> None:
         },
         {"index": 0, "function": {"arguments": ""}, "more": 1},
     ]
+
+
+def test_unknown_fields_of_a_function_are_not_shown_twice() -> None:
+    """B.2: what stood inside a function does not take the place of its name and arguments."""
+    head = fragment(0, "a", "book_flight", '{"x":')
+    more = fragment(0, None, None, "1}")
+    for piece in (head, more):
+        piece["tool_calls"][0]["function"]["strict"] = True
+    stream = encoded(chunk(head, turn=2), chunk(more, turn=2), chunk(finish="tool_calls", turn=2))
+    (call,) = relay(call_turn("srv_time"), stream).read().calls
+    assert (call.name, call.arguments) == ("book_flight", '{"x":1}')
 
 
 def test_the_older_form_in_a_composed_stream() -> None:

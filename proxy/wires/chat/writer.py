@@ -378,7 +378,7 @@ class ChatStreamWriter:
         return b"" if self._hold_text else self._text(text)
 
     def _text(self, text: str) -> bytes:
-        self._join = self._join or bool(self._last_text)
+        self._join = bool(self._last_text)
         out = self._chunk({"content": self._joined(text)}, None)
         self._join = True
         return out
