@@ -5,6 +5,7 @@ import random
 import re
 from typing import Any
 
+import orjson
 import pytest
 from fixture_loader import Exchange, all_exchanges
 from hypothesis import given, settings
@@ -114,9 +115,14 @@ def test_numeric_strings_are_the_same_index() -> None:
         function("book", "", index="0", id="b"),
         function(None, '{"x":1}', index=1),
     ) == [("a", "time", '{"x":1}'), ("b", "book", "{}")]
+    assert assembled(
+        function("time", "", index=-1, id="a"),
+        function("book", "", index="0", id="b"),
+        function(None, '{"x":1}', index=" -1 "),
+    ) == [("a", "time", '{"x":1}'), ("b", "book", "{}")]
 
 
-@pytest.mark.parametrize("index", ["--1", "1-", "9" * 40, "", "\u0663x"])
+@pytest.mark.parametrize("index", ["--1", "1-", "9" * 40, "9" * 5000, "", "\u0663x"])
 def test_indices_that_are_none(index: str) -> None:
     """Text that is no index is none, and no crash."""
     assert assembled(function("time", "{}", index=index, id="a")) == [("a", "time", "{}")]
@@ -493,14 +499,16 @@ def test_numbers_that_json_does_not_have() -> None:
     raw = (
         b'data: {"choices":[{"delta":{"content":"a"},"logprobs":[NaN,-Infinity,Infinity,1e400,'
         + b"9" * 30
-        + b",123]}]}\n\n"
+        + b",123,%d,%d,%d,%d]}]}\n\n" % (-(2**63), -(2**63) - 1, 2**64 - 1, 2**64)
     )
     (frame,) = reader().feed(raw)
     assert list(frame.events) == [TextDelta("a")]
     assert frame.payload is not None
     logprobs = frame.payload["choices"][0]["logprobs"]
     assert logprobs[:3] == [None, None, None]
-    assert logprobs[4:] == [1e30, 123]
+    assert logprobs[4:] == [1e30, 123, -(2**63), float(-(2**63) - 1), 2**64 - 1, float(2**64)]
+    assert [type(n) for n in logprobs[4:]] == [float, int, int, float, int, float]
+    orjson.dumps(frame.payload)
 
 
 @pytest.mark.parametrize(("depth", "readable"), [(150, True), (190, True), (230, False), (1500, False)])
@@ -514,7 +522,7 @@ def test_deep_events(depth: int, readable: bool) -> None:
 
 def test_wide_events_are_not_deep() -> None:
     """Many brackets side by side are no nesting."""
-    (frame,) = reader().feed(event({"choices": [], "x": [[{}]] * 500}))
+    (frame,) = reader().feed(event({"choices": [], "x": [[{"y": 1}, None, "z"]] * 500}))
     assert frame.payload is not None
 
 
@@ -622,6 +630,20 @@ def test_arguments_that_go_back(name: str, arguments: str, sent: str) -> None:
     turn = reader(hidden=("time",), bound=18)
     read(function(name, arguments, index=0, id="a"), turn=turn)
     assert json.loads(turn.message())["tool_calls"][0]["function"]["arguments"] == sent
+
+
+def test_a_name_goes_back_once() -> None:
+    """B.1-5: blank names on later fragments do not take the name's place in what goes back."""
+    turn = reader()
+    read(function("time", "{", index=0, id="a"), function("", "}", index=0), turn=turn)
+    assert json.loads(turn.message())["tool_calls"][0]["function"] == {"name": "time", "arguments": "{}"}
+
+
+def test_a_message_before_the_end() -> None:
+    """A turn that has not ended has a message without calls."""
+    turn = reader()
+    turn.feed(event(delta({"content": "a"})) + event(function("time", "{}", index=0)))
+    assert json.loads(turn.message()) == {"role": "assistant", "content": "a"}
 
 
 def test_ids_go_back_as_they_came() -> None:

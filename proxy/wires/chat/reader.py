@@ -44,6 +44,7 @@ _ESCAPES = re.compile(
     re.DOTALL,
 )
 _LONE_SURROGATE = 6
+_MOST_DIGITS = 20
 _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 
 
@@ -161,8 +162,6 @@ class ChatTurnReader:
                 events.append(TextDelta(content))
         elif isinstance(content, list) and (text := "".join(map(part_text, content))):
             events.append(TextDelta(text))
-        if len(delta) == 1 and content is not None:
-            return
         for key in ("reasoning_content", "reasoning"):
             if isinstance(thought := delta.get(key), str) and thought:
                 events.append(ReasoningDelta(thought))
@@ -229,7 +228,9 @@ def _depth(value: Any) -> int:
 
 def _integer(text: str) -> int | float:
     """A whole number as orjson reads it: what 64 bits do not hold becomes a float."""
-    return int(text) if len(text) < 19 else float(text)
+    if len(text) <= _MOST_DIGITS and -(2**63) <= (number := int(text)) < 2**64:
+        return number
+    return float(text)
 
 
 def _text(value: Any) -> str | None:
