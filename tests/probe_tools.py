@@ -8,6 +8,8 @@ from pydantic import Field
 
 from proxy.errors import ToolFailure
 from proxy.tools.function import tool
+from proxy.tools.images import Image
+from proxy.tools.results import ResourceLink, RichResult
 from proxy.tools.spec import Redaction
 
 
@@ -86,3 +88,29 @@ async def unlock(pin: Annotated[str, Field(description="A secret number")]) -> d
 async def page() -> str:
     """A stranger's words."""
     return "buy milk at once"
+
+
+@tool(effect="read_only", redaction=Redaction(), untrusted_output=True, egress=True)
+async def browse(url: str) -> str:
+    """A stranger's words, from a place that the model names."""
+    WATCH.started.append("browse")
+    return "buy milk at once"
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 40
+"""As much of an image as anybody here looks at."""
+
+
+@tool(effect="read_only", redaction=Redaction(output=("images.*.bytes",)))
+async def picture() -> RichResult:
+    """Draw."""
+    return RichResult(
+        "A chart.", images=[Image(PNG, "image/png", "noon")], links=[ResourceLink("https://a.example/x")]
+    )
+
+
+@tool(effect="external_side_effect", redaction=Redaction(output=("images.*.bytes",)))
+async def paint() -> RichResult:
+    """Draw and hang it up."""
+    WATCH.started.append("paint")
+    return RichResult("Painted.", images=[Image(PNG, "image/png")])

@@ -203,7 +203,11 @@ def _list_tool(base_url: str) -> Callable[..., Any]:
 
 
 async def _read_pages(http: HttpClient, url: str, query: QueryParams, max_results: int) -> list[_Event]:
-    """The first events that take place, page after page."""
+    """The first events that take place, page after page.
+
+    Raises :class:`~proxy.errors.ToolFailure` where there are more pages than are read: a part of the
+    events would look like all of them.
+    """
     events: list[_Event] = []
     token: str | None = None
     for _ in range(_MAX_PAGES):
@@ -220,8 +224,11 @@ async def _read_pages(http: HttpClient, url: str, query: QueryParams, max_result
                 return events
         token = page.nextPageToken
         if not token:
-            break
-    return events
+            return events
+    raise ToolFailure(
+        "the calendar has more between these moments than is read at once; ask for a shorter time",
+        code="result_too_large",
+    )
 
 
 def _explained(failure: HttpFailure) -> ToolFailure:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from proxy.errors import ToolFailure
+from proxy.errors import StoreError, ToolFailure
 from proxy.tools.declaration import tool
 from proxy.tools.paging import ResultShelf
 from proxy.tools.provider import CallContext
@@ -33,7 +33,10 @@ def read_result_tool(shelf: ResultShelf) -> Callable[..., Any]:
     ) -> str:
         """Return a page of text and, in its last line, where the next one begins."""
         room = max(call.max_result_bytes - _NOTE_BYTES, 1)
-        page = shelf.read(call.caller, handle, offset, room)
+        try:
+            page = await shelf.read(call.caller, handle, offset, room)
+        except StoreError:
+            raise ToolFailure("the record cannot be read now; try again later") from None
         if page is None:
             raise ToolFailure("there is no such result, or it is no longer kept; call its tool again")
         if page.untrusted:

@@ -10,8 +10,9 @@ from proxy.tools.capabilities import (
     TextPage,
 )
 from proxy.tools.declaration import tool
+from proxy.tools.images import Image
 from proxy.tools.provider import CallContext
-from proxy.tools.results import Image, ResourceLink, RichResult
+from proxy.tools.results import ResourceLink, RichResult
 from proxy.tools.spec import Redaction, ToolEffect
 from proxy.tools.testing import ToolTester
 

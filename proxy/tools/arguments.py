@@ -54,9 +54,9 @@ def parse_arguments(text: str) -> dict[str, Any]:
     return value
 
 
-def canonical_arguments(arguments: dict[str, Any]) -> str:
+def canonical_arguments(arguments: dict[str, Any]) -> bytes:
     """One text for all spellings of the same JSON value: keys sorted, no spaces, ASCII only."""
-    return json.dumps(arguments, sort_keys=True, separators=(",", ":"))
+    return json.dumps(arguments, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def utf8_length(text: str) -> int:

@@ -18,7 +18,7 @@ __all__ = ["ResultCache", "SingleFlight", "WorkCancelled", "cache_key"]
 T = TypeVar("T")
 
 _ENTRY_OVERHEAD = 512
-"""Bytes that an entry takes beside its text, roughly."""
+"""Bytes that an entry takes beside its text and images, roughly."""
 
 
 def cache_key(*parts: str) -> str:
@@ -134,7 +134,7 @@ class ResultCache:
     def put(self, key: str, output: Output, ttl_s: float, until: float | None) -> None:
         """Keep a result for ``ttl_s`` seconds, and not past the moment ``until``."""
         self._remove(key)
-        size = 4 * len(output.text) + _ENTRY_OVERHEAD
+        size = 4 * len(output.text) + sum(len(image.url) for image in output.images) + _ENTRY_OVERHEAD
         if ttl_s <= 0 or size > self._max_bytes // 4 or (until is not None and self._wall() >= until):
             return
         # What redaction has looked at is not needed again; what it let through is kept.

@@ -7,7 +7,7 @@ schema, and the model cannot set it.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
@@ -18,13 +18,16 @@ __all__ = [
     "Capabilities",
     "Clock",
     "ConnectedHttpSource",
+    "Credentials",
     "HttpClient",
     "HttpFailure",
     "HttpSource",
     "IdempotencyKey",
     "QueryParams",
+    "RepeatingClient",
     "TextPage",
     "Unconnected",
+    "unconnected",
 ]
 
 QueryParams = Mapping[str, str | int | float]
@@ -80,6 +83,10 @@ class TextPage:
 class HttpClient(Protocol):
     """Outgoing HTTP for one tool, limited to that tool's hosts and bounded in size and time.
 
+    What the service is too busy for (429, 503) is asked again after a wait.  A POST of a tool with
+    effects is, after a 503, only where the service says when to come again, or where the request bears
+    an ``Idempotency-Key`` header or an :class:`IdempotencyKey`, as a header or in its body.
+
     Every method raises :class:`HttpFailure`, with words that are safe for the model, where it has
     no usable answer: a host that is not allowed, no connection, a status other than 2xx, a body
     that is not what was asked for or past its bound, a wait past its bound.
@@ -108,6 +115,15 @@ class HttpClient(Protocol):
         ...
 
 
+@runtime_checkable
+class RepeatingClient(Protocol):
+    """An :class:`HttpClient` that sends some requests again, and has to know which it may."""
+
+    def for_reading(self) -> HttpClient:
+        """The same client for a tool that changes nothing: each of its requests may be repeated."""
+        ...
+
+
 class Unconnected:
     """The client of a tool whose connection is not configured: it reaches nothing and says so."""
 
@@ -133,7 +149,24 @@ class Unconnected:
         raise self._failure()
 
     def _failure(self) -> HttpFailure:
-        return HttpFailure(f'this tool\'s connection "{self._connection}" is not set up', status=401)
+        return unconnected(self._connection)
+
+
+def unconnected(connection: str) -> HttpFailure:
+    """What is said of a connection that is not configured."""
+    return HttpFailure(f'this tool\'s connection "{connection}" is not set up', status=401)
+
+
+class Credentials(Protocol):
+    """The credentials of connections, for the runner: it never sees them either (rule T6)."""
+
+    async def prepare(self, connection: str) -> None:
+        """Have what a call of that connection will need at hand, refreshed where that is due.
+
+        Raises :class:`~proxy.errors.ToolFailure`, with words that are safe for the model, where
+        there is nothing to be had.
+        """
+        ...
 
 
 class CacheControl:

@@ -1,11 +1,45 @@
-"""How many read-only tools run at once, in the process and for one caller."""
+"""How many read-only tools run at once, in the process and for one caller, and how tools call tools."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 
-__all__ = ["Slots"]
+from proxy.errors import ToolFailure
+
+__all__ = ["MAX_NESTED", "Nesting", "Slots"]
+
+MAX_NESTED = 8
+"""How deep tools may call each other."""
+
+_INNER = 4
+"""Places that the tools have which one running tool calls."""
+
+
+class Nesting:
+    """Which calls the running code is inside of, as tools call tools; one for each runner."""
+
+    def __init__(self) -> None:
+        self._chain: ContextVar[tuple[str, ...]] = ContextVar("toolrelay_calls", default=())
+
+    @contextmanager
+    def inside(self, call: str) -> Iterator[None]:
+        """What runs in this block, tasks that it starts too, belongs to the call of that key.
+
+        Raises :class:`~proxy.errors.ToolFailure` where tools call each other too deeply, or for a
+        call that is inside of itself and would wait for its own result.
+        """
+        chain = self._chain.get()
+        if call in chain:
+            raise ToolFailure("this tool has called itself with the same arguments and would never end")
+        if len(chain) >= MAX_NESTED:
+            raise ToolFailure("tools have called each other too deeply", code="budget_exhausted")
+        token = self._chain.set((*chain, call))
+        try:
+            yield
+        finally:
+            self._chain.reset(token)
 
 
 @dataclass(slots=True)
@@ -16,6 +50,18 @@ class _Caller:
     users: int = 0
 
 
+@dataclass(slots=True)
+class _Place:
+    """A place that somebody holds, with room for what the holder calls in its turn.
+
+    A call waits only for its siblings, and they for calls of their own: that always comes to an end.
+    If it took a place of all, callers could hold every place and wait for one more each.
+    """
+
+    held: bool = True
+    inner: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_INNER))
+
+
 class Slots:
     """Places for work: so many for all, and of these so many for one caller."""
 
@@ -23,16 +69,36 @@ class Slots:
         self._free = asyncio.Semaphore(total)
         self._per_caller = per_caller
         self._callers: dict[str, _Caller] = {}
+        self._place: ContextVar[_Place | None] = ContextVar("toolrelay_place", default=None)
 
     @asynccontextmanager
     async def take(self, caller: str) -> AsyncIterator[None]:
-        """A place, waited for; a caller's own bound first, so that its queue holds up nobody else."""
+        """A place, waited for; a caller's own bound first, so that its queue holds up nobody else.
+
+        Whoever holds one already gets one inside of it.
+        """
+        outer = self._place.get()
+        if outer is not None and outer.held:
+            async with outer.inner, self._placed():
+                yield
+            return
         own = self._callers.setdefault(caller, _Caller(asyncio.Semaphore(self._per_caller)))
         own.users += 1
         try:
-            async with own.free, self._free:
+            async with own.free, self._free, self._placed():
                 yield
         finally:
             own.users -= 1
             if own.users == 0:
                 self._callers.pop(caller, None)
+
+    @asynccontextmanager
+    async def _placed(self) -> AsyncIterator[None]:
+        """Mark what runs in this block, tasks that it starts too, as the holder of a place."""
+        place = _Place()
+        token = self._place.set(place)
+        try:
+            yield
+        finally:
+            place.held = False  # Tasks that a tool has left behind hold nothing any more.
+            self._place.reset(token)

@@ -24,6 +24,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from proxy.tools.capabilities import HttpFailure, QueryParams, TextPage
+from proxy.tools.retrying import names_its_effect, told_wait, wait_before_retry
 
 __all__ = ["Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text", "is_public_address"]
 
@@ -31,7 +32,6 @@ _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_RETRIED = frozenset({429, 503})
 _JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Accept": "application/json"})
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/xhtml+xml"})
 _NOT_THE_TOOLS = frozenset(
@@ -54,7 +54,6 @@ _CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGN
 _NOT_FOR_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
 """Codecs of Python that no page is written in; some take very long for a long text."""
 _MAX_REDIRECTS = 3
-_MAX_WAIT_S = 2.0
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052; its local-use sibling is refused as a whole.
 # What ``is_global`` lets through, in some version of Python or in all of them: Azure's metadata
 # server, IETF protocol assignments (Oracle's metadata server is one), 6to4 relays, local-use NAT64
@@ -219,34 +218,49 @@ class EgressPool:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is asked for, whatever it takes to get it.  ``roams`` lets a redirect change the host."""
+    """What is asked for, whatever it takes to get it.
+
+    ``roams`` lets a redirect change the host; ``repeatable`` says that nothing comes of asking twice.
+    """
 
     method: str
     url: URL
     headers: Mapping[str, str]
     body: bytes | None = None
     roams: bool = False
+    repeatable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One response, read whole."""
+    """One response, read whole.  ``told_wait_s`` are the seconds after which to ask again, if it says so."""
 
     url: URL
     status: int
     body: bytes
-    retry_after: float | None
+    told_wait_s: float | None
     location: str | None
     content_type: str
 
 
 class EgressClient:
-    """One tool's view of the pool.  Implements :class:`~proxy.tools.capabilities.HttpClient`."""
+    """One tool's view of the pool.  Implements :class:`~proxy.tools.capabilities.HttpClient` and
+    :class:`~proxy.tools.capabilities.RepeatingClient`.
 
-    def __init__(self, pool: EgressPool, hosts: tuple[str, ...], authorizer: Authorizer | None) -> None:
+    ``reads`` says that the tool changes nothing, so that its POST requests may be repeated.
+    """
+
+    def __init__(
+        self, pool: EgressPool, hosts: tuple[str, ...], authorizer: Authorizer | None, *, reads: bool = False
+    ) -> None:
         self._pool = pool
         self._hosts = hosts
         self._authorizer = authorizer
+        self._reads = reads
+
+    def for_reading(self) -> "EgressClient":
+        """The same client for a tool without effects."""
+        return EgressClient(self._pool, self._hosts, self._authorizer, reads=True)
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
         """The JSON of a 2xx answer; raises :class:`HttpFailure` for anything else."""
@@ -272,6 +286,7 @@ class EgressClient:
             _address(url, params),
             {**_JSON_HEADERS, "Content-Type": "application/json", **(headers or {})},
             orjson.dumps(body),
+            repeatable=self._reads or names_its_effect(headers or {}, body),
         )
         answer = await self._send(request)
         return _json(answer) if answer.body else None
@@ -280,7 +295,8 @@ class EgressClient:
         """The JSON of a 2xx answer to a form, as OAuth 2 token endpoints take it.  No tool has this."""
         headers = {**_JSON_HEADERS, "Content-Type": "application/x-www-form-urlencoded"}
         body = urlencode(fields).encode("ascii")
-        return _json(await self._send(_Request("POST", _address(url, None), headers, body)))
+        request = _Request("POST", _address(url, None), headers, body, repeatable=False)
+        return _json(await self._send(request))
 
     async def get_text(self, url: str) -> TextPage:
         """A page; raises :class:`HttpFailure` for one that is not text, and for all else that fails.
@@ -320,26 +336,16 @@ class EgressClient:
                 if authorization is None:
                     break
                 continue
-            wait_s = self._wait_before_retry(request, answer, attempt)
-            if wait_s is None:
+            wait_s = wait_before_retry(
+                answer.status, answer.told_wait_s, attempt, repeatable=request.repeatable
+            )
+            if wait_s is None or attempt >= self._pool.retries:
                 break
             await self._pool.sleep(wait_s)
             attempt += 1
         raise HttpFailure(
             f"the service answered with status {answer.status}", status=answer.status, body=answer.body
         )
-
-    def _wait_before_retry(self, request: _Request, answer: _Answer, attempt: int) -> float | None:
-        """Seconds until another try; ``None`` for none.
-
-        A POST that was answered with 503 and no word on when to come again may have been taken.
-        """
-        if answer.status not in _RETRIED or attempt >= self._pool.retries:
-            return None
-        if request.method == "POST" and answer.status == 503 and answer.retry_after is None:
-            return None
-        wait_s = answer.retry_after if answer.retry_after is not None else 0.25 * 2.0**attempt
-        return wait_s if wait_s <= _MAX_WAIT_S else None
 
     async def _follow(self, request: _Request, authorization: str | None) -> _Answer:
         """One answer after at most three redirects, each checked like the first address."""
@@ -352,7 +358,7 @@ class EgressClient:
             if request.method != "GET":
                 raise HttpFailure("the service redirects its callers, which is not followed here")
             try:
-                url = url.join(URL(answer.location))
+                url = url.join(_url(answer.location))
             except ValueError:
                 break
             moved = (url.host, url.port) != (origin.host, origin.port) or url.scheme != origin.scheme
@@ -393,7 +399,7 @@ class EgressClient:
                     url=url,
                     status=status,
                     body=b"" if status in _REDIRECTS else await self._read(response),
-                    retry_after=_seconds(response.headers.get("Retry-After")),
+                    told_wait_s=told_wait(status, response.headers),
                     location=response.headers.get("Location"),
                     content_type=response.headers.get("Content-Type", ""),
                 )
@@ -422,9 +428,16 @@ class EgressClient:
 def _address(url: str, params: QueryParams | None) -> URL:
     """A URL with its parameters; raises :class:`HttpFailure` for what is no URL."""
     try:
-        return URL(url).update_query({key: str(value) for key, value in (params or {}).items()})
+        return _url(url).update_query({key: str(value) for key, value in (params or {}).items()})
     except ValueError:
         raise HttpFailure("the address of the service is not valid") from None
+
+
+def _url(text: str) -> URL:
+    """A URL whose host can be read: that happens only where it is asked for.  Raises ``ValueError``."""
+    url = URL(text)
+    _ = url.host, url.port
+    return url
 
 
 def _json(answer: _Answer) -> Any:
@@ -470,8 +483,3 @@ def _is_literal(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _seconds(value: str | None) -> float | None:
-    """``Retry-After`` given in seconds; its date form is ignored."""
-    return float(value) if value is not None and value.isascii() and value.isdigit() else None

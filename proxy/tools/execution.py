@@ -6,16 +6,19 @@ Whatever goes wrong in here comes out as a :class:`~proxy.errors.ToolFailure` th
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from proxy.errors import ToolFailure
-from proxy.tools.arguments import canonical_arguments
 from proxy.tools.cache import ResultCache, WorkCancelled, cache_key
 from proxy.tools.concurrency import Slots
+from proxy.tools.images import ImageBounds
 from proxy.tools.invocation import Invocation, InvocationJournal, fault_facts
 from proxy.tools.loop_watch import watch_steps
+from proxy.tools.plan import PlannedCall
 from proxy.tools.provider import CallContext
-from proxy.tools.redaction import mask_private_values, redact_output
+from proxy.tools.redaction import mask_values, redact_output
 from proxy.tools.registry import Registry
 from proxy.tools.results import Output, to_output
 from proxy.tools.spec import Redaction, ToolSpec
@@ -51,33 +54,40 @@ class Executor:
         self._default_timeout_s = default_timeout_s
         self._on_crash = on_crash
 
-    async def run(self, invocation: Invocation, spec: ToolSpec, value: Any) -> Output:
-        """The output of one call; raises :class:`~proxy.errors.ToolFailure`."""
-        limit_s = min(self._default_timeout_s, spec.timeout_s or self._default_timeout_s)
-        left_s = limit_s
-        if invocation.deadline is not None:
-            left_s = min(limit_s, max(invocation.deadline - time.monotonic(), 0.0))
-        if not invocation.read_only:
-            return await self._attempt(invocation, spec, value, left_s)
-        if spec.cache_ttl_s <= 0:
-            return await self._in_a_slot(invocation, spec, value, left_s)
-        return await self._shared(invocation, spec, value, limit_s, left_s)
+    def limit_s(self, spec: ToolSpec) -> float:
+        """Seconds that one call of a tool may take."""
+        return min(self._default_timeout_s, spec.timeout_s or self._default_timeout_s)
 
-    async def _shared(
-        self, invocation: Invocation, spec: ToolSpec, value: Any, limit_s: float, left_s: float
-    ) -> Output:
+    def left_s(self, invocation: Invocation, spec: ToolSpec) -> float:
+        """Seconds that this call may take from now on: of the tool's time and of its run's."""
+        left_s = self.limit_s(spec) - invocation.connected_s
+        if invocation.deadline is not None:
+            left_s = min(left_s, invocation.deadline - time.monotonic())
+        return max(left_s, 0.0)
+
+    async def run(self, invocation: Invocation, planned: PlannedCall) -> Output:
+        """The output of one call; raises :class:`~proxy.errors.ToolFailure`."""
+        left_s = self.left_s(invocation, planned.spec)
+        if not planned.read_only:
+            return await self._attempt(invocation, planned, left_s)
+        if planned.spec.cache_ttl_s <= 0:
+            return await self._in_a_slot(invocation, planned, left_s)
+        return await self._shared(invocation, planned, left_s)
+
+    async def _shared(self, invocation: Invocation, planned: PlannedCall, left_s: float) -> Output:
         """A kept result, or one execution for all who ask for the same now.
 
         The execution has the tool's own time, not that of whoever came first; each waits for as
         long as its own run has.
         """
         key = cache_key(
-            invocation.context.caller,
-            spec.connection,
-            spec.name,
-            spec.digest,
-            canonical_arguments(invocation.arguments or {}),
+            planned.caller,
+            planned.connection,
+            planned.spec.name,
+            planned.spec.digest,
+            planned.arguments.decode("ascii"),
             str(invocation.max_result_bytes),
+            str(invocation.policy.max_image_bytes),
         )
         kept = self._cache.get(key)
         if kept is not None:
@@ -88,7 +98,7 @@ class Executor:
         try:
             async with asyncio.timeout(left_s):
                 return await self._cache.flights.run(
-                    key, lambda: self._in_a_slot(invocation, spec, value, limit_s, key)
+                    key, lambda: self._in_a_slot(invocation, planned, self.limit_s(planned.spec), key)
                 )
         except TimeoutError:
             raise _too_long(invocation) from None
@@ -96,60 +106,58 @@ class Executor:
             raise ToolFailure("the tool failed") from None
 
     async def _in_a_slot(
-        self, invocation: Invocation, spec: ToolSpec, value: Any, limit_s: float, key: str = ""
+        self, invocation: Invocation, planned: PlannedCall, limit_s: float, key: str = ""
     ) -> Output:
         """One execution of a read-only tool, when there is a place for it; waiting is time, too."""
         until = time.monotonic() + limit_s
         taken = False
         try:
-            async with asyncio.timeout(limit_s) as patience, self._slots.take(invocation.context.caller):
+            async with asyncio.timeout(limit_s) as patience, self._slots.take(planned.caller):
                 taken = True
                 patience.reschedule(None)
                 left_s = max(until - time.monotonic(), 0.0)
-                return await self._attempt(invocation, spec, value, left_s, key)
+                return await self._attempt(invocation, planned, left_s, key)
         except TimeoutError:
             if taken:
                 raise
             raise ToolFailure("too many tools are running; try again later", code="rate_limited") from None
 
     async def _attempt(
-        self, invocation: Invocation, spec: ToolSpec, value: Any, limit_s: float, key: str = ""
+        self, invocation: Invocation, planned: PlannedCall, limit_s: float, key: str = ""
     ) -> Output:
         """One execution, further tries included, within ``limit_s`` seconds."""
+        spec = planned.spec
         context = CallContext(
             run_id=invocation.context.run_id,
             invocation_id=invocation.id,
-            caller=invocation.context.caller,
-            call_id=invocation.call.call_id,
+            caller=planned.caller,
+            call_id=planned.call.call_id,
             max_result_bytes=invocation.max_result_bytes,
+            max_image_bytes=invocation.policy.max_image_bytes,
+            idempotency_key=planned.idempotency_key,
         )
 
         async def work() -> Output:
             # Looking at the output runs code of the tool's own types: inside the guard, too.
-            return _output(spec, await self._call(invocation, spec, value, context), context)
+            return _output(spec, await self._call(invocation, planned, context), context)
 
         try:
             output = await self._supervisor.run(spec.name, work, limit_s)
         except ToolTimedOut:
             raise _too_long(invocation) from None
         except ToolCrashed as crash:
-            raise self._failure(invocation, spec, crash.cause) from None
+            raise self._failure(invocation, planned, crash.cause) from None
         if key:
             self._cache.put(key, output, spec.cache_ttl_s, context.signals.cache.until)
         return output
 
-    async def _call(self, invocation: Invocation, spec: ToolSpec, value: Any, context: CallContext) -> Any:
+    async def _call(self, invocation: Invocation, planned: PlannedCall, context: CallContext) -> Any:
         """What the tool returned, at the first try or a later one."""
+        spec = planned.spec
         provider = self._registry.provider(spec.name)
-
-        def blocked(seconds: float) -> None:
-            self._journal.logger.warning(
-                "tool_blocked_event_loop",
-                **self._journal.facts(invocation),
-                blocked_ms=round(seconds * 1000, 1),
-            )
-
+        blocked = partial(self._journal.blocked, invocation)
         for attempt in range(spec.retries + 1):
+            value = planned.value if attempt == 0 else planned.value_anew()
             try:
                 return await watch_steps(provider.call_tool(spec, value, context), blocked)
             except (ToolFailure, ConnectionError, TimeoutError) as error:
@@ -158,31 +166,29 @@ class Executor:
             await asyncio.sleep(_FIRST_WAIT_S * 2.0**attempt)
         raise ToolFailure("the tool failed")  # Never reached: the last try returns or raises.
 
-    def _failure(self, invocation: Invocation, spec: ToolSpec, cause: BaseException) -> ToolFailure:
-        """What the model reads about an exception: a tool's own words, and of anything else nothing."""
-        if isinstance(cause, ToolFailure):
-            redaction = spec.redaction or Redaction()
-            message = mask_private_values(str(cause.message), invocation.arguments or {}, redaction)
-            return ToolFailure(message, code=cause.code)
+    def crashed(self, invocation: Invocation, spec: ToolSpec, cause: BaseException) -> None:
+        """Name a fault of the tool's own code in the log, and tell its author."""
         self._journal.logger.warning("tool_crashed", **self._journal.facts(invocation), **fault_facts(cause))
         if self._on_crash is not None:
             self._on_crash(spec, cause)
-        return ToolFailure("the tool failed")
+
+    def _failure(self, invocation: Invocation, planned: PlannedCall, cause: BaseException) -> ToolFailure:
+        """What the model reads about an exception: a tool's own words, and of anything else nothing."""
+        if isinstance(cause, ToolFailure):
+            return ToolFailure(mask_values(str(cause.message), planned.private), code=cause.code)
+        self.crashed(invocation, planned.spec, cause)
+        return ToolFailure(f"the tool failed{_doubt(invocation)}")
 
 
 def _output(spec: ToolSpec, returned: Any, context: CallContext) -> Output:
     """What a tool returned as its output: as promised, bounded, redacted."""
     if spec.validate_output is not None:
         returned = spec.validate_output(returned)
-    output = to_output(returned, context.max_result_bytes)
-    return Output(
-        text=output.text,
-        value=None,
-        size=output.size,
-        truncated=output.truncated,
-        redacted=redact_output(output.value, spec.redaction or Redaction()),
-        untrusted=spec.untrusted_output or context.signals.untrusted,
-    )
+    untrusted = spec.untrusted_output or context.signals.untrusted
+    bounds = ImageBounds(context.max_image_bytes, addresses=not untrusted)
+    output = to_output(returned, context.max_result_bytes, bounds)
+    redacted = redact_output(output.value, spec.redaction or Redaction())
+    return replace(output, value=None, redacted=redacted, untrusted=untrusted)
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -192,5 +198,9 @@ def _may_pass(error: BaseException) -> bool:
 
 def _too_long(invocation: Invocation) -> ToolFailure:
     """A time-out in words."""
-    doubt = "" if invocation.read_only else "; it may have taken effect all the same"
-    return ToolFailure(f"the tool took too long{doubt}", code="timeout")
+    return ToolFailure(f"the tool took too long{_doubt(invocation)}", code="timeout")
+
+
+def _doubt(invocation: Invocation) -> str:
+    """What to say of a tool that came to no proper end."""
+    return "" if invocation.read_only else "; it may have taken effect all the same"

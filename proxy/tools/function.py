@@ -24,6 +24,7 @@ from proxy.tools.capabilities import (
     Clock,
     HttpClient,
     IdempotencyKey,
+    RepeatingClient,
     Unconnected,
 )
 from proxy.tools.declaration import ToolDeclaration, declared, tool
@@ -37,7 +38,7 @@ from proxy.tools.schema import (
     spec_digest,
     to_strict,
 )
-from proxy.tools.spec import ToolSpec
+from proxy.tools.spec import ToolEffect, ToolSpec
 from proxy.tools.threads import ThreadBound
 from proxy.tools.validation import ModelValidator, SchemaValidator
 
@@ -132,7 +133,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         raise ConfigError(
             where,
             "redaction_missing: it does not say which fields of its output may be logged",
-            "add redaction=Redaction(output=(...)) to @tool; Redaction() shows none",
+            "Add redaction=Redaction(output=(...)) to @tool; Redaction() shows none",
         )
     function = _function_of(target, where)
     inputs = _inputs(function, declaration, capabilities, where)
@@ -231,12 +232,18 @@ def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabili
             # A tool that nobody allows needs no connection: it loads, and whoever composes says so.
             if capabilities.connected is None:
                 return Unconnected(declaration.connection)
-            return capabilities.connected(declaration.connection, declaration.hosts)
+            return _fitting(capabilities.connected(declaration.connection, declaration.hosts), declaration)
         if capabilities.http is not None:
-            return capabilities.http(declaration.hosts)
+            return _fitting(capabilities.http(declaration.hosts), declaration)
     elif capabilities.clock is not None:
         return capabilities.clock
     raise ConfigError(where, f"needs a {kind.__name__}, and there is none here")
+
+
+def _fitting(client: HttpClient, declaration: ToolDeclaration) -> HttpClient:
+    """The client for a tool of this effect: what only reads may be asked again."""
+    reads = declaration.effect is ToolEffect.READ_ONLY
+    return client.for_reading() if reads and isinstance(client, RepeatingClient) else client
 
 
 _Contract = tuple[dict[str, Any], Callable[[dict[str, Any]], Any], Callable[[Any], dict[str, Any]]]

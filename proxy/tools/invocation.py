@@ -4,30 +4,48 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC
 from typing import Any
 
 import structlog
 
 from proxy.errors import StoreError, ToolErrorCode
 from proxy.events import ToolCall
-from proxy.records import InvocationLog, InvocationStatus, ToolEffect, ToolInvocationRecord
+from proxy.records import (
+    EarlierEffect,
+    EffectClaim,
+    EffectLog,
+    InvocationLog,
+    InvocationStatus,
+    NativeCall,
+    ToolEffect,
+    ToolInvocationRecord,
+)
 from proxy.tools.capabilities import Clock
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
 from proxy.tools.spec import ToolSpec
 
-__all__ = ["Invocation", "InvocationJournal", "OnStart", "fault_facts"]
+__all__ = ["MAX_NATIVE", "Invocation", "InvocationJournal", "OnClosed", "OnStart", "fault_facts"]
+
+MAX_NATIVE = 65536
+"""Characters of a call as it came that are kept; a longer one is not, since half of it is no JSON."""
 
 OnStart = Callable[[ToolCall, Any], None]
 """Called with a call and its redacted arguments when its row is open and before it takes effect."""
 
+OnClosed = Callable[[ToolInvocationRecord, float], None]
+"""Called with each call's last record, also of one that was refused, and the seconds it took."""
+
 
 @dataclass(slots=True)
 class Invocation:
-    """One call.  ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.
+    """What becomes of one call.  What it is that runs is a :class:`~proxy.tools.plan.PlannedCall`.
 
-    ``source`` says where a result came from that was not made for this call alone.
+    ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` says
+    where a result came from that was not made for this call alone.  ``claimed`` says that its effect is
+    claimed on record, ``begun`` that it was begun, by this call or another, ``untrusted`` that its
+    result has a stranger's text in it.  ``connecting`` says that it waits for credentials,
+    ``connected_s`` for how many seconds it did.
     """
 
     id: str
@@ -40,11 +58,20 @@ class Invocation:
     started: float
     on_start: OnStart | None = None
     decision: str = "unknown tool"
-    arguments: dict[str, Any] | None = None
     arguments_redacted: Any = None
     opened: bool = False
     abandoned: bool = False
+    claimed: bool = False
+    begun: bool = False
+    connecting: bool = False
+    connected_s: float = 0.0
+    untrusted: bool = False
     source: str = ""
+
+    def decided(self, decision: str, arguments_redacted: Any) -> None:
+        """What the row says of it, once that is known."""
+        self.decision = decision
+        self.arguments_redacted = arguments_redacted
 
     @property
     def read_only(self) -> bool:
@@ -66,9 +93,10 @@ class Invocation:
 class InvocationJournal:
     """Opens and closes the rows of invocations and logs them; everything in it is redacted."""
 
-    def __init__(self, log: InvocationLog, clock: Clock) -> None:
+    def __init__(self, log: InvocationLog, clock: Clock, on_closed: OnClosed | None = None) -> None:
         self._log = log
         self._clock = clock
+        self._on_closed = on_closed
         self.logger: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
 
     async def open(self, invocation: Invocation, *, durable: bool) -> None:
@@ -80,12 +108,32 @@ class InvocationJournal:
                 raise
             self.logger.warning("tool_invocation_unrecorded", **self.facts(invocation))
             return
+        self._opened(invocation)
+
+    def _opened(self, invocation: Invocation) -> None:
         invocation.opened = True
+        native = invocation.call.native
+        if native and len(native) <= MAX_NATIVE:
+            self._log.put_native_call(NativeCall(invocation.id, invocation.context.run_id, native))
+
+    async def claim(self, invocation: Invocation, log: EffectLog, claim: EffectClaim) -> EarlierEffect | None:
+        """Commit the row with what it claims; where that is taken, by whom.  Raises StoreError."""
+        earlier = await log.claim_effect(self._record(invocation, "started"), claim)
+        if earlier is None:
+            invocation.claimed = True
+            self._opened(invocation)
+        return earlier
 
     def started(self, invocation: Invocation) -> None:
-        """Log that the tool is about to run."""
-        self.logger.info(
+        """Log that the tool is about to run; the one line that everybody sees comes at the end."""
+        self.logger.debug(
             "tool_invocation_started", **self.facts(invocation), arguments=invocation.arguments_redacted
+        )
+
+    def blocked(self, invocation: Invocation, seconds: float) -> None:
+        """Log that a tool's code has kept the event loop from everybody else for so long."""
+        self.logger.warning(
+            "tool_blocked_event_loop", **self.facts(invocation), blocked_ms=round(seconds * 1000, 1)
         )
 
     def close(
@@ -102,10 +150,13 @@ class InvocationJournal:
             error_code=error_code,
             result_redacted=redacted,
             result_bytes=size,
-            ended_at=self._clock.now(UTC).timestamp(),
+            # By the clock that no one sets: a call is not over before it began, or days after.
+            ended_at=invocation.started_at + invocation.took_ms / 1000,
         )
         if invocation.opened:
             self._log.close_invocation(record)
+        if self._on_closed is not None:
+            self._on_closed(record, invocation.took_ms / 1000)
         facts = self.facts(invocation) | {"latency_ms": round(invocation.took_ms, 3), "result_bytes": size}
         if invocation.source:
             facts["source"] = invocation.source
@@ -158,4 +209,7 @@ def fault_facts(error: BaseException) -> dict[str, str]:
 
 def _printable(text: str, limit: int) -> str:
     """A model's own word as a log or row may hold it: printable ASCII, bounded."""
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:limit])
+    text = text[:limit]
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)

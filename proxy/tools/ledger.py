@@ -2,29 +2,49 @@
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 from proxy.events import ToolCall, ToolResult
+from proxy.records import Limiter
 
-__all__ = ["Claim", "RunContext", "RunLedger", "fingerprint"]
+__all__ = ["AskedFor", "Claim", "RunContext", "RunLedger", "fingerprint"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
     """A place or an effect that somebody has taken; ``result`` is what came of it.
 
-    ``fingerprint`` tells equal calls from different ones without keeping their arguments.
+    ``fingerprint`` tells equal calls from different ones without keeping their arguments.  ``begun``
+    says, once there is a result, that an effect was begun: one that was not is anybody's to cause.
+    ``untrusted`` says that a stranger's text is in the result.
     """
 
     invocation_id: str
     fingerprint: str
     result: asyncio.Future[ToolResult]
+    begun: bool = False
+    untrusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskedFor:
+    """The client's request that a run serves: what makes two of them the same, whether the client
+    called it a repeat, and when it came in (seconds since the epoch)."""
+
+    key: str
+    is_repeat: bool
+    asked_at: float
 
 
 class RunLedger:
-    """The calls of one run, by place (turn, seq) and by effect.  Belongs to one event loop."""
+    """The calls of one run, by place (turn, seq) and by effect.  Belongs to one event loop.
 
-    def __init__(self, max_calls: int = 1024) -> None:
+    ``request`` is what the run was asked for, where repeats of it are to be recognised.
+    """
+
+    def __init__(self, max_calls: int = 1024, *, request: AskedFor | None = None) -> None:
+        self.request = request
         self._max_calls = max_calls
         self._places: dict[tuple[int, int], Claim] = {}
         self._effects: dict[str, Claim] = {}
@@ -42,9 +62,9 @@ class RunLedger:
         """
         return self._untrusted[1] if self._untrusted is not None and self._untrusted[0] < turn else ""
 
-    def again(self) -> "RunLedger":
+    def again(self, request: AskedFor | None = None) -> "RunLedger":
         """The ledger of a run that repeats this one's request: places of its own, the same effects."""
-        other = RunLedger(self._max_calls)
+        other = RunLedger(self._max_calls, request=request)
         other._effects = self._effects
         return other
 
@@ -52,6 +72,11 @@ class RunLedger:
     def full(self) -> bool:
         """Whether the run has made as many calls as the ledger holds."""
         return len(self._places) >= self._max_calls
+
+    def forget_images(self) -> None:
+        """The run is over: what is kept of its results for a repeat of the request is text."""
+        for claim in (*self._places.values(), *self._effects.values()):
+            claim.result.add_done_callback(partial(_slim, claim))
 
     def place(self, turn: int, seq: int) -> Claim | None:
         """Who has taken this place of the run."""
@@ -74,12 +99,20 @@ class RunLedger:
         self._effects.pop(key, None)
 
 
+def _slim(claim: Claim, done: asyncio.Future[ToolResult]) -> None:
+    """Put words in place of the images of a result that is kept."""
+    if not done.cancelled() and done.result().images:
+        claim.result = done.get_loop().create_future()
+        claim.result.set_result(done.result().to_keep())
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """For whom and within what a call runs.
 
     ``request_id`` is the client's own id, for logs.  ``ledger`` is shared by all turns of a run;
-    make the next turn's context with :meth:`at_turn`.
+    make the next turn's context with :meth:`at_turn`.  ``limiter`` counts this caller's calls, in place
+    of the runner's own.
     """
 
     run_id: str
@@ -87,10 +120,11 @@ class RunContext:
     caller: str
     request_id: str = ""
     ledger: RunLedger = field(default_factory=RunLedger)
+    limiter: Limiter | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
         """The same run in another of its turns (from 1)."""
-        return replace(self, turn=turn)
+        return RunContext(self.run_id, turn, self.caller, self.request_id, self.ledger, self.limiter)
 
 
 def fingerprint(call: ToolCall) -> str:

@@ -33,20 +33,20 @@ def load_module(entry: str, *, base: Path, capabilities: Capabilities) -> Functi
         module = _import_name(entry)
     found = {id(value): value for value in vars(module).values() if declared(value) is not None}
     if not found:
-        raise ConfigError(_SETTING, f'"{entry}" has no tools', "put @tool above a function in it")
+        raise ConfigError(_SETTING, f'"{entry}" has no tools', "Put @tool above a function in it")
     return FunctionProvider(name, list(found.values()), capabilities)
 
 
 def _import_file(path: Path, entry: str) -> ModuleType:
     """Run a file as a module of its own."""
     if not path.is_file():
-        raise ConfigError(_SETTING, f'"{entry}" is not there (looked for {path})')
+        raise ConfigError(_SETTING, f'"{entry}" is not there (looked for {path})', "Correct the path")
     # The name holds the whole path, so that two files of one name do not meet; pydantic and
     # dataclasses look a module up in sys.modules to read its types.
     name = f"toolrelay_user_tools.{path.as_posix().replace('.', '_')}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(_SETTING, f'"{entry}" is not a Python file')
+        raise ConfigError(_SETTING, f'"{entry}" is not a Python file', "Name one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -1,7 +1,8 @@
 """Results too large for the model to read at once, kept whole for a while and read in pages.
 
-They are content (rule R3) and stay in memory only.  A handle is 128 random bits and good for the
-caller it was made for; anybody else's is unknown.
+They are content (rule R3): in memory, and where the record keeps content also there, so that a handle
+is good at any worker and after a restart.  A handle is 128 random bits and good for the caller it was
+made for; anybody else's is unknown.
 """
 
 import hashlib
@@ -10,6 +11,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from proxy.records import RESULTS_KEPT_S, KeptResult, KeptResults
 
 __all__ = ["READ_RESULT", "Page", "ResultShelf"]
 
@@ -50,6 +53,7 @@ class ResultShelf:
         max_bytes: characters times four of all results together; one caller has at most a quarter.
         max_per_caller: results of one caller.
         keep_s: seconds that a result is kept.
+        record: where other processes find results, if there are any; ``now`` tells it the time of day.
     """
 
     def __init__(
@@ -57,18 +61,22 @@ class ResultShelf:
         *,
         max_bytes: int = 64 << 20,
         max_per_caller: int = 32,
-        keep_s: float = 3600.0,
+        keep_s: float = RESULTS_KEPT_S,
         clock: Callable[[], float] = time.monotonic,
+        record: KeptResults | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._max_bytes = max_bytes
         self._max_per_caller = max_per_caller
         self._keep_s = keep_s
         self._clock = clock
+        self._record = record
+        self._now = now
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
 
-    def keep(self, caller: str, text: str, *, untrusted: bool) -> str | None:
-        """A handle for ``text``; ``None`` where it is too large to be kept.
+    def keep(self, caller: str, text: str, *, untrusted: bool, run_id: str = "") -> str | None:
+        """A handle for ``text``, a result of ``run_id``; ``None`` where it is too large to be kept.
 
         The same text of the same caller keeps its handle.
         """
@@ -91,21 +99,24 @@ class ResultShelf:
         handle = f"res_{secrets.token_hex(16)}"
         self._kept[handle] = _Kept(caller, text, untrusted, digest, self._clock() + self._keep_s, size)
         self._bytes += size
+        if self._record is not None:
+            self._record.put_result(KeptResult(handle, run_id, caller, text, untrusted, self._now()))
         return handle
 
-    def read(self, caller: str, handle: str, offset: int, max_bytes: int) -> Page | None:
+    async def read(self, caller: str, handle: str, offset: int, max_bytes: int) -> Page | None:
         """At most ``max_bytes`` of UTF-8 from character ``offset`` on; ``None`` for an unknown handle.
 
-        Past the end the page is empty.
+        Past the end the page is empty.  Raises :class:`~proxy.errors.StoreError` where the record
+        would have to be asked and cannot be read.
         """
         self._drop_old()
         kept = self._kept.get(handle)
-        if kept is None or kept.caller != caller:
+        if kept is not None:
+            return _page(kept.text, kept.untrusted, offset, max_bytes) if kept.caller == caller else None
+        if self._record is None:
             return None
-        start = min(max(offset, 0), len(kept.text))
-        piece = kept.text[start : start + max_bytes].encode("utf-8", "replace")[:max_bytes]
-        text = piece.decode("utf-8", "ignore")  # A character cut in two goes to the next page.
-        return Page(text, start, start + len(text), len(kept.text), kept.untrusted)
+        found = await self._record.find_result(handle, caller)
+        return _page(found.content, found.untrusted, offset, max_bytes) if found is not None else None
 
     def _drop_old(self) -> None:
         """Forget what has been kept long enough; entries stand in the order of their end."""
@@ -118,3 +129,10 @@ class ResultShelf:
 
     def _remove(self, handle: str) -> None:
         self._bytes -= self._kept.pop(handle).size
+
+
+def _page(whole: str, untrusted: bool, offset: int, max_bytes: int) -> Page:
+    start = min(max(offset, 0), len(whole))
+    piece = whole[start : start + max_bytes].encode("utf-8", "replace")[:max_bytes]
+    text = piece.decode("utf-8", "ignore")  # A character cut in two goes to the next page.
+    return Page(text, start, start + len(text), len(whole), untrusted)

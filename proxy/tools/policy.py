@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from proxy.tools.bounds import ArgumentBound, find_excess
 from proxy.tools.spec import ToolEffect, ToolSpec
 
 __all__ = ["Decision", "Policy"]
@@ -35,10 +36,14 @@ class Policy:
     ``"approve"``, ``"allow"``, or ``None`` for no word on it; somebody's ``"approve"`` outweighs
     all, and so does nobody's word.
 
+    ``arguments`` bounds arguments: patterns of tool ids, each with bounds by the dotted path of the
+    argument.  All that fit a tool hold together.
+
     ``unavailable`` are tools that cannot run here though they are allowed, with the reason.
 
     ``settings`` names the configuration lines that the three lists came from, for the rule of a
-    decision: allow, approve, approve_effects.  ``also`` are the policies that must agree.
+    decision: allow, approve, approve_effects; ``arguments_setting`` the line of ``arguments``.
+    ``also`` are the policies that must agree.
     """
 
     allow: Sequence[str] = ()
@@ -46,10 +51,13 @@ class Policy:
     approve: Sequence[str] = ()
     approve_safety: Sequence[str] = ()
     after_untrusted: Literal["approve", "allow"] | None = None
+    arguments: Mapping[str, Mapping[str, ArgumentBound]] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
     max_argument_bytes: int = 8192
     max_result_bytes: int = 32768
+    max_image_bytes: int = 4 << 20
     settings: tuple[str, str, str] = ("policy.allow", "policy.approve", "policy.approve_effects")
+    arguments_setting: str = "policy.arguments"
     also: tuple["Policy", ...] = ()
 
     def intersect(self, other: "Policy") -> "Policy":
@@ -59,6 +67,7 @@ class Policy:
             also=(*self.also, other),
             max_argument_bytes=min(self.max_argument_bytes, other.max_argument_bytes),
             max_result_bytes=min(self.max_result_bytes, other.max_result_bytes),
+            max_image_bytes=min(self.max_image_bytes, other.max_image_bytes),
         )
 
     def decide(self, spec: ToolSpec, *, untrusted: str = "") -> Decision:
@@ -78,6 +87,26 @@ class Policy:
                 f'policy.after_untrusted = "approve": the run has read what {untrusted} gave',
             )
         return own
+
+    def refuse_arguments(self, name: str, arguments: Mapping[str, Any]) -> tuple[Decision, str] | None:
+        """The denial of a call by a bound of its arguments, and why in words; ``None`` if all hold.
+
+        The words repeat nothing of the arguments (rule T3).
+        """
+        for where, bounds in self.bounds_of(name):
+            found = find_excess(bounds, arguments)
+            if found is not None:
+                path, words = found
+                decision = Decision("denied", f"{where}.{path}")
+                return decision, f"policy does not allow these arguments: {path} {words}"
+        return None
+
+    def bounds_of(self, name: str) -> Iterator[tuple[str, Mapping[str, ArgumentBound]]]:
+        """The bounds of a tool, of every policy that must agree, each beside the line that has them."""
+        for policy in self._all():
+            for pattern, bounds in policy.arguments.items():
+                if fnmatchcase(name, pattern):
+                    yield f'{policy.arguments_setting}."{pattern}"', bounds
 
     @property
     def guards_after_untrusted(self) -> bool:

@@ -41,7 +41,9 @@ class CallSignals:
 class CallContext:
     """Who is calling, for a tool that needs to know.  Carries no key and no token.
 
-    ``max_result_bytes`` is how much of a result the model will be shown.  Calls that share one
+    ``max_result_bytes`` is how much of a result the model will be shown, ``max_image_bytes`` how much
+    of its images, all together.  ``idempotency_key`` is the same for every try of this one call, and
+    for no other call; only a tool with effects has one, or a tool that takes it.  Calls that share one
     execution (see ``cache_ttl_s``) have the context of the first.
     """
 
@@ -50,12 +52,9 @@ class CallContext:
     caller: str
     call_id: str
     max_result_bytes: int = 32768
+    max_image_bytes: int = 4 << 20
+    idempotency_key: IdempotencyKey | None = None
     signals: CallSignals = field(default_factory=CallSignals, repr=False, compare=False)
-
-    @property
-    def idempotency_key(self) -> IdempotencyKey:
-        """The same for every try of this one call, and for no other call."""
-        return IdempotencyKey(self.invocation_id)
 
 
 class ToolProvider(Protocol):

@@ -4,14 +4,28 @@ Outputs are shown by allowlist, arguments by mask.  Whatever is shown is bounded
 is no place for a page of text.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
-from proxy.tools.arguments import MAX_DEPTH
-from proxy.tools.spec import Redaction
+import orjson
 
-__all__ = ["MASK", "bounded", "mask_private_values", "redact_arguments", "redact_output"]
+from proxy.tools.arguments import MAX_DEPTH
+from proxy.tools.schema import declares
+from proxy.tools.spec import Redaction, ToolSpec
+
+__all__ = [
+    "MASK",
+    "bounded",
+    "mask_values",
+    "private_values",
+    "redact_arguments",
+    "redact_output",
+    "redact_written",
+]
 
 MASK = "[private]"
 _CUT = "[cut]"
@@ -20,6 +34,8 @@ _MAX_ITEMS = 64
 _MAX_NODES = 512
 _MAX_CHARACTERS = 8192
 _MAX_DEPTH = 16
+_MAX_MESSAGE = 65536
+"""Characters of a failure's words that are looked at; far more than anybody is shown."""
 
 _Tree = dict[str, "_Tree"]
 _NOTHING: Any = object()
@@ -35,26 +51,62 @@ def redact_output(value: Any, redaction: Redaction) -> Any:
         return None
     if "*" in redaction.output:
         return bounded(value)
-    shown = _pick(value, _tree(redaction.output), 0)
+    shown = _pick(value, _tree(tuple(redaction.output)), 0)
     return None if shown is _NOTHING else bounded(shown)
 
 
 def redact_arguments(arguments: dict[str, Any], redaction: Redaction) -> Any:
     """The arguments with every private field masked, bounded."""
-    tree = _tree(redaction.private_arguments)
+    tree = _tree(tuple(redaction.private_arguments))
     return bounded(_mask(arguments, tree, 0) if tree else arguments)
 
 
-def mask_private_values(message: str, arguments: dict[str, Any], redaction: Redaction) -> str:
-    """``message`` with every private argument value in it masked.
+def redact_written(arguments: str, spec: ToolSpec) -> str:
+    """A call's arguments as a model wrote them, as they may be kept in the clear.
+
+    ``{}`` where they cannot be read, and where they have a name that the tool does not: what stands there
+    may be what is private.
+    """
+    if spec.redaction is None or not spec.redaction.private_arguments:
+        return arguments
+    try:
+        decoded = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return "{}"
+    if not isinstance(decoded, dict) or not declares(spec.parameters, decoded):
+        return "{}"
+    return orjson.dumps(redact_arguments(decoded, spec.redaction)).decode()
+
+
+def private_values(redaction: Redaction, *arguments: dict[str, Any]) -> tuple[str, ...]:
+    """Every private value of these arguments as text, each once.  The arguments' size bounds them."""
+    values: list[str] = []
+    tree = _tree(tuple(redaction.private_arguments))
+    for each in arguments:
+        _private(each, tree, values, 0)
+    return tuple(dict.fromkeys(values))
+
+
+def mask_values(message: str, values: Sequence[str]) -> str:
+    """``message`` with each of :func:`private_values` masked.
 
     A tool's author chooses the words of a failure; this keeps a slip there from becoming a leak.
+    Values are looked for in the message as it came: one that also stands in the mask changes nothing.
     """
-    values: list[str] = []
-    _private(arguments, _tree(redaction.private_arguments), values, 0)
-    for value in sorted(set(values), key=len, reverse=True)[:_MAX_ITEMS]:
-        message = message.replace(value, MASK)
-    return message
+    if not values:
+        return message
+    message = message[:_MAX_MESSAGE]
+    hidden = bytearray(len(message))
+    for value in values:
+        at = message.find(value)
+        while at >= 0:
+            hidden[at : at + len(value)] = b"\1" * len(value)
+            at = message.find(value, at + 1)
+    parts = (
+        MASK if masked else "".join(character for character, _ in group)
+        for masked, group in itertools.groupby(zip(message, hidden, strict=True), key=itemgetter(1))
+    )
+    return "".join(parts)
 
 
 def bounded(value: Any) -> Any:
@@ -76,8 +128,9 @@ class _Room:
         return text if len(text) <= shown else text[:shown] + _CUT
 
 
-def _tree(paths: Sequence[str]) -> _Tree:
-    """Dotted paths as one tree; an empty node ends a path and takes all below it."""
+@lru_cache(maxsize=1024)
+def _tree(paths: tuple[str, ...]) -> _Tree:
+    """Dotted paths as one tree, never changed; an empty node ends a path and takes all below it."""
     root: _Tree = {}
     for path in sorted(paths, key=lambda item: item.count(".")):
         node = root
@@ -123,14 +176,17 @@ def _pick_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
 
 
 def _mask(value: Any, node: _Tree, depth: int) -> Any:
-    """``value`` with everything that ``node`` names replaced by the mask."""
+    """``value`` with everything that ``node`` names replaced by the mask.
+
+    What stands in the way of a private path, and is neither object nor list, may be what it hides.
+    """
     if depth > _MAX_DEPTH:
         return MASK
     if isinstance(value, dict):
         return {key: _mask_child(child, node, str(key), depth) for key, child in value.items()}
     if isinstance(value, list):
         return [_mask_child(child, node, "*", depth) for child in value]
-    return value
+    return value if value is None else MASK
 
 
 def _mask_child(child: Any, node: _Tree, key: str, depth: int) -> Any:

@@ -3,29 +3,33 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import orjson
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from proxy.errors import ToolErrorCode, ToolFailure
+from proxy.events import ResultImage
 from proxy.tools.arguments import MAX_DEPTH, utf8_length
+from proxy.tools.images import Image, ImageBounds, pass_images, reserved
 from proxy.tools.paging import READ_RESULT
 
 __all__ = [
-    "Image",
     "Output",
     "ResourceLink",
     "RichResult",
     "failure_text",
     "fit",
     "hard_limit",
+    "note_text",
     "safe_words",
     "to_output",
 ]
 
 _MAX_MESSAGE = 1000
+_MOST_LINKS = 1000
 _SMALLEST_HARD_LIMIT = 1 << 20
 _LEAST_FOR_HANDLE = 512
 """Bytes of a result below which a note about a handle would take the room of the result."""
@@ -37,7 +41,8 @@ class Output:
 
     ``text`` is what there is of it for the model, whole unless ``truncated``; ``size`` its bytes
     before any cut; ``value`` what redaction looks into, ``redacted`` what that let through.
-    ``untrusted`` says that it is a stranger's text.
+    ``untrusted`` says that it is a stranger's text.  ``images`` go beside the text, ``notes`` are
+    lines that follow it and are never cut, and ``reserved`` is the room that words about images need.
     """
 
     text: str
@@ -46,19 +51,18 @@ class Output:
     truncated: bool = False
     redacted: Any = None
     untrusted: bool = False
+    images: tuple[ResultImage, ...] = ()
+    notes: tuple[str, ...] = ()
+    reserved: int = 0
+
+    @property
+    def weight(self) -> int:
+        """Bytes of text and images together."""
+        return self.size + sum(image.size for image in self.images)
 
     def without_value(self) -> "Output":
         """The same without what only redaction needs."""
         return replace(self, value=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image that a tool returned.  ``media_type`` is like ``image/png``."""
-
-    data: bytes = field(repr=False)
-    media_type: str
-    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,10 @@ class ResourceLink:
 class RichResult:
     """A result that is more than text.
 
-    The wires carry text back to the model: it gets ``text``, the links as lines, and a note about
-    each image that was left out.  Redaction sees ``text``, ``images`` (``media_type``, ``title``,
-    ``bytes``: their number) and ``links`` (``uri``, ``title``, ``media_type``).
+    The model gets ``text``, the links as lines, and the images where the wire and the upstream take
+    them; else a note about each.  Redaction sees ``text``, ``images`` (``media_type``, ``title``,
+    ``bytes``: their number, ``url``: an https address) and ``links`` (``uri``, ``title``,
+    ``media_type``).
     """
 
     text: str = ""
@@ -89,20 +94,18 @@ def hard_limit(max_bytes: int) -> int:
     return max(_SMALLEST_HARD_LIMIT, 8 * max_bytes)
 
 
-def to_output(value: Any, max_bytes: int) -> Output:
-    """The text of a result, whole: a ``str`` as it is, everything else as JSON.
+def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> Output:
+    """The text of a result, whole: a ``str`` as it is, everything else as JSON; and its images.
 
     Text past :func:`hard_limit` is cut to ``max_bytes`` at once.  Raises
     :class:`~proxy.errors.ToolFailure` with ``result_too_large`` for JSON past it and with
     ``execution_failed`` for what JSON cannot say: NaN, cycles, foreign objects.
     """
     if isinstance(value, RichResult):
-        text, seen = _plain(value)
-        size = utf8_length(text)
-        if size > hard_limit(max_bytes):
-            return Output(_cut(text, size, max_bytes)[0], seen, size, True)
-        return Output(_encodable(text), seen, size)
+        return _rich_output(value, max_bytes, images or ImageBounds())
     if isinstance(value, str):
+        # A subclass may say anything of itself, its length too.
+        value = value if type(value) is str else str.__getitem__(value, slice(None))
         size = utf8_length(value)
         if size > hard_limit(max_bytes):
             text, _ = _cut(value, size, max_bytes)
@@ -110,6 +113,8 @@ def to_output(value: Any, max_bytes: int) -> Output:
         text = _encodable(value)
         return Output(text, text, size)
     limit = hard_limit(max_bytes)
+    if _is_iterator(value):
+        value = list(islice(value, limit))  # One that never ends is too large by then.
     if _measure(value, limit):
         try:
             value = to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
@@ -131,17 +136,25 @@ def to_output(value: Any, max_bytes: int) -> Output:
 def fit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tuple[str, bool]:
     """What the model is shown of an output, at most ``max_bytes``, and whether that is not all.
 
-    Where something is left out, ``keep`` is asked for a handle to read the whole by.
+    What will be said of its images counts.  Where something is left out, ``keep`` is asked for a
+    handle to read the whole by.
     """
-    if output.truncated or output.size <= max_bytes:
-        return output.text, output.truncated
-    handle = keep(output.text) if max_bytes >= _LEAST_FOR_HANDLE else None
-    return _cut(output.text, output.size, max_bytes, handle)
+    text, truncated = output.text, output.truncated
+    room = _text_room(max_bytes, output.reserved)
+    if not truncated and output.size > room:
+        handle = keep(text) if room >= _LEAST_FOR_HANDLE else None
+        text, truncated = _cut(text, output.size, room, handle)
+    return "\n".join(part for part in (text, *output.notes) if part), truncated
 
 
 def failure_text(code: ToolErrorCode, message: str) -> str:
     """What the model reads about a failure (rule T3); ``message`` as :func:`safe_words` gives it."""
     return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
+
+
+def note_text(message: str) -> str:
+    """What the model reads where a call went well and there is no output to show."""
+    return orjson.dumps({"ok": True, "message": message}).decode()
 
 
 def safe_words(message: str) -> str:
@@ -178,11 +191,18 @@ def _measure(value: Any, limit: int) -> bool:
             size += len(item)
             if size <= limit:
                 pending.extend((child, depth + 1) for child in item)
+        elif _is_iterator(item):
+            raise ToolFailure("the tool returned something that is not JSON")
         elif item is not None and not isinstance(item, int):
             foreign = True
         if size > limit:
             raise ToolFailure("the tool returned more than can be handled", code="result_too_large")
     return foreign
+
+
+def _is_iterator(value: Any) -> bool:
+    """Whether a value is used up by looking at it, and may never end."""
+    return hasattr(type(value), "__next__")
 
 
 def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> tuple[str, bool]:
@@ -203,29 +223,33 @@ def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> tup
     return head + note + tail[len(tail) - tail_bytes :].decode(errors="ignore"), True
 
 
-def _plain(result: RichResult) -> tuple[str, Any]:
-    """A rich result as text for the model, and as the value that redaction looks into."""
+def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Output:
+    """A rich result as text for the model, with its images, and as the value that redaction looks into."""
     if not isinstance(result.text, str):
         raise ToolFailure("the tool returned something that is not JSON")
-    lines = [result.text] if result.text else []
     links = [
         {"uri": str(one.uri), "title": str(one.title), "media_type": str(one.media_type)}
-        for one in result.links
+        for one in islice(result.links, _MOST_LINKS)
     ]
-    images = [
-        {"media_type": str(one.media_type), "title": str(one.title), "bytes": len(one.data)}
-        for one in result.images
-    ]
+    lines = [result.text] if result.text else []
     for link in links:
         about = " ".join(part for part in (link["title"], link["media_type"]) if part)
         lines.append(f"[link: {link['uri']}{f' ({about})' if about else ''}]")
-    for image in images:
-        title = f' "{image["title"]}"' if image["title"] else ""
-        lines.append(
-            f"[toolrelay: an image{title} ({image['media_type']}, {image['bytes']} bytes) was left out; "
-            "only text can be passed on]"
-        )
-    return "\n".join(lines), {"text": result.text, "images": images, "links": links}
+    passed = pass_images(result.images, bounds)
+    if reserved(passed.images, passed.notes) > max_bytes // 2:
+        passed = replace(passed, images=(), notes=("[toolrelay: the images were left out]",))
+    text = "\n".join(lines)
+    size = utf8_length(text)
+    room = reserved(passed.images, passed.notes)
+    truncated = size > hard_limit(max_bytes)
+    text = _cut(text, size, _text_room(max_bytes, room))[0] if truncated else _encodable(text)
+    seen = {"text": result.text, "images": passed.seen, "links": links}
+    return Output(text, seen, size, truncated, images=passed.images, notes=passed.notes, reserved=room)
+
+
+def _text_room(max_bytes: int, reserved_bytes: int) -> int:
+    """What is left for a result's text beside words about its images, which are at most half."""
+    return max_bytes - reserved_bytes
 
 
 def _encodable(text: str) -> str:

@@ -1,8 +1,10 @@
 """The one path by which a tool runs, whoever asks (rule T1).
 
-known → policy → budget and rate → size → parse → validate → row opened → kept result, or run within
-its time (execution.py) → output as text, bounded → redacted → row closed → result.  Every step that
-says no ends in a result that the model can read and go on with; nothing here raises but a
+known → policy → budget and rate → size → parse → validate → bounds of policy → credentials → row
+opened → kept result, or run within its time (execution.py) → output as text, bounded → redacted → row
+closed → result (outcome.py).  What is decided on the way is decided without acting (plan.py): what
+comes of it is bound together in a ``PlannedCall``, and nothing but this module has one run.  Every step
+that says no ends in a result that the model can read and go on with; nothing here raises but a
 cancellation.
 """
 
@@ -12,28 +14,30 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC
-from typing import Any
 
 from proxy.errors import StoreError, ToolFailure
 from proxy.events import ToolCall, ToolResult
-from proxy.records import InvocationLog, InvocationStatus, Limiter, ToolEffect
-from proxy.tools.arguments import ArgumentsMalformed, canonical_arguments, parse_arguments, utf8_length
+from proxy.records import EarlierEffect, EffectClaim, EffectLog, InvocationLog, Limiter, ToolEffect
 from proxy.tools.cache import ResultCache
-from proxy.tools.capabilities import Clock
-from proxy.tools.concurrency import Slots
+from proxy.tools.capabilities import Clock, Credentials
+from proxy.tools.concurrency import Nesting, Slots
+from proxy.tools.effects import SharedEffects, claim_of
 from proxy.tools.execution import Executor, OnCrash
-from proxy.tools.invocation import Invocation, InvocationJournal, OnStart, fault_facts
+from proxy.tools.invocation import Invocation, InvocationJournal, OnClosed, OnStart, fault_facts
 from proxy.tools.ledger import Claim, RunContext, fingerprint
-from proxy.tools.paging import READ_RESULT, ResultShelf
+from proxy.tools.loop_watch import MAX_STEP_S
+from proxy.tools.outcome import Outcomes, failed, mark_untrusted, unrecorded
+from proxy.tools.paging import ResultShelf
+from proxy.tools.plan import PlannedCall, Refusal, admit, plan
 from proxy.tools.policy import Policy
-from proxy.tools.provider import ArgumentsInvalid
-from proxy.tools.redaction import redact_arguments
 from proxy.tools.registry import Registry
-from proxy.tools.results import Output, failure_text, fit, safe_words
 from proxy.tools.spec import ToolSpec
 from proxy.tools.supervisor import Supervisor
 
-__all__ = ["OnCrash", "OnDone", "OnStart", "Runner", "new_invocation_id"]
+__all__ = ["OnClosed", "OnCrash", "OnDone", "OnStart", "Runner", "new_invocation_id"]
+
+_GRACE_S = 2.0
+"""Seconds beyond a tool's own time that another process may take to say how it ended."""
 
 OnDone = Callable[[ToolCall, ToolResult], None]
 """Called as each call of a turn is done, in the order in which they are."""
@@ -51,7 +55,12 @@ class Runner:
         shelf: where results too large to be shown are kept for ``core__read_result``; ``None`` for
             nowhere.
         max_read_only, max_read_only_per_caller: read-only tools that run at the same moment.
+        max_parallel: of these, the calls of one run.
         on_crash: told what a tool raised that is no ``ToolFailure``.
+        on_closed: told of every call that is over.
+        effects: where effects are claimed, so that another process does not repeat them; ``None``
+            where there is no other, and nothing outlives this one.
+        credentials: of the connections that tools name; ``None`` where those need none.
     """
 
     def __init__(
@@ -68,15 +77,21 @@ class Runner:
         shelf: ResultShelf | None = None,
         max_read_only: int = 64,
         max_read_only_per_caller: int = 16,
+        max_parallel: int = 8,
         on_crash: OnCrash | None = None,
+        on_closed: OnClosed | None = None,
+        effects: EffectLog | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._registry = registry
         self._policy = policy
         self._limiter = limiter
         self._clock = clock
+        self._credentials = credentials
         self._ids = ids
-        self._shelf = shelf
-        self._journal = InvocationJournal(log, clock)
+        self._journal = InvocationJournal(log, clock, on_closed)
+        self._shared = None if effects is None else SharedEffects(effects, self._journal)
+        self._outcomes = Outcomes(self._journal, registry, shelf, self._shared)
         self._supervisor = Supervisor(max_stuck=max_stuck)
         self._executor = Executor(
             registry,
@@ -87,7 +102,9 @@ class Runner:
             default_timeout_s=default_timeout_s,
             on_crash=on_crash,
         )
-        self._effects: set[asyncio.Task[ToolResult]] = set()
+        self._max_parallel = max_parallel
+        self._nesting = Nesting()
+        self._pending: set[asyncio.Task[ToolResult]] = set()
 
     async def run(
         self,
@@ -123,20 +140,21 @@ class Runner:
             on_start=on_start,
         )
         if ledger.full:
-            return await self._refuse(
-                invocation, ToolFailure("this run has made too many calls", code="budget_exhausted")
-            )
+            failure = ToolFailure("this run has made too many calls", code="budget_exhausted")
+            return await self._outcomes.refuse(invocation, Refusal(failure, invocation.decision))
         claim = Claim(invocation.id, fingerprint(call), loop.create_future())
         ledger.take_place(context.turn, call.index, claim)
         if invocation.read_only:
             return await self._settle(invocation, claim)
         task = asyncio.create_task(self._settle(invocation, claim))
-        self._effects.add(task)
-        task.add_done_callback(self._effects.discard)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             invocation.abandoned = True
+            if invocation.connecting:
+                task.cancel()  # Nothing has begun that would have to come to its end.
             raise
 
     async def run_many(
@@ -147,18 +165,17 @@ class Runner:
         policy: Policy | None = None,
         budget_s: float | None = None,
         parallel: bool = True,
-        max_parallel: int = 8,
         on_start: OnStart | None = None,
         on_done: OnDone | None = None,
     ) -> list[ToolResult]:
         """Run the calls of one turn; results stand in the order of the calls.
 
-        Read-only calls run first and together, at most ``max_parallel`` at once, then the others
+        Read-only calls run first and together, so many at once as a run may have, then the others
         one after the other in the order called.  Without ``parallel`` all of them run in order.
         """
         results: dict[int, ToolResult] = {}
         deadline = None if budget_s is None else time.monotonic() + budget_s
-        room = asyncio.Semaphore(max(1, max_parallel))
+        room = asyncio.Semaphore(self._max_parallel)
 
         async def one(at: int) -> None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -183,7 +200,7 @@ class Runner:
 
     async def drain(self, timeout_s: float = 25.0) -> int:
         """Wait at shutdown for effects that outlived their caller; how many tasks are left."""
-        pending: set[asyncio.Task[ToolResult]] = set(self._effects)
+        pending: set[asyncio.Task[ToolResult]] = set(self._pending)
         if pending:
             _, pending = await asyncio.wait(pending, timeout=timeout_s)
         return len(pending) + await self._supervisor.end(min(1.0, timeout_s))
@@ -197,12 +214,12 @@ class Runner:
         """A place of a run that was asked for twice: the first answer, and nothing runs (rule R5)."""
         if claim.fingerprint != fingerprint(call):
             message = "another call has already run in this place of the turn"
-            return _failed(call, ToolFailure(message))
+            return failed(call, ToolFailure(message))
         return replace(await asyncio.shield(claim.result), call_id=call.call_id)
 
     async def _settle(self, invocation: Invocation, claim: Claim) -> ToolResult:
         """Run one claimed call and tell whoever waits for the same one."""
-        result = _failed(invocation.call, ToolFailure("the call was cancelled", code="cancelled"))
+        result = failed(invocation.call, ToolFailure("the call was cancelled", code="cancelled"))
         try:
             result = await self._process(invocation)
         # The boundary that keeps run() from raising: a fault of ours is the model's to read about,
@@ -211,7 +228,7 @@ class Runner:
             self._journal.logger.error(
                 "tool_runner_fault", **fault_facts(error), tool_invocation_id=invocation.id
             )
-            result = self._finish(invocation, failure=ToolFailure("the tool could not be run"))
+            result = self._outcomes.fail(invocation, ToolFailure("the tool could not be run"))
         finally:
             if not claim.result.done():
                 claim.result.set_result(result)
@@ -219,170 +236,170 @@ class Runner:
 
     async def _process(self, invocation: Invocation) -> ToolResult:
         """The path itself."""
+        planned = await self._decide(invocation)
+        if isinstance(planned, Refusal):
+            return await self._outcomes.refuse(invocation, planned)
+        invocation.decided(planned.decision, planned.arguments_redacted)
+        once = planned.spec.cache_ttl_s > 0 if planned.read_only else not planned.spec.repeatable
         try:
-            value = await self._admit(invocation)
+            # What runs once for equal calls would wait for itself where it is called from inside.
+            with self._nesting.inside(planned.equality if once else invocation.id):
+                return await self._once(invocation, planned)
         except ToolFailure as failure:
-            return await self._refuse(invocation, failure)
-        spec, arguments = invocation.spec, invocation.arguments
-        if spec is None or arguments is None:  # _admit lets neither through; said for the reader.
-            return await self._refuse(invocation, ToolFailure("the tool could not be run"))
-        if invocation.read_only or spec.repeatable:
-            return await self._perform(invocation, spec, value)
-        ledger = invocation.context.ledger
-        key = f"{spec.name}\0{canonical_arguments(arguments)}"
-        earlier = ledger.effect(key)
-        if earlier is not None:
-            return await self._repeat(invocation, earlier)
-        claim = Claim(invocation.id, "", asyncio.get_running_loop().create_future())
-        ledger.take_effect(key, claim)
-        result = _failed(invocation.call, ToolFailure("the tool failed"))
-        try:
-            result = await self._perform(
-                invocation, spec, value, never_started=lambda: ledger.release_effect(key)
-            )
-        finally:
-            claim.result.set_result(result)
-        return result
+            return await self._outcomes.refuse(invocation, planned.refused(failure))
 
-    async def _admit(self, invocation: Invocation) -> Any:
-        """Everything that can be decided before anything happens; the validated arguments.
-
-        Raises :class:`~proxy.errors.ToolFailure` with the code of the first step that says no.
-        """
-        spec, policy = invocation.spec, invocation.policy
-        if spec is None:
-            raise ToolFailure("there is no tool of this name", code="unknown_tool")
+    async def _decide(self, invocation: Invocation) -> PlannedCall | Refusal:
+        """Everything that can be decided before anything happens; of it, only calls are counted here."""
         context = invocation.context
-        decision = policy.decide(spec, untrusted=context.ledger.untrusted_before(context.turn))
-        invocation.decision = f"{decision.outcome}: {decision.rule}"
-        if decision.outcome == "denied":
-            raise ToolFailure("this tool is not allowed here", code="policy_denied")
-        if decision.outcome == "needs_approval":
-            raise ToolFailure(
-                "this tool needs an approval, and none can be given here", code="approval_required"
-            )
-        if spec.redaction is None:
-            raise ToolFailure("this tool is not set up to be run", code="redaction_missing")
+        untrusted = context.ledger.untrusted_before(context.turn)
+        admitted = admit(invocation.call, invocation.spec, invocation.policy, untrusted=untrusted)
+        if isinstance(admitted, Refusal):
+            return admitted
+        try:
+            await self._count(invocation, admitted.spec)
+        except ToolFailure as failure:
+            return Refusal(failure, admitted.decision)
+        began = time.perf_counter()
+        planned = plan(admitted, caller=context.caller, key=invocation.id)
+        took_s = time.perf_counter() - began
+        if took_s > MAX_STEP_S:
+            # The arguments are bounded: it is the tool's own validator that is slow.
+            self._journal.blocked(invocation, took_s)
+        if isinstance(planned, Refusal) and planned.cause is not None:
+            self._executor.crashed(invocation, admitted.spec, planned.cause)
+        return planned
+
+    async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
+        """Count the call; raises :class:`~proxy.errors.ToolFailure` where it is one too many."""
         if self._supervisor.is_disabled(spec.name):
             raise ToolFailure("this tool has stopped responding and is switched off")
         if invocation.deadline is not None and time.monotonic() >= invocation.deadline:
             raise ToolFailure("the time for this request is used up", code="budget_exhausted")
-        if self._limiter is not None:
-            wait_s = await self._limiter.hit("tool_calls", invocation.context.caller)
-            if wait_s is not None:
-                raise ToolFailure(
-                    f"too many tool calls; the next is free in {wait_s:.0f} s", code="rate_limited"
-                )
-        if utf8_length(invocation.call.arguments) > policy.max_argument_bytes:
-            raise ToolFailure(
-                f"the arguments are larger than {policy.max_argument_bytes} bytes", code="invalid_arguments"
-            )
-        try:
-            arguments = parse_arguments(invocation.call.arguments)
-            value = spec.validate(arguments)
-        except ArgumentsMalformed as error:
-            raise ToolFailure(str(error), code="invalid_json") from None
-        except ArgumentsInvalid as error:
-            raise ToolFailure(str(error), code="invalid_arguments") from None
-        invocation.arguments = arguments
-        invocation.arguments_redacted = redact_arguments(arguments, spec.redaction)
-        return value
+        limiter = invocation.context.limiter or self._limiter
+        wait_s = None if limiter is None else await limiter.hit("tool_calls", invocation.context.caller)
+        if wait_s is not None:
+            raise ToolFailure(f"too many tool calls; the next is free in {wait_s:.0f} s", code="rate_limited")
 
-    async def _perform(
-        self,
-        invocation: Invocation,
-        spec: ToolSpec,
-        value: Any,
-        *,
-        never_started: Callable[[], None] = lambda: None,
-    ) -> ToolResult:
-        """Open the row, run the tool, close the row."""
+    async def _once(self, invocation: Invocation, planned: PlannedCall) -> ToolResult:
+        """Run the call, unless it is an effect that the run has caused already (rule R5)."""
+        if planned.read_only:
+            failure = await self._connect(invocation, planned)
+            if failure is not None:
+                return await self._outcomes.refuse(invocation, planned.unconnected(failure))
+            return await self._perform(invocation, planned)
+        if planned.spec.repeatable:
+            return await self._begin(invocation, planned, "")
+        ledger = invocation.context.ledger
+        while (earlier := ledger.effect(planned.equality)) is not None:
+            await asyncio.shield(earlier.result)
+            if earlier.begun:
+                return await self._outcomes.repeat(invocation, earlier, planned.spec.name)
+        claim = Claim(invocation.id, "", asyncio.get_running_loop().create_future())
+        ledger.take_effect(planned.equality, claim)
+        result = failed(invocation.call, ToolFailure("the tool failed"))
         try:
-            await self._journal.open(invocation, durable=not invocation.read_only)
+            result = await self._begin(invocation, planned, planned.equality)
+        finally:
+            if not invocation.begun:
+                ledger.release_effect(planned.equality)
+            claim.begun, claim.untrusted = invocation.begun, invocation.untrusted
+            claim.result.set_result(result)
+        return result
+
+    async def _begin(self, invocation: Invocation, planned: PlannedCall, effect: str) -> ToolResult:
+        """Cause an effect, unless it has been caused for the same request already."""
+        claim = claim_of(invocation, effect)
+        failure = await self._connect(invocation, planned)
+        if failure is not None:
+            return await self._not_connected(invocation, planned, claim, failure)
+        if self._shared is None:
+            return await self._perform(invocation, planned)
+        # Whoever has begun it has no longer than its tool has; then nobody knows what became of it.
+        patience_s = _GRACE_S + self._executor.limit_s(planned.spec)
+        if invocation.deadline is not None:
+            patience_s = min(patience_s, max(invocation.deadline - time.monotonic(), 0.0))
+        try:
+            earlier = await self._shared.begin(invocation, claim, patience_s)
         except StoreError:
-            never_started()
-            return self._finish(
-                invocation, failure=ToolFailure("the call could not be put on record, so it was not made")
-            )
+            return self._outcomes.fail(invocation, unrecorded())
+        if earlier is None:
+            return await self._perform(invocation, planned)
+        return await self._repeat(invocation, planned, earlier)
+
+    async def _not_connected(
+        self, invocation: Invocation, planned: PlannedCall, claim: EffectClaim, failure: ToolFailure
+    ) -> ToolResult:
+        """An effect that cannot be caused now, unless an earlier try of the request caused it."""
+        try:
+            earlier = None if self._shared is None else await self._shared.earlier(claim)
+        except StoreError:
+            return self._outcomes.fail(invocation, unrecorded())
+        if earlier is None:
+            return await self._outcomes.refuse(invocation, planned.unconnected(failure))
+        return await self._repeat(invocation, planned, earlier)
+
+    async def _repeat(
+        self, invocation: Invocation, planned: PlannedCall, earlier: EarlierEffect
+    ) -> ToolResult:
+        """Answer with what came of an effect elsewhere."""
+        # Of one that is under way the next attempt asks the record again, which may know by then.
+        invocation.begun = earlier.status != "started"
+        return await self._outcomes.repeat_of(invocation, earlier, planned.spec.name)
+
+    async def _connect(self, invocation: Invocation, planned: PlannedCall) -> ToolFailure | None:
+        """Have the credentials of the call's connection at hand; why not, where there are none.
+
+        Part of the tool's own time.  It ends with its caller, also for a tool with effects.
+        """
+        if self._credentials is None or not planned.connection:
+            return None
+        began = time.monotonic()
+        invocation.connecting = True
+        try:
+            async with asyncio.timeout(self._executor.left_s(invocation, planned.spec)):
+                await self._credentials.prepare(planned.connection)
+        except TimeoutError:
+            words = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
+            return ToolFailure(words, code="timeout")
+        except ToolFailure as failure:
+            return failure
+        except asyncio.CancelledError:
+            self._outcomes.fail(invocation, _gone())
+            raise
+        finally:
+            invocation.connecting = False
+            invocation.connected_s = time.monotonic() - began
+        return None
+
+    async def _perform(self, invocation: Invocation, planned: PlannedCall) -> ToolResult:
+        """Open the row if it is not, run the tool, close the row."""
+        try:
+            if not invocation.claimed:
+                await self._journal.open(invocation, durable=not planned.read_only)
+        except StoreError:
+            return self._outcomes.fail(invocation, unrecorded())
         if invocation.abandoned:
-            never_started()
-            return self._finish(invocation, failure=ToolFailure("the client has gone", code="cancelled"))
+            if self._shared is not None:
+                self._shared.release(invocation)
+            return self._outcomes.fail(invocation, _gone())
+        invocation.begun = True
         self._journal.started(invocation)
         if invocation.on_start is not None:
             invocation.on_start(invocation.call, invocation.arguments_redacted)
-        if spec.untrusted_output:
+        if planned.spec.untrusted_output:
             # Also where it fails: its words may quote what it read.
-            invocation.context.ledger.mark_untrusted(spec.name, invocation.context.turn)
+            mark_untrusted(invocation, planned.spec.name)
         try:
-            output = await self._executor.run(invocation, spec, value)
+            output = await self._executor.run(invocation, planned)
         except ToolFailure as failure:
-            return self._finish(invocation, failure=failure)
+            return self._outcomes.fail(invocation, failure)
         except asyncio.CancelledError:
-            self._finish(invocation, failure=ToolFailure("the client has gone", code="cancelled"))
+            self._outcomes.fail(invocation, _gone())
             raise
         if output.untrusted:
-            invocation.context.ledger.mark_untrusted(spec.name, invocation.context.turn)
-        return self._finish(invocation, output=output)
-
-    async def _repeat(self, invocation: Invocation, earlier: Claim) -> ToolResult:
-        """An identical call with an effect: on record, answered with the first one's result (rule R5)."""
-        invocation.decision = f"repeat of {earlier.invocation_id}"
-        first = await asyncio.shield(earlier.result)
-        await self._journal.open(invocation, durable=False)
-        self._journal.close(
-            invocation, "success" if first.ok else "error", first.error_code, first.redacted, 0
-        )
-        return replace(first, call_id=invocation.call.call_id, milliseconds=0.0)
-
-    async def _refuse(self, invocation: Invocation, failure: ToolFailure) -> ToolResult:
-        """A call that never started is on record all the same."""
-        await self._journal.open(invocation, durable=False)
-        return self._finish(invocation, failure=failure)
-
-    def _finish(
-        self, invocation: Invocation, *, output: Output | None = None, failure: ToolFailure | None = None
-    ) -> ToolResult:
-        """Close the row and say what became of the call."""
-        if output is None:
-            failure = failure or ToolFailure("the tool failed")
-            status: InvocationStatus = "cancelled" if failure.code == "cancelled" else "error"
-            self._journal.close(invocation, status, failure.code, None, 0)
-            return replace(
-                _failed(invocation.call, failure),
-                arguments_redacted=invocation.arguments_redacted,
-                milliseconds=invocation.took_ms,
-            )
-        text, truncated = fit(
-            output, invocation.max_result_bytes, lambda whole: self._keep(invocation, whole, output.untrusted)
-        )
-        self._journal.close(invocation, "success", None, output.redacted, output.size)
-        return ToolResult(
-            call_id=invocation.call.call_id,
-            ok=True,
-            content=text,
-            truncated=truncated,
-            redacted=output.redacted,
-            arguments_redacted=invocation.arguments_redacted,
-            milliseconds=invocation.took_ms,
-        )
-
-    def _keep(self, invocation: Invocation, text: str, untrusted: bool) -> str | None:
-        """A handle for a result that is too large, where this caller may read pages."""
-        reader = self._registry.get(READ_RESULT)
-        if self._shelf is None or reader is None or not invocation.policy.decide(reader).allowed:
-            return None
-        if invocation.spec is not None and invocation.spec.name == READ_RESULT:
-            return None
-        return self._shelf.keep(invocation.context.caller, text, untrusted=untrusted)
+            mark_untrusted(invocation, planned.spec.name)
+        return self._outcomes.succeed(invocation, output)
 
 
-def _failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
-    """A failure as a result."""
-    message = safe_words(failure.message)
-    return ToolResult(
-        call_id=call.call_id,
-        ok=False,
-        content=failure_text(failure.code, message),
-        error_code=failure.code,
-        safe_message=message,
-    )
+def _gone() -> ToolFailure:
+    return ToolFailure("the client has gone", code="cancelled")

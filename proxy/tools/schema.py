@@ -24,7 +24,9 @@ __all__ = [
     "check_output_paths",
     "check_private_paths",
     "check_schema",
+    "declares",
     "derive_schema",
+    "may_have",
     "property_names",
     "spec_digest",
     "to_strict",
@@ -32,6 +34,7 @@ __all__ = [
 
 MAX_SCHEMA_BYTES = 65536
 MAX_SCHEMA_DEPTH = 32
+MAX_SCHEMA_NODES = 250_000
 
 _TOP_LEVEL_REFUSED = ("allOf", "anyOf", "enum", "not", "oneOf")
 _SCHEMA_MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
@@ -77,6 +80,10 @@ def derive_schema(adapter: TypeAdapter[Any], where: str) -> dict[str, Any]:
         derived = adapter.json_schema(by_alias=True, mode="validation")
     except PydanticInvalidForJsonSchema as error:
         raise ConfigError(where, f"parameters: {str(error).splitlines()[0]}") from None
+    if isinstance(derived.get("$ref"), str):
+        # A model that holds itself: the top level is written out, for no wire takes a reference there.
+        definitions = derived["$defs"]
+        derived = {**definitions[derived["$ref"].rpartition("/")[2]], "$defs": definitions}
     derived.pop("description", None)  # The tool's own description says it; twice costs tokens.
     tidy: dict[str, Any] = _tidy(derived, "parameters", where)
     tidy.setdefault("properties", {})
@@ -102,6 +109,7 @@ def check_schema(schema: Any, where: str) -> None:
     for path, node in _walk(schema, "parameters"):
         if "$ref" in node:
             _resolve(schema, node["$ref"], f"{path}.$ref", where)
+    _check_size(schema, where)
     try:
         jsonschema_rs.meta.validate(schema)
     except jsonschema_rs.ValidationError as error:
@@ -128,6 +136,21 @@ def property_names(schema: Mapping[str, Any]) -> frozenset[str]:
         if isinstance(node.get("properties"), Mapping):
             names.update(node["properties"])
     return frozenset(names)
+
+
+def may_have(schema: Mapping[str, Any], path: str) -> bool:
+    """Whether arguments that fit the schema may have something at a dotted path."""
+    if schema.get("additionalProperties", True) is True:
+        return True  # An open object may have anything.
+    return _leads_somewhere(schema, path.split("."), schema, 0)
+
+
+def declares(schema: Mapping[str, Any], value: Any) -> bool:
+    """Whether every object in ``value`` stands where the schema has one, under the names that it has.
+
+    Nothing else of the schema is looked at: what a value is, its validator says.
+    """
+    return _declares(schema, value, schema, {})
 
 
 def check_private_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where: str) -> None:
@@ -214,6 +237,32 @@ def _check_json(value: Any, path: str, where: str, depth: int) -> None:
         raise ConfigError(where, f"{path}: {type(value).__name__} is not a JSON type")
 
 
+def _check_size(schema: Mapping[str, Any], where: str) -> None:
+    """Refuse references that multiply: a few lines of them can make one check take hours."""
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size_of(node: Any) -> int:
+        """How many subschemas there are with every reference written out, recursive ones once."""
+        if not isinstance(node, dict | list) or id(node) in open_nodes:
+            return 1
+        if id(node) not in sizes:
+            open_nodes.add(id(node))
+            size = 1 + sum(map(size_of, node.values() if isinstance(node, dict) else node))
+            if isinstance(node, dict) and isinstance(node.get("$ref"), str):
+                size += size_of(_resolve(schema, node["$ref"], "$ref", where))
+            open_nodes.discard(id(node))
+            sizes[id(node)] = size
+        return sizes[id(node)]
+
+    try:
+        size = size_of({key: value for key, value in schema.items() if key not in ("$defs", "definitions")})
+    except RecursionError:
+        size = MAX_SCHEMA_NODES + 1
+    if size > MAX_SCHEMA_NODES:
+        raise ConfigError(where, f"parameters: more than {MAX_SCHEMA_NODES} parts with its references")
+
+
 def _resolve(root: Mapping[str, Any], ref: Any, path: str, where: str) -> Mapping[str, Any]:
     """The subschema that a ``$ref`` names; only within the document, nothing is ever fetched."""
     if not isinstance(ref, str) or not ref.startswith("#"):
@@ -288,6 +337,61 @@ def _takes_null(node: Any, root: Mapping[str, Any], depth: int) -> bool:
     if kinds == "null" or (isinstance(kinds, list) and "null" in kinds):
         return True
     return any(_takes_null(part, root, depth + 1) for key in ("anyOf", "oneOf") for part in node.get(key, []))
+
+
+def _declares(
+    node: Any, value: Any, root: Mapping[str, Any], known: dict[tuple[int, int], bool | None]
+) -> bool:
+    """Recursive part of :func:`declares`.
+
+    ``known`` holds what was said of a subschema and a value: a union in a recursive model would ask
+    the same exponentially often.  ``None`` there is what is being asked: a schema that only refers to
+    itself says nothing.
+    """
+    if not isinstance(value, dict | list) or not isinstance(node, Mapping):
+        return True
+    place = (id(node), id(value))
+    if place not in known:
+        known[place] = None
+        known[place] = _declares_here(node, value, root, known)
+    return known[place] is not False
+
+
+def _declares_here(
+    node: Mapping[str, Any],
+    value: dict[str, Any] | list[Any],
+    root: Mapping[str, Any],
+    known: dict[tuple[int, int], bool | None],
+) -> bool:
+    """What one subschema says of one object or list."""
+
+    def fits(child: Any, part: Any) -> bool:
+        return _declares(child, part, root, known)
+
+    if isinstance(node.get("$ref"), str):
+        return fits(_resolve(root, node["$ref"], "$ref", ""), value)
+    for key in ("anyOf", "oneOf"):
+        if key in node:
+            return any(fits(branch, value) for branch in node[key])
+    if not all(fits(part, value) for part in node.get("allOf", ())):
+        return False
+    kinds = node.get("type", ())
+    if kinds and ("object" if isinstance(value, dict) else "array") not in (
+        (kinds,) if isinstance(kinds, str) else kinds
+    ):
+        return False
+    if isinstance(value, list):
+        first = node.get("prefixItems", ())
+        rest = node.get("items")
+        return all(fits(first[at] if at < len(first) else rest, part) for at, part in enumerate(value))
+    fields = node.get("properties", {})
+    patterns = list(node.get("patternProperties", {}).values())
+    open_to = node.get("additionalProperties", True)
+    for name, part in value.items():
+        below = [fields[name]] if name in fields else patterns or [open_to]
+        if below == [False] or not any(fits(child, part) for child in below):
+            return False
+    return True
 
 
 def _leads_somewhere(node: Any, parts: list[str], root: Mapping[str, Any], depth: int) -> bool:

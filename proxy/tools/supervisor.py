@@ -50,13 +50,13 @@ class Supervisor:
         """
         task = asyncio.create_task(_guarded(work))
         try:
-            await asyncio.wait({task}, timeout=timeout_s)
+            await _ended(task, timeout_s)
         except asyncio.CancelledError:
             self._abandon(tool, task)
             raise
         if not task.done():
             self._abandon(tool, task)
-            await asyncio.wait({task}, timeout=self._grace_s)
+            await _ended(task, self._grace_s)
             raise ToolTimedOut
         if task.cancelled():
             raise ToolCrashed(asyncio.CancelledError())
@@ -80,6 +80,24 @@ class Supervisor:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         task.cancel()
+
+
+async def _ended(task: "asyncio.Task[T]", within_s: float) -> None:
+    """Wait for the end of a task, so many seconds at most; it is left as it is."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    timer = loop.call_later(within_s, wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        task.remove_done_callback(wake)
 
 
 async def _guarded(work: Callable[[], Awaitable[T]]) -> tuple[T | None, BaseException | None]:

@@ -16,8 +16,8 @@ import orjson
 from structlog.testing import capture_logs
 
 from proxy.errors import ToolErrorCode
-from proxy.events import ToolCall
-from proxy.records import ToolInvocationRecord
+from proxy.events import ResultImage, ToolCall
+from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.tools.capabilities import Capabilities, HttpFailure, QueryParams, TextPage
 from proxy.tools.function import FunctionProvider
 from proxy.tools.ledger import RunContext, RunLedger
@@ -152,8 +152,9 @@ class FakeHttp:
 class TestedCall:
     """What one call came to.
 
-    ``content`` is the text that the model gets, ``redacted`` and ``arguments_redacted`` are what
-    everybody else may see, ``exception`` is what the tool raised if it was no ``ToolFailure``.
+    ``content`` is the text that the model gets, ``images`` go beside it, ``redacted`` and
+    ``arguments_redacted`` are what everybody else may see, ``exception`` is what the
+    tool raised if it was no ``ToolFailure``.
     """
 
     __test__ = False  # For pytest, which takes classes of such a name for tests.
@@ -165,6 +166,7 @@ class TestedCall:
     redacted: Any
     arguments_redacted: Any
     exception: BaseException | None
+    images: tuple[ResultImage, ...]
     seen: str = field(repr=False)
 
     @property
@@ -193,6 +195,9 @@ class _Rows:
         """Keep a closed row."""
         self.rows.append(record)
 
+    def put_native_call(self, record: NativeCall) -> None:
+        """Nothing to keep."""
+
 
 class ToolTester:
     """Runs one tool.
@@ -200,7 +205,7 @@ class ToolTester:
     Args:
         target: the function or class under ``@tool``.
         extra: values for further parameter types, as in :class:`~proxy.tools.capabilities.Capabilities`.
-        max_result_bytes: the bound of a result.
+        max_result_bytes, max_image_bytes: the bounds of a result's text and images.
         keep_cache: keep results of a tool with ``cache_ttl_s`` from call to call, as the proxy does;
             else each call runs.
 
@@ -213,6 +218,7 @@ class ToolTester:
         *,
         extra: Mapping[type, Any] | None = None,
         max_result_bytes: int = 32768,
+        max_image_bytes: int = 4 << 20,
         keep_cache: bool = False,
     ) -> None:
         self.clock = FakeClock()
@@ -220,7 +226,9 @@ class ToolTester:
         self.connections: list[str] = []
         capabilities = Capabilities(self.clock, self._http, extra or {}, self._connected)
         self._provider = FunctionProvider("tested", [target], capabilities)
-        self._policy = Policy(allow=("*",), max_result_bytes=max_result_bytes)
+        self._policy = Policy(
+            allow=("*",), max_result_bytes=max_result_bytes, max_image_bytes=max_image_bytes
+        )
         self._keep_cache = keep_cache
         self._runner: tuple[Runner, _Rows] | None = None
         self._crashes: list[BaseException] = []
@@ -268,6 +276,7 @@ class ToolTester:
             redacted=result.redacted,
             arguments_redacted=result.arguments_redacted,
             exception=exception,
+            images=result.images,
             seen=repr((rows.rows[before:], lines, result.redacted, result.arguments_redacted)),
         )
 

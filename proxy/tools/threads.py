@@ -21,6 +21,7 @@ class ThreadBound:
 
     def __init__(self, limit: int) -> None:
         self._free = asyncio.Semaphore(limit)
+        self._inside: contextvars.ContextVar[bool] = contextvars.ContextVar("toolrelay_thread", default=False)
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """The function's result, or whatever it raised.
@@ -29,10 +30,14 @@ class ThreadBound:
         returned, so that whoever cancelled can see that it has not.  A second one, as the end of
         the event loop sends it, is obeyed at once; the thread keeps its place until it returns.
         """
-        await self._free.acquire()
+        # A function that waits for another of these would hold the last place and wait for one.
+        taken = not self._inside.get()
+        if taken:
+            await self._free.acquire()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_Outcome] = loop.create_future()
         context = contextvars.copy_context()
+        context.run(self._inside.set, True)
 
         def work() -> None:
             outcome: _Outcome
@@ -43,7 +48,7 @@ class ThreadBound:
                 outcome = (None, error)
             # RuntimeError: the loop has closed, and nobody waits any more.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._deliver, done, outcome)
+                loop.call_soon_threadsafe(self._deliver, done, outcome, taken)
 
         threading.Thread(target=work, name="toolrelay-tool", daemon=True).start()
         result, error = await _outlast(done)
@@ -51,9 +56,10 @@ class ThreadBound:
             raise error
         return result
 
-    def _deliver(self, done: asyncio.Future[_Outcome], outcome: _Outcome) -> None:
+    def _deliver(self, done: asyncio.Future[_Outcome], outcome: _Outcome, taken: bool) -> None:
         """Hand a thread's outcome to whoever still waits, and its place to the next."""
-        self._free.release()
+        if taken:
+            self._free.release()
         if not done.done():
             done.set_result(outcome)
 

@@ -6,16 +6,16 @@ made from the schema alone (rule T3).
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jsonschema_rs
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from proxy.tools.provider import ArgumentsInvalid
-from proxy.tools.schema import property_names
+from proxy.tools.schema import declares, property_names
 
-__all__ = ["ModelValidator", "SchemaValidator"]
+__all__ = ["ModelValidator", "SchemaValidator", "validate_canonically"]
 
 _MAX_PROBLEMS = 8
 
@@ -71,22 +71,29 @@ class ModelValidator:
 
     def __init__(self, adapter: TypeAdapter[Any], schema: Mapping[str, Any]) -> None:
         self._adapter = adapter
+        self._schema = schema
         self._fields = tuple(schema.get("properties", {}))
         self._names = property_names(schema)
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
         """The validated value; raises :class:`~proxy.tools.provider.ArgumentsInvalid`."""
-        # Aliases that the schema does not show would get past the mask of private arguments.
+        # Names that the schema does not show would get past the mask of private arguments and past
+        # the bounds of policy, which go by the schema's names.
         if any(name not in self._fields for name in arguments):
             raise ArgumentsInvalid([_unknown_fields("", self._fields)])
         try:
-            return self._adapter.validate_json(
+            value = self._adapter.validate_json(
                 json.dumps(arguments), strict=True, extra="forbid", by_alias=True, by_name=False
             )
         except ValidationError as error:
             errors = error.errors(include_input=False, include_url=False, include_context=False)
         except RecursionError:
             raise ArgumentsInvalid(["the arguments are nested too deeply"]) from None
+        else:
+            # Only now, since a type that does not fit is better said by its own name.
+            if declares(self._schema, arguments):
+                return value
+            raise ArgumentsInvalid(["the arguments: an unknown field inside of one of them"])
         problems = [self._problem(one["type"], one["loc"], one["msg"], arguments) for one in errors]
         raise ArgumentsInvalid(_short_list(problems))
 
@@ -147,6 +154,34 @@ class SchemaValidator:
         return f'{where}: does not meet "{keyword}"' + (f" {shown}" if 0 < len(shown) <= 200 else "")
 
 
+def validate_canonically(
+    validate: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """The validated value, and the arguments in the form that validation gave them.
+
+    Two calls whose canonical arguments are equal are the same call: where a validator upper-cases,
+    ``ber`` and ``BER`` are.  What was not given stays out, since a tool may tell that from a default.
+    A model may also hide what it holds, or give two values one look.  So its arguments count as
+    canonical only if they validate to an equal value again; else they are taken as the model wrote them.
+    Raises what ``validate`` raises.
+    """
+    value = validate(arguments)
+    if not isinstance(value, BaseModel):
+        return value, arguments
+    # Serializers are code of the tool's author, and may raise anything, SystemExit too.
+    try:
+        canonical = value.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
+        )
+        again = validate(canonical)
+        if again == value:
+            return again, canonical
+    except BaseException:  # noqa: BLE001
+        pass
+    # Looking at a value may have used it up, as it does with an iterator.
+    return validate(arguments), arguments
+
+
 def _refuse_to_fetch(uri: str) -> NoReturn:
     """No schema is ever loaded from elsewhere."""
     raise ValueError("a schema may refer to nothing outside itself")
@@ -174,8 +209,13 @@ def _unknown_fields(parent: str, fields: Sequence[str]) -> str:
 
 
 def _quotes(message: str, arguments: Any) -> bool:
-    """Whether ``message`` holds any text or number of the arguments."""
-    return any(scalar in message for scalar in _scalars(arguments))
+    """Whether ``message`` holds any text or number of the arguments, in whatever case or spacing.
+
+    A validator words its complaint about what an earlier one may have stripped or upper-cased.
+    """
+    message = message.casefold()
+    given = (scalar.strip().casefold() for scalar in _scalars(arguments))
+    return any(scalar in message for scalar in given if scalar)
 
 
 def _scalars(value: Any) -> Iterator[str]:

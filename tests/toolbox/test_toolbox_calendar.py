@@ -198,11 +198,24 @@ async def test_no_events():
     assert await list_events(Answer(page())) == []
 
 
-async def test_pages_without_end():
-    """A service that has always one more page is not followed for ever."""
-    async with local_service(Answer(page(token="again"))) as service:
-        assert await use(calendar(service), DAY) == []
+@pytest.mark.parametrize("first", [[], [event(1), event(2)]], ids=["nothing yet", "some events"])
+async def test_pages_without_end(first):
+    """A service that has always one more page is not followed for ever, and no part passes for the whole."""
+    answers = [Answer(page(*first, token="again")), Answer(page(token="again"))]
+    async with local_service(*answers) as service:
+        with pytest.raises(ToolFailure, match="ask for a shorter time") as caught:
+            await use(calendar(service), DAY)
+    assert caught.value.code == "result_too_large"
+    assert not caught.value.transient
     assert len(service.asked) == 50
+
+
+async def test_as_many_pages_as_are_read():
+    """What ends on the last page that is read is whole, and so is what is full there."""
+    before = [Answer(page(event(n), token="more")) for n in range(49)]
+    for last, most in ((page(event(49)), 2500), (page(event(49), token="more"), 50)):
+        result = await list_events(*before, Answer(last), max_results=most)
+        assert [one["id"] for one in result] == [f"event{n}" for n in range(50)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.events import ToolCall, ToolResult
-from proxy.records import ToolInvocationRecord
+from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.toolbox.read_result import read_result_tool
 from proxy.tools.declaration import tool
 from proxy.tools.function import FunctionProvider
@@ -42,6 +42,9 @@ class Rows:
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Keep a row."""
         self.closed.append(record)
+
+    def put_native_call(self, record: NativeCall) -> None:
+        """Nothing to keep."""
 
 
 @tool(effect="read_only", redaction=Redaction())
@@ -125,7 +128,8 @@ async def test_the_pages_make_up_the_result(make_runner, rows):
         assert offset == len(text)
     assert text == LONG
     assert handle not in repr(rows.closed)
-    assert "0001" not in repr(rows.closed), "pages are content and stay out of the record"
+    shown = [(row.arguments_redacted, row.result_redacted) for row in rows.closed]
+    assert "0001" not in repr(shown), "pages are content and stay out of the record"
 
 
 async def test_another_callers_handle_is_unknown(make_runner):

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from duffel_bodies import error, offer, offers
 from local_service import Answer, Connection, Service, local_service
+from waiting import LATE_S
 
 from proxy.events import ToolCall, ToolResult
-from proxy.records import ToolInvocationRecord
+from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.toolbox.calendar import calendar_provider
 from proxy.toolbox.flights import flights_provider
-from proxy.toolbox.web import web_provider
+from proxy.toolbox.web import PageReader, web_provider
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
@@ -46,6 +47,9 @@ class Log:
         """Keep the row."""
         self.rows.append(record)
 
+    def put_native_call(self, record: NativeCall) -> None:
+        """Nothing to keep."""
+
 
 class Bench:
     """A runner with one provider, and calls of it, each in a run of its own."""
@@ -65,7 +69,8 @@ class Bench:
 async def bench(provider: Any, clock: MovingClock) -> Bench:
     """A runner that allows all of one provider."""
     log = Log()
-    runner = Runner(await Registry.load([provider]), Policy(allow=("*",)), log, None, clock)
+    registry, policy = await Registry.load([provider]), Policy(allow=("*",))
+    runner = Runner(registry, policy, log, None, clock, default_timeout_s=LATE_S)
     return Bench(runner, log)
 
 
@@ -144,7 +149,8 @@ async def test_a_page_on_record(kind):
     """Rule T4: the model reads the page, the row says where it was and nothing of what it says."""
     clock = MovingClock()
     async with local_service(Answer(b"<p>s3cret words", 200, {"Content-Type": kind})) as service:
-        provider = web_provider(service.capabilities(clock), hosts=(service.url.removeprefix("http://"),))
+        host, reader = service.url.removeprefix("http://"), PageReader(timeout_s=LATE_S)
+        provider = web_provider(service.capabilities(clock), hosts=(host,), reader=reader)
         runner = await bench(provider, clock)
         result = await runner.call("web__fetch_page", {"url": service.url + "/p"})
     assert "s3cret words" in json.loads(result.content)["text"]

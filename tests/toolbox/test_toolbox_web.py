@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from local_service import Answer, Service, local_service, use
+from waiting import LATE_S, PATIENCE_S
 
 import proxy.toolbox.web
 from proxy.errors import ConfigError, ToolFailure
@@ -38,7 +39,9 @@ ARTICLE = (
 def web(service: Service, *hosts: str, reader: PageReader | None = None) -> FunctionProvider:
     """The provider for the service's own host and others."""
     own = service.url.removeprefix("http://")
-    return web_provider(service.capabilities(CLOCK), hosts=(own, *hosts), reader=reader)
+    return web_provider(
+        service.capabilities(CLOCK), hosts=(own, *hosts), reader=reader or PageReader(timeout_s=LATE_S)
+    )
 
 
 async def fetch(answer: Answer, path: str = "/page", reader: PageReader | None = None) -> Any:
@@ -219,7 +222,7 @@ async def test_a_page_that_is_never_done(tmp_path):
     code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
     with pytest.raises(ToolFailure, match="too long"):
         await fetch(
-            Answer(b"<p>", 200, HTML), reader=PageReader(timeout_s=3, program=program(tmp_path, code))
+            Answer(b"<p>", 200, HTML), reader=PageReader(timeout_s=5, program=program(tmp_path, code))
         )
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
@@ -266,7 +269,7 @@ def test_the_reader_is_confined():
     )
     program = Path(proxy.toolbox.web.__file__).with_name("page_text.py")
     done = subprocess.run(
-        [sys.executable, "-c", code, program], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code, program], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert done.stdout.split() == [str(1 << 30), "20", "0"]
 

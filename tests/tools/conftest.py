@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import StoreUnavailable
 from proxy.events import ToolCall
-from proxy.records import ToolInvocationRecord
+from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.tools.capabilities import Capabilities
 from proxy.tools.function import FunctionProvider
 from proxy.tools.ledger import RunContext
@@ -23,6 +23,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.opened: list[tuple[ToolInvocationRecord, bool]] = []
         self.closed: list[ToolInvocationRecord] = []
+        self.native: list[NativeCall] = []
         self.broken = False
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
@@ -34,6 +35,10 @@ class MemoryLog:
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Keep a closed row."""
         self.closed.append(record)
+
+    def put_native_call(self, record: NativeCall) -> None:
+        """Keep a call as it came."""
+        self.native.append(record)
 
 
 class StillClock:

@@ -168,9 +168,9 @@ async def test_ten_equal_calls_at_once_make_one(make_runner, log, context, call)
     """Single flight: ten equal calls at the same moment are one execution."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
-    runner = await make_runner([fetcher.tool])
+    runner = await make_runner([fetcher.tool], max_parallel=10)
     calls = [call("fetch", '{"q":"a"}', seq) for seq in range(10)]
-    task = asyncio.create_task(runner.run_many(calls, context, max_parallel=10))
+    task = asyncio.create_task(runner.run_many(calls, context))
     await fetcher.began.wait()
     fetcher.go_on.set()
     results = await task
@@ -365,7 +365,7 @@ async def test_a_full_house_is_rate_limited(make_runner, context, call):
         await go_on.wait()
         return "done"
 
-    @tool(timeout_s=0.02, **READ)
+    @tool(timeout_s=0.5, **READ)
     async def quick() -> str:
         """Be quick."""
         return "done"

@@ -352,42 +352,42 @@ async def test_policy_reads_safety(pattern, outcome):
 # --- pages --------------------------------------------------------------------------------------
 
 
-def test_handles_are_bound_to_their_caller():
+async def test_handles_are_bound_to_their_caller():
     """Rule R3: another caller's handle is unknown, as a made-up one is."""
     shelf = ResultShelf()
     handle = shelf.keep("ada", "text", untrusted=True)
-    assert shelf.read("bob", handle, 0, 100) is None
-    assert shelf.read("ada", "res_" + "0" * 32, 0, 100) is None
-    found = shelf.read("ada", handle, 2, 100)
+    assert await shelf.read("bob", handle, 0, 100) is None
+    assert await shelf.read("ada", "res_" + "0" * 32, 0, 100) is None
+    found = await shelf.read("ada", handle, 2, 100)
     assert (found.text, found.start, found.end, found.total, found.untrusted) == ("xt", 2, 4, 4, True)
     assert shelf.keep("ada", "text", untrusted=True) == handle
     assert shelf.keep("bob", "text", untrusted=True) != handle
 
 
-def test_shelf_is_bounded():
+async def test_shelf_is_bounded():
     """Time, number and bytes are bounded, and one caller cannot push out another's."""
     now = 0.0
     shelf = ResultShelf(max_bytes=16_000, max_per_caller=3, keep_s=10, clock=lambda: now)
     other = shelf.keep("bob", "b" * 100, untrusted=False)
     handles = [shelf.keep("ada", f"{number}" * 100, untrusted=False) for number in range(5)]
-    assert [shelf.read("ada", one, 0, 9) is not None for one in handles] == [False] * 2 + [True] * 3
+    assert [await shelf.read("ada", one, 0, 9) is not None for one in handles] == [False] * 2 + [True] * 3
     assert shelf.keep("ada", "x" * 1001, untrusted=False) is None
     for number in range(5):
         shelf.keep("ada", f"{number}" * 900, untrusted=False)
-    assert shelf.read("bob", other, 0, 9) is not None
+    assert await shelf.read("bob", other, 0, 9) is not None
     now = 10.0
-    assert shelf.read("bob", other, 0, 9) is None
+    assert await shelf.read("bob", other, 0, 9) is None
     assert shelf._bytes == 0
 
 
 @given(st.text(max_size=200), st.integers(4, 50))
-def test_pages_lose_nothing(text, size):
+async def test_pages_lose_nothing(text, size):
     """Whatever the characters, pages of whole characters within the bound make up the text."""
     shelf = ResultShelf()
     handle = shelf.keep("ada", text, untrusted=False)
     offset, read = 0, ""
     while True:
-        found = shelf.read("ada", handle, offset, size)
+        found = await shelf.read("ada", handle, offset, size)
         assert len(found.text.encode()) <= size
         if found.end == found.start:
             break
@@ -415,7 +415,8 @@ async def test_rich_results_say_what_is_left_out(make_runner, context, call):
         "A chart.",
         "[link: https://a.example/x (the data text/csv)]",
         "[link: urn:y]",
-        '[toolrelay: an image "chart" (image/png, 5 bytes) was left out; only text can be passed on]',
+        '[toolrelay: an image "chart" (image/png, 5 bytes) was left out; '
+        "only PNG, JPEG, WebP and GIF of that media type are passed on]",
     ]
     assert result.redacted == {
         "images": [{"bytes": 5}],

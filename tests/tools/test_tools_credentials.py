@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, tzinfo
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.errors import ToolFailure
+from proxy.errors import StoreUnavailable, ToolFailure
 from proxy.events import ToolCall
 from proxy.tools import HttpClient, Redaction, tool
 from proxy.tools.capabilities import Capabilities
@@ -36,10 +38,12 @@ class Service:
         self.status = 200
         self.gate = asyncio.Event()
         self.gate.set()
+        self.arrived = asyncio.Event()
         self.server: TestServer
 
     async def token(self, request: web.Request) -> web.Response:
         """Give the next access token, or what the test wants."""
+        self.arrived.set()
         await self.gate.wait()
         self.forms.append(dict(await request.post()))
         if self.answer is not None:
@@ -77,6 +81,14 @@ async def pool() -> AsyncIterator[EgressPool]:
     one = EgressPool(allowed_networks=("127.0.0.0/8",), schemes=("http",))
     yield one
     await one.aclose()
+
+
+class Clock:
+    """The time of day."""
+
+    def now(self, tz: tzinfo) -> datetime:
+        """Now."""
+        return datetime.now(tz)
 
 
 class Time:
@@ -261,13 +273,8 @@ async def test_nothing_of_a_credential_gets_out(service, pool, log):
     broker = broker_for(service, pool, time)
     provider = FunctionProvider("t", [ask], Capabilities(connected=broker.client))
 
-    class Clock:
-        def now(self, tz: Any) -> Any:
-            from datetime import datetime
-
-            return datetime.now(tz)
-
-    runner = Runner(await Registry.load([provider]), Policy(allow=("*",)), log, None, Clock())
+    registry = await Registry.load([provider])
+    runner = Runner(registry, Policy(allow=("*",)), log, None, Clock(), credentials=broker)
     with structlog.testing.capture_logs() as lines:
         good = await runner.run(ToolCall("c", "t__ask", '{"path":"/api"}', 0), RunContext("r", 1, "open"))
         service.accepted.clear()
@@ -280,3 +287,209 @@ async def test_nothing_of_a_credential_gets_out(service, pool, log):
     everything = repr((good, bad, log.opened, log.closed, lines, broker, vars(broker)))
     everything += repr((StaticToken("s3cret"), OAuthToken("u", "s3cret", "s3cret", "s3cret")))
     assert "s3cret" not in everything
+
+
+async def test_calls_of_a_turn_share_one_refresh(service, pool, log):
+    """Rule T6: the token is there before any row is; a token that ends in between is refreshed then."""
+    time = Time()
+    broker = broker_for(service, pool, time)
+    seen = []
+
+    @tool(
+        connection="oauth",
+        hosts=(host_entry(service.url("/")),),
+        effect="read_only",
+        redaction=Redaction(output=("*",)),
+    )
+    async def ask(number: int, http: HttpClient) -> Any:
+        """Ask."""
+        seen.append((len(service.forms), len(log.opened) > 0))
+        time.now = 4000.0 if number == 9 else time.now
+        return await http.get_json(service.url("/api"))
+
+    provider = FunctionProvider("t", [ask], Capabilities(connected=broker.client))
+    registry = await Registry.load([provider])
+    runner = Runner(registry, Policy(allow=("*",)), log, None, Clock(), credentials=broker)
+    service.gate.clear()
+    calls = [ToolCall(f"c{number}", "t__ask", f'{{"number":{number}}}', number) for number in range(10)]
+    turn = asyncio.create_task(runner.run_many(calls[:8], RunContext("r", 1, "open")))
+    await service.arrived.wait()
+    assert log.opened == []
+    service.gate.set()
+    assert all(result.ok for result in await turn)
+    assert seen == [(1, True)] * 8
+    assert len(service.forms) == 1
+    assert (await runner.run(calls[9], RunContext("r", 2, "open"))).ok
+    assert len(service.forms) == 2
+    with pytest.raises(ToolFailure, match='connection "other" is not set up'):
+        await broker.prepare("other")
+    await broker.prepare("plain")
+
+
+class Vault:
+    """A vault in memory that several brokers share, as processes share a record."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.lock = asyncio.Lock()
+        self.broken: set[str] = set()
+
+    @asynccontextmanager
+    async def exclusive(self, name: str) -> AsyncIterator[None]:
+        """One at a time."""
+        self.fail("exclusive")
+        async with self.lock:
+            yield
+
+    async def load(self, name: str) -> bytes | None:
+        """What was kept."""
+        self.fail("load")
+        return self.kept.get(name)
+
+    async def save(self, name: str, tokens: bytes) -> None:
+        """Keep it."""
+        self.fail("save")
+        self.kept[name] = tokens
+
+    def fail(self, what: str) -> None:
+        """As a record that cannot be reached."""
+        if what in self.broken:
+            raise StoreUnavailable("s3cret-path is locked")
+
+
+def sharing(
+    service: Service, pool: EgressPool, vault: Vault | None, time: Time, refresh: str = "s3cret-refresh"
+) -> Any:
+    """A client of an OAuth connection whose tokens are shared."""
+    connection = OAuthToken(service.url("/token"), "s3cret-client-id", refresh)
+    broker = CredentialBroker(
+        {"oauth": connection}, pool, clock=lambda: time.now, vault=vault, now=lambda: 1e9 + time.now
+    )
+    return broker.client("oauth", [host_entry(service.url("/"))])
+
+
+async def test_what_one_process_brings_the_others_use(service, pool):
+    """Rule T6: of two processes that want a token at once one asks, and a third later does not."""
+    vault, time = Vault(), Time()
+    clients = [sharing(service, pool, vault, time) for _ in range(2)]
+    await asyncio.gather(*(client.get_json(service.url("/api")) for client in clients))
+    time.now = 3000
+    await sharing(service, pool, vault, time).get_json(service.url("/api"))
+    assert len(service.forms) == 1
+    time.now = 3541
+    await asyncio.gather(*(client.get_json(service.url("/api")) for client in clients))
+    assert len(service.forms) == 2
+
+
+async def test_a_401_takes_the_token_that_another_process_has_brought(service, pool):
+    """A token that is refused is replaced by a newer one of the others', before a new one is asked for."""
+    vault, time = Vault(), Time()
+    first, second = (sharing(service, pool, vault, time) for _ in range(2))
+    for client in (first, second):
+        await client.get_json(service.url("/api"))
+    time.now = 100
+    service.accepted.clear()
+    assert await first.get_json(service.url("/api")) == {"good": True}
+    assert await second.get_json(service.url("/api")) == {"good": True}
+    assert len(service.forms) == 2
+
+
+async def test_a_rotated_refresh_token_outlives_the_process(service, pool):
+    """The newest refresh token is sent, and the configured one again only where the operator changed it."""
+    vault, time = Vault(), Time()
+    rotated = {"access_token": "s3cret-access", "token_type": "bearer", "expires_in": 60}
+    service.answer = {**rotated, "refresh_token": "s3cret-rotated"}
+    service.accepted = {"Bearer s3cret-access"}
+    await sharing(service, pool, vault, time).get_json(service.url("/api"))
+    time.now = 61
+    await sharing(service, pool, vault, time).get_json(service.url("/api"))
+    await sharing(service, pool, vault, time, "s3cret-refresh-2").get_json(service.url("/api"))
+    sent = [form["refresh_token"] for form in service.forms]
+    assert sent == ["s3cret-refresh", "s3cret-rotated", "s3cret-refresh-2"]
+    assert not any(secret in name for name in vault.kept for secret in SECRETS)
+
+
+@pytest.mark.parametrize("what", ["load", "exclusive"])
+async def test_without_its_record_nothing_is_refreshed(service, pool, what):
+    """To ask without the others would spend their refresh token; one that is good is used to its end."""
+    vault, time = Vault(), Time()
+    client = sharing(service, pool, vault, time)
+    vault.broken = {what}
+    with pytest.raises(ToolFailure) as caught:
+        await client.get_json(service.url("/api"))
+    assert "cannot be used now" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert service.forms == []
+    vault.broken = set()
+    time.now = 10
+    await client.get_json(service.url("/api"))
+    vault.broken = {what}
+    time.now = 3600
+    await client.get_json(service.url("/api"))
+    assert len(service.forms) == 1
+
+
+async def test_tokens_that_could_not_be_kept_are_used(service, pool):
+    """A record that fails after the refresh costs the others a refresh token, not this call its answer."""
+    vault, time = Vault(), Time()
+    vault.broken = {"save"}
+    with structlog.testing.capture_logs() as lines:
+        await sharing(service, pool, vault, time).get_json(service.url("/api"))
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["credentials_not_kept"]
+    assert "s3cret" not in repr(lines)
+
+
+async def test_a_token_that_was_not_kept_is_not_lost_to_an_older_one(service, pool):
+    """After a record that failed, this process goes on with its own newest refresh token, and keeps that."""
+    vault, time = Vault(), Time()
+    client = sharing(service, pool, vault, time)
+    for number, broken in enumerate([set(), {"save"}, set(), set()]):
+        vault.broken = broken
+        service.answer = {"access_token": "a", "expires_in": 60, "refresh_token": f"s3cret-{number}"}
+        service.accepted = {"Bearer a"}
+        time.now += 100
+        await client.get_json(service.url("/api"))
+    sent = [form["refresh_token"] for form in service.forms]
+    assert sent == ["s3cret-refresh", "s3cret-0", "s3cret-1", "s3cret-2"]
+    assert b"s3cret-3" in next(iter(vault.kept.values()))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_refresh_that_nobody_waits_for_is_not_lost(service, pool, shared):
+    """Rule T6: the provider's answer may hold the only refresh token that it still takes."""
+    vault, time = Vault(), Time()
+    client = sharing(service, pool, vault if shared else None, time)
+    service.answer = {"access_token": "a", "expires_in": 60, "refresh_token": "s3cret-new"}
+    service.accepted = {"Bearer a"}
+    service.gate.clear()
+    call = asyncio.create_task(client.get_json(service.url("/api")))
+    await service.arrived.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    service.gate.set()
+    assert await client.get_json(service.url("/api")) == {"good": True}
+    assert len(service.forms) == 1
+    time.now = 100
+    await client.get_json(service.url("/api"))
+    assert service.forms[1]["refresh_token"] == "s3cret-new"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        b"\xff", b"[]", b"{}", b"null", b'{"access_token":"a b","refresh_token":"r","made_at":1e9}',
+        b'{"access_token":"a","refresh_token":"r","made_at":"1e9"}',
+        b'{"access_token":"a","refresh_token":1,"made_at":1e9}',
+        b'{"access_token":"a","refresh_token":"s3cret-refresh","made_at":2e9,"lasts_s":1e9}',
+    ],
+)  # fmt: skip
+async def test_what_is_no_good_in_a_vault_is_passed_over(service, pool, kept):
+    """Anything in the record that is no token of now is replaced by a new one."""
+    vault, time = Vault(), Time()
+    client = sharing(service, pool, vault, time)
+    await client.get_json(service.url("/api"))
+    (name,) = vault.kept
+    vault.kept[name] = kept
+    assert await sharing(service, pool, vault, time).get_json(service.url("/api")) == {"good": True}
+    assert [form["refresh_token"] for form in service.forms] == ["s3cret-refresh"] * 2

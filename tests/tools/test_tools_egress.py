@@ -9,9 +9,14 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver
 from aiohttp.test_utils import TestServer
+from closed_port import closed_port
 
 from proxy.errors import ToolFailure
+from proxy.tools.capabilities import Capabilities, HttpClient, IdempotencyKey
 from proxy.tools.egress import EgressPool, HttpFailure, is_public_address
+from proxy.tools.function import FunctionProvider, tool
+from proxy.tools.provider import CallContext
+from proxy.tools.spec import Redaction
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 
@@ -132,11 +137,38 @@ async def test_only_the_tools_own_hosts(serve, pool):
         "http:///x",
         "a.example",
         "//a.example/",
+        "http://xn--/",
+        "http://a:99999/",
+        "http://[::1",
+        "http://\ud800/",
     ],
 )
 async def test_odd_addresses(pool, url):
     """Only plain http(s) URLs with a host and without credentials are called."""
     await refused(pool().client(["*"]), url, "address of the service")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://xn--/", "http://[::1", "http://a:99999/", "file:///etc/passwd", "javascript:alert(1)",
+        "//169.254.169.254/", "http://2852039166/", "http://0xa9fea9fe/", "http://0251.0376.0251.0376/",
+        "http://[::ffff:169.254.169.254]/", "http://[64:ff9b::a9fe:a9fe]/", "http://[fe80::1%25lo]/",
+        "http://169.254.169.254:80#@a.example/", "http://a.example@169.254.169.254/", "?" * 9000,
+        "http://①⑥⑨.254.169.254/", "http://169。254。169。254/",
+    ],
+)  # fmt: skip
+async def test_odd_places_to_be_sent_to(serve, pool, location):
+    """Wherever a service sends a tool that may go anywhere, it gets words, and nobody else a request."""
+
+    async def answer(request: web.Request) -> web.Response:
+        text = location.encode("utf-8").decode("latin-1") if location.isprintable() else location
+        return web.Response(status=302, headers={"Location": text})
+
+    server = await serve(answer)
+    client = pool().client(["*", name_of(server)])
+    with pytest.raises(HttpFailure):
+        await client.get_text(str(server.make_url("/")))
 
 
 async def test_https_is_the_default():
@@ -291,6 +323,38 @@ async def test_retry_with_back_off(serve, pool, status):
     assert answers == []
 
 
+@pytest.mark.parametrize(
+    ("said", "waits"),
+    [
+        ("Thu, 01 Jan 1970 00:00:00 GMT", [0.0]),
+        ("soon", [0.25]),
+        ("Thu, 99 Foo 0000", [0.25]),
+        ("-5", [0.25]),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", []),
+        ("9" * 60, []),
+    ],
+)
+async def test_when_to_come_again(serve, pool, said, waits):
+    """A moment counts like a number of seconds, and what is neither like nothing."""
+    waited: list[float] = []
+    answers = [503, 200]
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({}, status=answers.pop(0), headers={"Retry-After": said})
+
+    server = await serve(answer)
+    client = pool(sleep=sleep).client([name_of(server)])
+    url = str(server.make_url("/"))
+    if waits:
+        assert await client.get_json(url) == {}
+    else:
+        await refused(client, url, "status 503")
+    assert waited == waits
+
+
 async def test_long_retry_after_is_not_waited_for(serve, pool):
     """A service that asks for a long wait gets no second call."""
     hits: list[str] = []
@@ -353,9 +417,7 @@ async def test_time_is_bounded(serve, pool):
 
 async def test_nobody_there_and_broken_answers(pool):
     """A refused connection and an answer that breaks off are failures in words."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
+    with closed_port() as port:
         await refused(pool().client(["*"]), f"http://127.0.0.1:{port}/", "cannot be reached")
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -545,22 +607,92 @@ async def test_credentials_do_not_go_over_plain_http(pool):
     await refused(pool().client(["*"], Tokens()), "http://a.example/", "plain HTTP")
 
 
-async def test_post_is_repeated_only_where_it_was_not_taken(serve, pool):
-    """429, and 503 that says when to come again, are tried again; any other 503 may have been taken."""
-    answers = [(429, None), (503, "0"), (503, None)]
-    times = 0
+@pytest.mark.parametrize(
+    ("status", "said", "body", "headers", "sent"),
+    [
+        (429, {}, {}, {}, 2),
+        (503, {"Retry-After": "0"}, {}, {}, 2),
+        (503, {}, {}, {}, 1),
+        (503, {"ratelimit-remaining": "0", "ratelimit-reset": "0"}, {}, {}, 1),
+        (503, {}, {}, {"idempotency-key": "k"}, 2),
+        (503, {}, {}, {"PayPal-Request-Id": IdempotencyKey("k")}, 2),
+        (503, {}, {"idempotency_key": IdempotencyKey("k")}, {}, 2),
+        (503, {}, {"what": "k"}, {"X-Version": "1"}, 1),
+        (503, {}, ["k"], {}, 1),
+        (500, {"Retry-After": "0"}, {}, {"Idempotency-Key": "k"}, 1),
+    ],
+)
+async def test_post_is_repeated_only_where_it_was_not_taken(serve, pool, status, said, body, headers, sent):
+    """Rule R5: after a 503 that says nothing the request may have taken effect, unless it has a key."""
+    seen: list[tuple[bytes, str | None]] = []
 
     async def answer(request: web.Request) -> web.Response:
-        nonlocal times
-        status, retry_after = answers[times]
-        times += 1
-        return web.Response(status=status, headers={"Retry-After": retry_after} if retry_after else {})
+        seen.append((await request.read(), request.headers.get("PayPal-Request-Id")))
+        return web.json_response({}, status=status if len(seen) == 1 else 200, headers=said)
 
     async def no_wait(_: float) -> None:
         return
 
     server = await serve(answer)
-    client = pool(sleep=no_wait, retries=5).client([name_of(server)])
+    client = pool(sleep=no_wait).client([name_of(server)])
+    asking = client.post_json(str(server.make_url("/")), body, headers=headers)
+    if sent == 1:
+        with pytest.raises(HttpFailure, match=str(status)):
+            await asking
+    else:
+        assert await asking == {}
+    assert len(seen) == sent
+    assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize(("effect", "sent"), [("read_only", 2), ("state_change", 1)])
+@pytest.mark.parametrize("connected", [False, True])
+async def test_a_tools_effect_says_whether_its_post_is_repeated(serve, pool, effect, sent, connected):
+    """A tool that only reads gets a client that asks again after a bare 503; one with effects does not."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        return web.json_response({"found": 1}, status=503 if len(asked) == 1 else 200)
+
+    async def no_wait(_: float) -> None:
+        return
+
+    server = await serve(answer)
+    one = pool(sleep=no_wait)
+    address = str(server.make_url("/"))
+
+    @tool(
+        effect=effect,
+        redaction=Redaction(),
+        hosts=(name_of(server),),
+        connection="shop" if connected else "",
+    )
+    async def search(http: HttpClient) -> Any:
+        """Search."""
+        return await http.post_json(address, {})
+
+    source = Capabilities(http=one.client, connected=lambda _, hosts: one.client(hosts))
+    provider = FunctionProvider("t", [search], source)
+    (spec,) = await provider.list_tools()
+    call = provider.call_tool(spec, spec.validate({}), CallContext("run", "inv", "caller", "call"))
+    if sent == 1:
+        with pytest.raises(HttpFailure, match="503"):
+            await call
+    else:
+        assert (await call) == {"found": 1}
+    assert asked == ["POST"] * sent
+
+
+async def test_a_token_request_is_not_repeated_after_a_bare_503(serve, pool):
+    """A refresh token may be good for one use, and a service that said nothing may have used it up."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        return web.Response(status=503)
+
+    server = await serve(answer)
     with pytest.raises(HttpFailure, match="503"):
-        await client.post_json(str(server.make_url("/")), {})
-    assert times == 3
+        await pool().client([name_of(server)]).for_reading().post_form(str(server.make_url("/")), {"a": "b"})
+    assert asked == ["POST"]

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.tools.redaction import MASK, bounded, mask_private_values, redact_arguments, redact_output
+from proxy.tools.redaction import (
+    MASK,
+    bounded,
+    mask_values,
+    private_values,
+    redact_arguments,
+    redact_output,
+)
 from proxy.tools.spec import Redaction
 
 OUTPUT = {
@@ -62,13 +69,34 @@ def test_private_arguments_are_masked():
     assert arguments["pin"] == "1", "the arguments themselves are not touched"
 
 
+def test_what_is_in_the_way_of_a_private_path_is_masked():
+    """Rule T4: a model that gives a text where an object belongs does not show it by that."""
+    rule = Redaction(private_arguments=("person.pin", "list.*.pin"))
+    arguments = {"person": "4711", "list": ["4711", None, {"pin": 1, "open": 2}]}
+    assert redact_arguments(arguments, rule) == {
+        "person": MASK,
+        "list": [MASK, None, {"pin": MASK, "open": 2}],
+    }
+
+
 def test_private_values_are_masked_in_messages():
     """Rule T4: a message that quotes a private argument is masked, longest value first."""
     rule = Redaction(private_arguments=("pin", "box"))
     arguments = {"pin": "12", "box": {"deep": ["1234", 77, True]}, "open": "free"}
-    said = mask_private_values("12 and 1234 and 77 and free and True", arguments, rule)
-    assert said == f"{MASK} and {MASK} and {MASK} and free and True"
-    assert mask_private_values("12", arguments, Redaction()) == "12"
+    values = private_values(rule, arguments, {"pin": "AB"})
+    said = mask_values("12 and 1234 and 77 and AB and free and True", values)
+    assert said == f"{MASK} and {MASK} and {MASK} and {MASK} and free and True"
+    assert private_values(Redaction(), arguments) == ()
+
+
+def test_no_private_value_is_too_many_or_shows_by_the_mask():
+    """Rule T4: each of many values is masked, and one that also stands in the mask leaves it whole."""
+    rule = Redaction(private_arguments=("names",))
+    names = [f"user{number}@example.com" for number in range(200)]
+    values = private_values(rule, {"names": [*names, "v", "secret", "cretin"]})
+    for name in names:
+        assert mask_values(f"no {name}", values) == f"no {MASK}"
+    assert mask_values("a secretin v", values) == f"a {MASK} {MASK}"
 
 
 json_values = st.recursive(

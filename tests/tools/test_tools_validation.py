@@ -1,13 +1,14 @@
 """Validation of arguments: strict, and in words that repeat nothing; rule T3."""
 
 import datetime
+import json
 from typing import Annotated, Any
 
 import pytest
 from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, field_validator, model_validator
 
 from proxy.tools.provider import ArgumentsInvalid
-from proxy.tools.schema import derive_schema
+from proxy.tools.schema import declares, derive_schema
 from proxy.tools.validation import ModelValidator, SchemaValidator
 
 
@@ -102,6 +103,87 @@ def test_only_the_name_in_the_schema_is_taken():
     assert validator(Login)({"pin": "1"}).pin == "1"
     assert problems(validator(Login), {"code": "1"})[0].startswith("the arguments: an unknown field")
     assert problems(validator(Trip), {"by_name": "1"})[0].startswith("the arguments: an unknown field")
+
+
+class Person(BaseModel):
+    """A person, whose passport has another name that no schema shows."""
+
+    passport: Annotated[str, Field(validation_alias=AliasChoices("passport", "pass_no"))]
+    manager: "Person | None" = None
+
+
+class Party(BaseModel):
+    """Persons wherever a model can have them."""
+
+    one: Person | None = None
+    many: list[Person] = []
+    pair: tuple[Person, int] | None = None
+    named: dict[str, Person] = {}
+    some: str | Person | list[Person] = ""
+    anything: Any = None
+
+
+HIDDEN = {"pass_no": "1"}
+SHOWN = {"passport": "1"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"one": HIDDEN},
+        {"one": {**SHOWN, "manager": HIDDEN}},
+        {"many": [SHOWN, HIDDEN]},
+        {"pair": [HIDDEN, 1]},
+        {"named": {"ada": HIDDEN}},
+        {"some": HIDDEN},
+        {"some": [HIDDEN]},
+    ],
+)
+def test_only_the_names_in_the_schema_are_taken_at_any_depth(arguments):
+    """Rule T4: a name that redaction and bounds do not know is no way around them, wherever it stands."""
+    (problem,) = problems(validator(Party), arguments)
+    assert problem == "the arguments: an unknown field inside of one of them"
+    known = json.loads(json.dumps(arguments).replace("pass_no", "passport"))
+    assert validator(Party)(known).model_dump(mode="json", exclude_unset=True) == known
+
+
+def test_open_data_has_any_names():
+    """What the schema leaves open takes every name, below it too."""
+    assert validator(Party)({"anything": {"pass_no": [{"x": 1}]}}).anything == {"pass_no": [{"x": 1}]}
+    assert set(validator(Party)({"named": {"pass_no": SHOWN}}).named) == {"pass_no"}
+
+
+def test_a_union_in_a_recursive_model_is_walked_once():
+    """Rule T7: two branches that hold themselves do not double the work with every level."""
+
+    class Left(BaseModel):
+        inner: "Left | Right | None" = None
+
+    class Right(BaseModel):
+        inner: "Left | Right | None" = None
+
+    Left.model_rebuild(_types_namespace={"Left": Left, "Right": Right})
+    Right.model_rebuild(_types_namespace={"Left": Left, "Right": Right})
+    schema = derive_schema(TypeAdapter(Left), "tool t__x")
+    value: dict[str, Any] = {"other": 1}
+    for _ in range(60):
+        value = {"inner": value}
+    assert not declares(schema, value)
+
+
+@pytest.mark.parametrize("given", ["ber", " BER ", "Ber"])
+def test_a_value_is_not_repeated_in_another_shape(given):
+    """Rule T3: an author's words about what was stripped or upper-cased before are held back, too."""
+
+    class Trip(BaseModel):
+        to: str
+
+        @field_validator("to")
+        @classmethod
+        def known(cls, value: str) -> str:
+            raise ValueError(f"{value.strip().upper()} is no airport")
+
+    assert problems(validator(Trip), {"to": given}) == ("to: is not valid",)
 
 
 def test_problems_are_few():

@@ -1,0 +1,168 @@
+"""What an operator lets the arguments of a tool be, where the tool itself takes more.
+
+A bound says of what kind a value must be, too: ``max = 7`` is not met by ``"1000"``, by a list or by
+``null``.  Whatever a bound cannot judge, it refuses.  Patterns are matched by an engine that takes
+time in proportion to the text, whatever the pattern (that of ``jsonschema-rs``), and always whole:
+one that fits somewhere inside of an address bounds nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jsonschema_rs
+
+__all__ = ["MAX_PATTERN", "ArgumentBound", "Scalar", "find_excess"]
+
+Scalar = str | int | float | bool
+
+MAX_PATTERN = 1000
+_MAX_COMPILED = 1 << 20
+_MAX_WORDS = 200
+_ABSENT = object()
+_IN_THE_WAY = object()
+
+
+class _Matcher(Protocol):
+    """A compiled pattern."""
+
+    def is_valid(self, instance: Any) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentBound:
+    """What one argument may be: every part that is given must hold.
+
+    ``enum`` lists its values; ``min`` and ``max`` bound a number, both inclusive; ``max_length`` the
+    characters of a text or the elements of a list; ``pattern`` is what the whole of a text must match.
+    An argument that is not given meets its bound unless it is ``required``; a ``forbidden`` one must
+    not be given.  Raises ``ValueError`` for a pattern that cannot be used.
+    """
+
+    enum: tuple[Scalar, ...] | None = None
+    min: float | None = None
+    max: float | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    required: bool = False
+    forbidden: bool = False
+    _matcher: _Matcher | None = field(default=None, init=False, repr=False, compare=False)
+    # To Python 1 is True, and what is equal shares one view of what a caller may do.
+    _booleans: tuple[bool, ...] = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_booleans", tuple(isinstance(one, bool) for one in self.enum or ()))
+        if self.pattern is not None:
+            object.__setattr__(self, "_matcher", _compile(self.pattern))
+
+    def excess(self, value: Any) -> str:
+        """In words what a value is not, empty where it meets the bound; nothing of it is repeated."""
+        if self.enum is not None and not any(_same(value, one) for one in self.enum):
+            return f"must be one of {_short(', '.join(map(_shown, self.enum)))}"
+        if self.min is not None or self.max is not None:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or (self.min is not None and value < self.min):
+                return self._range()
+            if self.max is not None and value > self.max:
+                return self._range()
+        if self.max_length is not None and not (
+            isinstance(value, str | list) and len(value) <= self.max_length
+        ):
+            return f"may have {self.max_length} characters or elements at most"
+        if self._matcher is not None and not (isinstance(value, str) and self._matcher.is_valid(value)):
+            return f"must match {_short(str(self.pattern))}"
+        return ""
+
+    def __str__(self) -> str:
+        """The bound in words, for the operator."""
+        if self.forbidden:
+            return "forbidden"
+        words = ["required"] if self.required else []
+        if self.enum is not None:
+            words.append(f"one of {', '.join(map(_shown, self.enum))}")
+        if self.min is not None or self.max is not None:
+            words.append(self._range().removeprefix("must be "))
+        if self.max_length is not None:
+            words.append(f"{self.max_length} characters or elements at most")
+        if self.pattern is not None:
+            words.append(f"matches {self.pattern}")
+        return ", ".join(words)
+
+    def _range(self) -> str:
+        ends = [(self.min, "or more"), (self.max, "or less")]
+        return "must be " + " and ".join(f"{_number(end)} {words}" for end, words in ends if end is not None)
+
+
+def find_excess(bounds: Mapping[str, ArgumentBound], arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The path of the first bound that the arguments do not meet, and what is wrong, in words.
+
+    Paths are dotted; ``*`` stands for every element of a list or every value of an object.
+    """
+    for path, bound in bounds.items():
+        given = False
+        for value in _values(arguments, path.split(".")):
+            if value is _ABSENT:
+                if bound.required:
+                    return path, "is required"
+                continue
+            given = True
+            if bound.forbidden:
+                return path, "may not be given"
+            words = "cannot be judged" if value is _IN_THE_WAY else bound.excess(value)
+            if words:
+                return path, words
+        if bound.required and not given:
+            return path, "is required"
+    return None
+
+
+def _values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
+    """Everything that stands at a path, ``_ABSENT`` where nothing does.
+
+    What is in the way and is neither object nor list may mean anything to the tool: ``_IN_THE_WAY``.
+    """
+    if not parts:
+        yield value
+        return
+    head, rest = parts[0], parts[1:]
+    if head == "*" and isinstance(value, list | dict):
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from _values(child, rest)
+    elif isinstance(value, dict):
+        if head in value:
+            yield from _values(value[head], rest)
+        else:
+            yield _ABSENT
+    else:
+        yield _ABSENT if value is None else _IN_THE_WAY
+
+
+def _compile(pattern: str) -> _Matcher:
+    """Raises ``ValueError`` for what the engine does not take, or what grows too large in it."""
+    if not pattern or len(pattern) > MAX_PATTERN:
+        raise ValueError(f"a pattern has 1 to {MAX_PATTERN} characters")
+    options = jsonschema_rs.RegexOptions(size_limit=_MAX_COMPILED, dfa_size_limit=_MAX_COMPILED)
+    try:
+        # By itself first: "a)|(b" would be one only between the brackets that make it match whole.
+        for text in (pattern, f"^(?:{pattern})$"):
+            matcher = jsonschema_rs.validator_for({"pattern": text}, pattern_options=options)
+    except (ValueError, jsonschema_rs.ValidationError):
+        raise ValueError("the pattern is too large or no regular expression without look-around") from None
+    return matcher
+
+
+def _same(value: Any, one: Scalar) -> bool:
+    """Whether two JSON values are equal: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
+    return value == one and isinstance(value, bool) == isinstance(one, bool)
+
+
+def _shown(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_WORDS else text[: _MAX_WORDS - 1] + "…"

@@ -1,0 +1,203 @@
+"""Images that tools return: held to their kind and to bounds before any wire sees them."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+from urllib.parse import urlsplit
+
+from proxy.errors import ToolFailure
+from proxy.events import ResultImage, left_out
+
+__all__ = ["Image", "ImageBounds", "Passed", "pass_images", "reserved"]
+
+_MOST = 16
+_MAX_URL = 2048
+_MAX_TITLE = 100
+_MAX_TYPE = 64
+_INNER_NAMES = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that a tool returned.
+
+    Either ``data``, its bytes, with a ``media_type`` of ``image/png``, ``image/jpeg``, ``image/webp``
+    or ``image/gif``; or ``url``: a ``data:`` URL in base64, or the ``https:`` address of an image,
+    which the model's provider then fetches itself.
+    """
+
+    data: bytes = field(default=b"", repr=False)
+    media_type: str = ""
+    title: str = ""
+    url: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBounds:
+    """What of images may be passed on.
+
+    ``max_bytes`` is for all images of one result together; 0 lets none through.  ``addresses`` says
+    whether images may be addresses: the provider asks for whatever stands there, so a stranger's
+    text must not say what.
+    """
+
+    max_bytes: int = 4 << 20
+    addresses: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What became of a result's images.
+
+    ``notes`` are lines for the model about what was left out; ``seen`` is what redaction looks into,
+    and holds no image.
+    """
+
+    images: tuple[ResultImage, ...]
+    notes: tuple[str, ...]
+    seen: list[dict[str, Any]]
+
+
+class _Unfit(Exception):
+    """Why an image is left out, for the model."""
+
+
+def pass_images(images: Iterable[Any], bounds: ImageBounds) -> Passed:
+    """The images that are what they say and fit into the bounds, in order; at most 16.
+
+    Raises :class:`~proxy.errors.ToolFailure` for what is no image at all.
+    """
+    passed: list[ResultImage] = []
+    notes: list[str] = []
+    seen: list[dict[str, Any]] = []
+    room = bounds.max_bytes
+    for place, one in enumerate(islice(images, _MOST + 1)):
+        if place == _MOST:
+            notes.append(f"[toolrelay: further images were left out; one result may have {_MOST}]")
+            break
+        image, data = _read(one, bounds.max_bytes)
+        seen.append(
+            {"media_type": image.media_type, "title": image.title, "bytes": image.size, "url": image.url}
+        )
+        try:
+            url = _checked(image, data, room, bounds)
+        except _Unfit as why:
+            notes.append(left_out(image.words, str(why)))
+            continue
+        room -= image.size
+        passed.append(ResultImage(url, image.media_type, image.size, image.title))
+    return Passed(tuple(passed), tuple(notes), seen)
+
+
+def _read(image: Any, max_bytes: int) -> tuple[ResultImage, bytes | None]:
+    """An image without its bytes, and these; ``None`` for an address.
+
+    A data URL that is certain to be too large is not decoded, one that is broken has no bytes.
+    """
+    if not isinstance(image, Image) or not _is_bytes(image.data):
+        raise ToolFailure("the tool returned an image that is none")
+    data, media_type, title, url = image.data, _text(image.media_type), _text(image.title), _text(image.url)
+    if data and url:
+        raise ToolFailure("the tool returned an image with both data and url")
+    if url[:5].lower() == "data:":
+        head, _, encoded = url[5:].partition(",")
+        size = len(encoded) * 3 // 4 - 2
+        media_type, url = head.removesuffix(";base64"), ""
+        if size <= max_bytes:
+            data = _decoded(head, encoded)
+            size = len(data)
+    else:
+        size = len(data)
+    kept = ResultImage(_line(url, _MAX_URL + 1), _plain_type(media_type), size, _line(title, _MAX_TITLE))
+    return kept, None if kept.url else data
+
+
+def _decoded(head: str, encoded: str) -> bytes:
+    """The bytes of a data URL; none where it is no base64 or not even says so."""
+    try:
+        return base64.b64decode(encoded, validate=True) if head.endswith(";base64") else b""
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _checked(image: ResultImage, data: bytes | None, room: int, bounds: ImageBounds) -> str:
+    """The URL by which an image goes to a model.  Raises :class:`_Unfit`."""
+    if bounds.max_bytes == 0:
+        raise _Unfit("policy passes no images on")
+    if data is None:
+        if not bounds.addresses:
+            raise _Unfit("addresses from untrusted sources are not passed on")
+        if not _is_public_address(image.url):
+            raise _Unfit("only public https addresses are passed on")
+        return image.url
+    if image.size > room:
+        raise _Unfit(f"the images of one result may have {bounds.max_bytes} bytes")
+    if not data:
+        raise _Unfit("it is empty or no base64")
+    kind = _kind(data)
+    if not kind or kind != image.media_type:
+        raise _Unfit("only PNG, JPEG, WebP and GIF of that media type are passed on")
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _kind(data: bytes) -> str:
+    """The media type that the first bytes tell; empty for none of the four."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else ""
+
+
+def _is_public_address(url: str) -> bool:
+    """Whether an address is one that anybody can ask for: https, a public name, nobody's password."""
+    if len(url) > _MAX_URL or not url.isascii() or not url.isprintable() or set(url) & set(' "<>\\^`{|}'):
+        return False
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError:
+        return False
+    if parts.scheme != "https" or "@" in parts.netloc or port not in (None, 443) or "." not in host:
+        return False
+    # A last label of digits is an address in one of the spellings that resolvers take.
+    return not (":" in host or host.endswith(_INNER_NAMES) or host.rpartition(".")[2][:1].isdigit())
+
+
+def _plain_type(media_type: str) -> str:
+    """A media type without parameters, in lower case; empty where it is none."""
+    plain = media_type.partition(";")[0].strip().lower()[:_MAX_TYPE]
+    fits = (
+        plain.isascii()
+        and plain.replace("/", "").replace("+", "").replace("-", "").replace(".", "").isalnum()
+    )
+    if not fits:
+        return ""
+    return "image/jpeg" if plain == "image/jpg" else plain
+
+
+def _is_bytes(value: object) -> bool:
+    return type(value) is bytes
+
+
+def _text(value: Any) -> str:
+    """A plain text: a subclass may say anything of itself."""
+    if not isinstance(value, str):
+        raise ToolFailure("the tool returned an image that is none")
+    return str.__getitem__(value, slice(None))
+
+
+def _line(text: str, most: int) -> str:
+    """A text as one line that any wire can carry."""
+    return " ".join(text[:most].encode("utf-8", "replace").decode().split())
+
+
+def reserved(images: Sequence[ResultImage], notes: Sequence[str]) -> int:
+    """Bytes that words about images may take beside a result's text, whatever the wire."""
+    lines = [*notes, *(left_out(image.words) for image in images)]
+    return sum(len(line.encode()) + 1 for line in lines)

@@ -1,0 +1,249 @@
+"""Side effects of two runners that share a record, as two processes do (rule R5)."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from waiting import LATE_S
+
+from proxy.errors import StoreError, StoreUnavailable
+from proxy.records import EarlierEffect, EffectClaim, ToolInvocationRecord
+from proxy.store.memory import MemoryStore
+from proxy.tools.function import tool
+from proxy.tools.ledger import AskedFor, RunContext, RunLedger
+from proxy.tools.spec import Redaction
+
+Make = Callable[..., Any]
+ASKED = AskedFor("digest", False, 100.0)
+
+
+class World:
+    """What the tools did to it."""
+
+    def __init__(self) -> None:
+        self.bought: list[str] = []
+        self.go_on = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.go_on.set()
+
+    def tools(self) -> list[Any]:
+        """Tools that change it."""
+
+        @tool(effect="external_side_effect", redaction=Redaction(output=("done",)), untrusted_output=True)
+        async def buy(what: str) -> dict[str, str]:
+            """Buy."""
+            self.bought.append(what)
+            self.begun.set()
+            await self.go_on.wait()
+            if what == "moon":
+                raise ValueError(what)
+            return {"done": what}
+
+        @tool(effect="external_side_effect", redaction=Redaction(), repeatable=True)
+        async def ring() -> str:
+            """Ring."""
+            self.bought.append("ring")
+            return "rung"
+
+        return [buy, ring]
+
+
+@pytest.fixture
+async def shared(log: Any) -> MemoryStore:
+    """A record that two runners share, beside the log of the tests."""
+    store = MemoryStore()
+    await store.start()
+    keep = log.close_invocation
+
+    def close(record: ToolInvocationRecord) -> None:
+        keep(record)
+        store.close_invocation(record)
+
+    log.close_invocation = close
+    return store
+
+
+@pytest.fixture
+async def pair(make_runner: Make, shared: MemoryStore) -> tuple[World, Any, Any]:
+    """A world, and two runners that act in it."""
+    world = World()
+    runners = [await make_runner(world.tools(), effects=shared, default_timeout_s=LATE_S) for _ in range(2)]
+    return world, *runners
+
+
+def _context(run_id: str, request: AskedFor | None = ASKED) -> RunContext:
+    return RunContext(run_id, 1, "open", ledger=RunLedger(request=request))
+
+
+def _again(**changes: Any) -> AskedFor:
+    return replace(ASKED, is_repeat=True, asked_at=101.0, **changes)
+
+
+async def test_a_repeat_elsewhere_gets_the_first_result(pair: Any, call: Make) -> None:
+    """Rule R5: the same bytes, the stranger's mark on them, and no second effect; others buy."""
+    world, one, two = pair
+    buy = call("buy", '{"what":"milk"}')
+    first = await one.run(buy, _context("run_1"))
+    context = _context("run_2", _again())
+    second = await two.run(replace(buy, call_id="other"), context)
+    assert (second.content, second.ok, second.call_id) == (first.content, True, "other")
+    assert (first.redacted, second.redacted) == ({"done": "milk"}, {"done": "milk"})
+    assert context.ledger.untrusted_before(2) == "t__buy"
+    assert world.bought == ["milk"]
+    for request in (ASKED, _again(key="another"), None):
+        assert (await two.run(buy, _context(f"run_{request}", request))).ok
+    assert world.bought == ["milk"] * 4
+
+
+async def test_a_repeat_waits_for_an_effect_under_way(pair: Any, call: Make) -> None:
+    """Rule R5: the repeat has its answer when the first has."""
+    world, one, two = pair
+    world.go_on.clear()
+    buy = call("buy", '{"what":"milk"}')
+    first = asyncio.create_task(one.run(buy, _context("run_1")))
+    await world.begun.wait()
+    second = asyncio.create_task(two.run(buy, _context("run_2", _again())))
+    done, _ = await asyncio.wait([second], timeout=0.2)
+    assert not done
+    world.go_on.set()
+    assert (await second).content == (await first).content
+    assert world.bought == ["milk"]
+
+
+async def test_a_repeat_waits_no_longer_than_its_run_may(pair: Any, call: Make) -> None:
+    """Rules R5, T7: with its time used up the repeat says that nobody knows, and does nothing."""
+    world, one, two = pair
+    world.go_on.clear()
+    buy = call("buy", '{"what":"milk"}')
+    first = asyncio.create_task(one.run(buy, _context("run_1")))
+    await world.begun.wait()
+    context = _context("run_2", _again())
+    told = await two.run(buy, context, budget_s=0.1)
+    assert told.error_code == "execution_failed"
+    assert "nobody knows how it ended" in told.safe_message
+    world.go_on.set()
+    assert (await first).ok
+    later = await two.run(buy, replace(context, turn=2))
+    assert later.content == '{"done":"milk"}'
+    assert world.bought == ["milk"]
+
+
+async def test_a_failure_is_repeated_in_its_own_words(pair: Any, call: Make) -> None:
+    """Rule R5: what failed the first time is not tried again for a repeat."""
+    world, one, two = pair
+    buy = call("buy", '{"what":"moon"}')
+    first = await one.run(buy, _context("run_1"))
+    second = await two.run(buy, _context("run_2", _again()))
+    assert (second.error_code, second.safe_message) == (first.error_code, first.safe_message)
+    assert json.loads(second.content) == json.loads(first.content)
+    assert world.bought == ["moon"]
+
+
+async def test_one_place_of_a_run_has_one_effect(pair: Any, call: Make) -> None:
+    """Rule R5: a run that goes on elsewhere takes no place twice, with a repeatable tool either."""
+    world, one, two = pair
+    for name, arguments in (("buy", '{"what":"milk"}'), ("ring", "{}")):
+        context = _context(name, None)
+        await one.run(call(name, arguments), context)
+        again = await two.run(call(name, arguments), replace(context, ledger=RunLedger()))
+        assert again.ok
+    assert world.bought == ["milk", "ring"]
+    await two.run(call("ring"), _context("run_9", _again()))
+    assert world.bought == ["milk", "ring", "ring"]
+
+
+async def test_the_row_of_a_repeat_says_what_it_repeats(pair: Any, call: Make, log: Any) -> None:
+    """Rule R5: a call that caused nothing is on record as the repeat of the one that did."""
+    _, one, two = pair
+    buy = call("buy", '{"what":"milk"}')
+    await one.run(buy, _context("run_1"))
+    await two.run(buy, _context("run_2", _again()))
+    (row,) = [row for row in log.closed if row.run_id == "run_2"]
+    assert row.decision.startswith("repeat of inv_")
+    assert (row.status, row.result_redacted) == ("success", {"done": "milk"})
+
+
+class Broken(MemoryStore):
+    """A record with one fault."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+
+    async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
+        """Refuse, or find the effect taken."""
+        if self.fault == "locked":
+            raise StoreUnavailable("locked")
+        if self.fault == "given back":
+            self.fault = ""
+            return EarlierEffect("inv_0", "started")
+        if self.fault:
+            return EarlierEffect("inv_0", "started" if self.fault == "unreadable" else "interrupted")
+        return await super().claim_effect(record, claim)
+
+    async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
+        """Fail, or know nothing of it any more."""
+        if self.fault == "unreadable":
+            raise StoreError("damaged")
+        return None
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("locked", "could not be put on record"),
+        ("unreadable", "nobody knows how it ended"),
+        ("owner died", "nobody knows how it ended"),
+    ],
+)
+async def test_a_fault_of_the_record_causes_nothing(
+    make_runner: Make, call: Make, fault: str, words: str
+) -> None:
+    """Rules R1, R5: where the record cannot say that the effect is this call's, it does not happen."""
+    world, store = World(), Broken(fault)
+    await store.start()
+    runner = await make_runner(world.tools(), effects=store)
+    result = await runner.run(call("buy", '{"what":"milk"}'), _context("run_1"))
+    assert (result.ok, result.error_code) == (False, "execution_failed")
+    assert words in result.safe_message
+    assert world.bought == []
+
+
+async def test_an_effect_that_was_given_back_is_done(make_runner: Make, call: Make) -> None:
+    """Rule R5: whoever waits for a call that never began makes it."""
+    world, store = World(), Broken("given back")
+    await store.start()
+    runner = await make_runner(world.tools(), effects=store)
+    assert (await runner.run(call("buy", '{"what":"milk"}'), _context("run_1"))).ok
+    assert world.bought == ["milk"]
+
+
+async def test_a_client_that_leaves_before_the_effect_frees_it(
+    make_runner: Make, call: Make, shared: MemoryStore
+) -> None:
+    """Rules E4, R5: what was claimed for a client that left meanwhile, its repeat may do."""
+    world = World()
+    gate, claimed = asyncio.Event(), asyncio.Event()
+    take = shared.claim_effect
+
+    async def slow_claim(record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
+        found = await take(record, claim)
+        claimed.set()
+        await gate.wait()
+        return found
+
+    shared.claim_effect = slow_claim  # type: ignore[method-assign]
+    runner = await make_runner(world.tools(), effects=shared)
+    first = asyncio.create_task(runner.run(call("buy", '{"what":"milk"}'), _context("run_1")))
+    await claimed.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    gate.set()
+    await runner.drain(5.0)
+    assert world.bought == []
+    again = await runner.run(call("buy", '{"what":"milk"}'), _context("run_2", _again()))
+    assert again.ok
+    assert world.bought == ["milk"]
