@@ -5,7 +5,7 @@ so that a writer of the same wire can forward instead of encode.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.errors import ToolErrorCode
@@ -14,6 +14,7 @@ __all__ = [
     "Frame",
     "ReasoningDelta",
     "RefusalDelta",
+    "ResultImage",
     "TextDelta",
     "ToolCall",
     "ToolCallDelta",
@@ -27,6 +28,7 @@ __all__ = [
     "TurnStarted",
     "Usage",
     "UsageReported",
+    "left_out",
 ]
 
 
@@ -47,7 +49,8 @@ class ToolCall:
     ``call_id`` is the upstream's own id, repaired only where it was blank or repeated (rule W8).
     ``arguments`` is the raw JSON text the model produced, not yet parsed.  ``index`` is the
     position among the turn's calls, dense from 0.  ``item_id`` is the Responses item id, if any.
-    ``legacy`` marks a Chat ``function_call``, whose result has no id to go back to.
+    ``legacy`` marks a Chat ``function_call``, whose result has no id to go back to.  ``native`` is the
+    call as the upstream sent it, for the record alone: nothing is decided by it.
     """
 
     call_id: str
@@ -56,6 +59,33 @@ class ToolCall:
     index: int
     item_id: str = ""
     legacy: bool = False
+    native: str = field(default="", repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultImage:
+    """An image of a tool's result, checked and within its bounds.
+
+    ``url`` is a ``data:`` URL in base64 of ``size`` bytes of ``media_type``, or an ``https:`` address
+    that whoever runs the model asks for; then ``size`` is 0 and ``media_type`` may be empty.
+    """
+
+    url: str = field(repr=False)
+    media_type: str
+    size: int
+    title: str = ""
+
+    @property
+    def words(self) -> str:
+        """What a model is told of it, in one line."""
+        facts = [self.media_type, f"{self.size} bytes" if self.size else self.url]
+        title = f'"{self.title}" ' if self.title else ""
+        return f"{title}({', '.join(fact for fact in facts if fact)})"
+
+
+def left_out(words: str, why: str = "only text can be passed on") -> str:
+    """The line that takes an image's place; ``words`` are :attr:`ResultImage.words`."""
+    return f"[toolrelay: an image {words} was left out; {why}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +93,9 @@ class ToolResult:
     """What a call came to.
 
     ``content`` is the text for the model: the tool's full output, or for a failure the JSON
-    object ``{"ok": false, "error_code": …, "message": …}``.  ``redacted`` is what everyone but
-    the model may see.  ``milliseconds`` is the time the call took, 0 where nothing ran.
+    object ``{"ok": false, "error_code": …, "message": …}``.  ``images`` belong to it; a wire that
+    cannot carry them says so in their place.  ``redacted`` is what everyone but the model may see.
+    ``milliseconds`` is the time the call took, 0 where nothing ran.
     """
 
     call_id: str
@@ -76,16 +107,31 @@ class ToolResult:
     redacted: Any = None
     arguments_redacted: Any = None
     milliseconds: float = 0.0
+    images: tuple[ResultImage, ...] = ()
+
+    def to_keep(self) -> "ToolResult":
+        """The same with words for its images, as it is kept for a repeat of its request."""
+        if not self.images:
+            return self
+        words = [left_out(image.words, "it was given to an earlier try") for image in self.images]
+        return replace(self, content="\n".join(part for part in (self.content, *words) if part), images=())
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one turn.  ``native`` is the upstream's own usage object, every field of it."""
+    """Tokens of one turn.  ``native`` is the upstream's own usage object, every field of it;
+    ``cached_tokens`` are those of ``input_tokens`` that the upstream had read before."""
 
     input_tokens: int
     output_tokens: int
     total_tokens: int
     native: Mapping[str, Any] = field(default_factory=dict)
+    cached_tokens: int = 0
+
+    @property
+    def all_tokens(self) -> int:
+        """What counts against a limit, also where the upstream gives no total."""
+        return max(self.total_tokens, self.input_tokens + self.output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +231,9 @@ class Frame:
 
     ``payload`` is ``None`` for a comment, an end mark, or data that is not a JSON object.
     ``undecided`` counts the tool calls that have begun but whose owner is not certain yet.
+    ``count`` is how many messages it tells of.  Messages that are alike but for their text may go out
+    before they are told: then a frame of none has the bytes, and one of many has no bytes and a payload
+    in which their texts are joined.
     """
 
     raw: bytes
@@ -192,3 +241,4 @@ class Frame:
     events: tuple[TurnEvent, ...] = ()
     is_end_mark: bool = False
     undecided: int = 0
+    count: int = 1

@@ -1,25 +1,39 @@
-"""What is remembered of a run, and the two ports through which the tools reach outside.
+"""What is remembered of a run, and the ports through which the tools reach outside.
 
 Times are seconds since the epoch (UTC).  Nothing here knows a database.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from proxy.errors import ToolErrorCode
 
 __all__ = [
+    "REPEATS_WITHIN_S",
+    "RESULTS_KEPT_S",
+    "ClientKey",
+    "EarlierEffect",
+    "EffectClaim",
+    "EffectLog",
+    "EffectResult",
     "HiddenTurns",
     "InvocationLog",
     "InvocationStatus",
+    "KeptResult",
+    "KeptResults",
+    "KeySet",
     "Limiter",
     "MessageRecord",
+    "Meter",
+    "NativeCall",
     "ResponseRecord",
     "RunRecord",
     "RunStatus",
     "SuspendedTurn",
+    "TokenVault",
     "ToolEffect",
     "ToolInvocationRecord",
     "TurnRecord",
@@ -27,6 +41,12 @@ __all__ = [
 
 RunStatus = Literal["running", "completed", "suspended", "failed", "cancelled", "interrupted"]
 InvocationStatus = Literal["started", "success", "error", "cancelled", "interrupted"]
+
+REPEATS_WITHIN_S: Final = 3600.0
+"""Seconds for which a side effect is remembered, so that a repeated request does not cause it again."""
+
+RESULTS_KEPT_S: Final = 3600.0
+"""Seconds for which a result that was too large to be shown can be read in pages."""
 
 
 class ToolEffect(StrEnum):
@@ -45,7 +65,8 @@ class RunRecord:
     named.  ``finish_reason`` is what the client was told.  ``withheld`` maps a tool that was not
     offered to the rule that withheld it.  ``trace`` is how much of server tools the client was shown.
     ``shape`` is a digest of the prompt without the conversation: model, tools, parameters; two runs
-    with one shape asked in the same way.  Both are empty where nothing is known of them.
+    with one shape asked in the same way.  Both are empty where nothing is known of them.  ``cost`` is
+    in billionths of the currency of the prices, ``None`` where the model has no price.
     """
 
     id: str
@@ -69,11 +90,16 @@ class RunRecord:
     withheld: Mapping[str, str] = field(default_factory=dict)
     trace: str = ""
     shape: str = ""
+    cost: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """One upstream model response.  ``number`` counts from 1 within its run."""
+    """One upstream model response.
+
+    ``number`` counts from 1 within its run; ``cost`` is as the run's.  ``withheld`` maps tools that the
+    run offers and this turn was not shown to the rule that withheld them.
+    """
 
     run_id: str
     number: int
@@ -86,6 +112,8 @@ class TurnRecord:
     total_tokens: int = 0
     tool_calls: int = 0
     error_code: str | None = None
+    cost: int | None = None
+    withheld: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +158,19 @@ class ToolInvocationRecord:
     result_redacted: Any = None
     result_bytes: int = 0
     ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCall:
+    """A call as the upstream sent it, beside the row of its execution.
+
+    ``payload`` is the JSON of the wire's own call object, fields that nobody here knows included.
+    This is content (rule R3), for people who look into a run; nothing is decided by it.
+    """
+
+    invocation_id: str
+    run_id: str
+    payload: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +227,65 @@ class ResponseRecord:
     created_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class EffectClaim:
+    """What a call takes for itself before it causes its effect (rule R5).
+
+    ``place`` names the run, the turn and the place in it.  ``request`` is a digest of the client's
+    request and of the call that it led to; empty where equal calls are to have effects of their
+    own.  ``is_repeat`` says that the client called the request a repeat, ``asked_at`` when it came.
+    """
+
+    place: str
+    request: str = ""
+    is_repeat: bool = False
+    asked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EffectResult:
+    """What the model was given of an effect; this is content (rule R3).
+
+    ``redacted`` is what everyone but the model may see, ``untrusted`` says that a stranger's text
+    is in it.
+    """
+
+    content: str
+    safe_message: str = ""
+    truncated: bool = False
+    redacted: Any = None
+    untrusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierEffect:
+    """The effect that somebody else has claimed, as far as it is known.
+
+    ``started`` is under way, ``interrupted`` broke off with its process: nobody knows whether it
+    happened.  ``result`` is ``None`` until it is over, and where it was not kept.
+    """
+
+    invocation_id: str
+    status: InvocationStatus
+    error_code: ToolErrorCode | None = None
+    result: EffectResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """A result too large to be shown at once, whole, for ``caller`` to read by its ``handle``.
+
+    This is content (rule R3).  ``untrusted`` says that it is a stranger's text.
+    """
+
+    handle: str
+    run_id: str
+    caller: str
+    content: str
+    untrusted: bool
+    created_at: float
+
+
 class InvocationLog(Protocol):
     """Where the runner puts one row per execution."""
 
@@ -201,10 +301,125 @@ class InvocationLog(Protocol):
         """Queue the final state of an opened execution.  Never waits, never raises."""
         ...
 
+    def put_native_call(self, record: NativeCall) -> None:
+        """Keep a call as it came, as far as content may be kept at all.  Never waits, never raises."""
+        ...
+
+
+class EffectLog(Protocol):
+    """Which side effects have been caused, for all processes that share a record (rule R5)."""
+
+    async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
+        """Commit the row of an execution together with its claim, unless somebody has claimed it.
+
+        ``None``: it is committed, and the effect is the caller's to cause, once.  Else nothing was
+        written, and this is what there is already.  A claim is in the way for
+        :data:`REPEATS_WITHIN_S`; that of a request alone is not in the way of a later request that
+        is no repeat.  Raises :class:`~proxy.errors.StoreUnavailable` where nothing is committed.
+        """
+        ...
+
+    async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
+        """What has become of the effect that this claim found taken; ``None`` where it was given back.
+
+        Raises :class:`~proxy.errors.StoreError` where the record cannot be read.
+        """
+        ...
+
+    def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
+        """Queue what the model was given, before the execution's row is closed.  Never waits."""
+        ...
+
+    def release_effect(self, invocation_id: str) -> None:
+        """Queue that an execution was never begun: its claims are free again.  Never waits."""
+        ...
+
+
+class KeptResults(Protocol):
+    """Where results are kept that any process may be asked for."""
+
+    def put_result(self, record: KeptResult) -> None:
+        """Queue a result, as far as content is kept at all; else memory has it.  Never waits."""
+        ...
+
+    async def find_result(self, handle: str, caller: str) -> KeptResult | None:
+        """The caller's own result of that handle, for :data:`RESULTS_KEPT_S`.
+
+        Raises :class:`~proxy.errors.StoreError` where the record cannot be read.
+        """
+        ...
+
 
 class Limiter(Protocol):
-    """How much a caller may do."""
+    """How many tool calls a caller may make."""
 
-    async def hit(self, kind: Literal["requests", "tool_calls"], caller: str) -> float | None:
-        """Count one; ``None`` if within the limit, else the seconds until one is free again."""
+    async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
+        """Count one; ``None`` if within the limit, else the seconds until one is free again.
+
+        Raises :class:`~proxy.errors.ToolFailure` where it cannot be counted and must be.
+        """
         ...
+
+
+class Meter(Limiter, Protocol):
+    """What counts the use of one request's caller."""
+
+    @property
+    def counts_usage(self) -> bool:
+        """Whether tokens or cost are limited, so that usage has to be known."""
+        ...
+
+    def spend(self, tokens: int, cost: int) -> None:
+        """Count what was used; ``cost`` in billionths.  Never waits, never raises."""
+        ...
+
+
+class TokenVault(Protocol):
+    """Where tokens of connections outlive a process and are shared by all, sealed."""
+
+    def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
+        """A block that one process at a time is in for each name; raises StoreUnavailable."""
+        ...
+
+    async def load(self, name: str) -> bytes | None:
+        """What any process saved last under a name; raises :class:`~proxy.errors.StoreError`."""
+        ...
+
+    async def save(self, name: str, tokens: bytes) -> None:
+        """Keep tokens in place of the earlier ones, committed on return; raises StoreUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """A client key that was made: what is known of it, and what it may do.
+
+    ``digest`` is the keyed hash of its secret under the hash key that ``hashed_by`` names; the
+    secret itself is nowhere.  ``verify_key`` checks the tokens that it mints (Ed25519, 32 bytes);
+    ``None`` where it may mint none.  ``grants`` are the words of ``[keys.NAME]`` but the secret.
+    """
+
+    id: str
+    name: str
+    digest: bytes
+    hashed_by: str
+    grants: Mapping[str, Any]
+    created_at: float
+    verify_key: bytes | None = None
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """All client keys of a store at one moment, the oldest first, revoked ones too.
+
+    ``version`` grows with every change.  ``hash_keys`` are those that the store has, by their names;
+    a key whose hash key is missing cannot be checked.  ``ever_made`` stays true when the keys, or
+    all of the store, are gone.
+    """
+
+    version: int
+    keys: tuple[ClientKey, ...]
+    hash_keys: Mapping[str, bytes]
+    ever_made: bool

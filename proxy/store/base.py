@@ -1,22 +1,38 @@
 """What a store remembers.  Policy never knows which one it has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from proxy.records import (
+    ClientKey,
+    EffectLog,
     HiddenTurns,
     InvocationLog,
+    KeptResults,
+    KeySet,
     MessageRecord,
+    NativeCall,
     ResponseRecord,
     RunRecord,
     RunStatus,
     SuspendedTurn,
+    TokenVault,
     ToolInvocationRecord,
     TurnRecord,
 )
 
-__all__ = ["PurgeFilter", "RunDetail", "RunFilter", "Store", "UsageFilter", "UsageKey", "UsageRow"]
+__all__ = [
+    "KeySource",
+    "KeyStore",
+    "PurgeFilter",
+    "RunDetail",
+    "RunFilter",
+    "Store",
+    "UsageFilter",
+    "UsageKey",
+    "UsageRow",
+]
 
 UsageKey = Literal["key", "model", "tool", "day"]
 """What usage can be told apart by: the caller, the model, the tool, the day (UTC)."""
@@ -64,7 +80,9 @@ class UsageRow:
     ``group`` has a value for each of the filter's ``by``, in its order; a day is a whole number of
     days since the epoch.  Without tools in it, ``errors`` counts runs and the tokens are those of
     all turns.  With tools, ``tool_calls``, ``errors`` and ``tool_seconds`` are those of that tool,
-    and there are no tokens: nobody can say which tool a model's words were for.
+    ``tool_p50_s`` and ``tool_p95_s`` the seconds within which half and 95 % of its calls succeeded,
+    ``None`` where none did, and there are no tokens: nobody can say which tool a model's words were for.
+    ``cost`` is that of the runs whose model had a price, in billionths; ``None`` where none had.
     """
 
     group: tuple[str | int, ...]
@@ -76,6 +94,9 @@ class UsageRow:
     output_tokens: int = 0
     total_tokens: int = 0
     tool_seconds: float = 0.0
+    cost: int | None = None
+    tool_p50_s: float | None = None
+    tool_p95_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +107,62 @@ class RunDetail:
     turns: Sequence[TurnRecord]
     messages: Sequence[MessageRecord]
     invocations: Sequence[ToolInvocationRecord]
+    native_calls: Sequence[NativeCall] = ()
 
 
-class Store(InvocationLog, Protocol):
-    """Runs, turns, messages, invocations, suspended turns and responses.
+class KeySource(Protocol):
+    """Client keys as they are checked, shared by every process that has the store open."""
+
+    @property
+    def keys_told(self) -> int:
+        """Another number once this process has been told that keys changed, wherever they did.
+
+        Never waits: it is asked for every request.  Being told may fail, so that ``keys_version``
+        has to be asked now and then.
+        """
+        ...
+
+    async def keys_version(self) -> int:
+        """The ``version`` that :meth:`read_keys` would give now; raises StoreError."""
+        ...
+
+    async def read_keys(self) -> KeySet:
+        """All keys; raises :class:`~proxy.errors.StoreError`."""
+        ...
+
+    async def hash_key(self) -> tuple[str, bytes]:
+        """The name and the 32 bytes of the key that new secrets are hashed with; made once, then kept.
+
+        Raises :class:`~proxy.errors.StoreError`.
+        """
+        ...
+
+
+class KeyStore(KeySource, Protocol):
+    """Client keys as they are made and revoked, and whose the responses are that come of them."""
+
+    async def put_key(self, key: ClientKey) -> None:
+        """Keep a new key, durably.
+
+        Raises :class:`~proxy.errors.StoreUnavailable`, also where a key of that name is not revoked.
+        """
+        ...
+
+    async def revoke_key(self, key_id: str) -> bool:
+        """Revoke a key, durably; whether there was one to revoke.  Raises StoreError."""
+        ...
+
+    def put_owner(self, response_id: str, caller: str) -> None:
+        """Note whose a response is that only the upstream keeps.  Queued, as any write."""
+        ...
+
+    async def owns_response(self, response_id: str, caller: str) -> bool:
+        """Whether that was noted; raises :class:`~proxy.errors.StoreError`."""
+        ...
+
+
+class Store(InvocationLog, EffectLog, KeptResults, KeyStore, Protocol):
+    """Runs, turns, messages, invocations, effects, suspended turns, responses, large results, client keys.
 
     The plain (not ``async``) methods queue a write and return at once, whatever the disk does:
     no stream waits for a store, and none of them raises.  A write that is lost is counted and
@@ -102,6 +175,21 @@ class Store(InvocationLog, Protocol):
 
         Where it is not, private arguments have to be masked before they get here (rule R3).
         """
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait to be committed, or are being committed."""
+        ...
+
+    @property
+    def lost(self) -> int:
+        """How many writes never reached the record since it was opened."""
+        ...
+
+    @property
+    def vault(self) -> TokenVault | None:
+        """Where tokens of connections are kept sealed; ``None`` where nothing can be."""
         ...
 
     async def start(self) -> None:
@@ -136,6 +224,10 @@ class Store(InvocationLog, Protocol):
         """The hidden turns of that key, two variants at the most: more says nothing more."""
         ...
 
+    async def find_all_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
+        """The same for each of some keys, with one look at the database."""
+        ...
+
     def put_response(self, record: ResponseRecord) -> None:
         """Keep a response, in place of the caller's earlier one with its id."""
         ...
@@ -167,6 +259,13 @@ class Store(InvocationLog, Protocol):
         Nothing is left to delete once that is 0.  A run that is still going on stays, and so does
         one with a tool call that is.  Raises :class:`~proxy.errors.StoreUnavailable` where the
         deletion is not known to be committed.
+        """
+        ...
+
+    async def settle(self, within_s: float) -> bool:
+        """Wait until all that was queued before is where other processes find it; whether it is.
+
+        Never raises: what is not there in time may be later, or be lost.
         """
         ...
 

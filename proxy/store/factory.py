@@ -3,25 +3,34 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from proxy.errors import ConfigError
+from proxy.records import KeySet
 from proxy.store.base import Store
+from proxy.store.key_mark import KeyMark, state_path
 from proxy.store.memory import MemoryStore
-from proxy.store.migrate import MigrationReport, migrate_sqlite
-from proxy.store.seal import Seal, parse_seal_key
+from proxy.store.migrate import (
+    MigrationReport,
+    find_migrations,
+    load_migrations,
+    migrate_sqlite,
+    sqlite_version,
+)
+from proxy.store.seal import CONTENT, Seal, parse_seal_key
 from proxy.store.shelf import ContentPolicy
-from proxy.store.sql import Synchronous
+from proxy.store.sql import SqlStore, Synchronous
 from proxy.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from proxy.store.postgres import PostgresStore
 
-__all__ = ["migrate_store", "open_store", "sqlite_path"]
+__all__ = ["migrate_store", "open_sealed", "open_store", "peek_keys", "sqlite_path"]
 
 _SETTING: Final = "store.url"
+_OLD_KEYS: Final = "store.old_seal_keys"
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql", "postgres")
 _EXAMPLE: Final = (
@@ -61,49 +70,74 @@ def open_store(
     clock: Callable[[], float] = time.time,
     reap: bool = False,
     seal_key: str = "",
+    old_seal_keys: Sequence[str] = (),
     max_bytes: int = 0,
+    max_per_caller: int = 0,
     must_exist: bool = False,
 ) -> Store:
     """The store that ``url`` names, not started yet.
 
     ``base`` is the folder that a relative path starts from.  ``reap`` is for the server alone;
     ``must_exist`` for commands that read a record and shall not make an empty one.  ``seal_key``
-    is 32 bytes in base64 or hexadecimal; with an empty one content is not sealed.  ``max_bytes``
-    of 0 sets no bound, but that of memory.  Raises :class:`~proxy.errors.ConfigError` with what to
-    do, before anything is created.
+    is 32 bytes in base64 or hexadecimal; with an empty one content is not sealed.  ``old_seal_keys``
+    only open what they sealed before.  ``max_bytes`` and ``max_per_caller`` of 0 set no bound, but
+    that of memory.  Raises :class:`~proxy.errors.ConfigError` with what to do, before anything is
+    created.
     """
     path = sqlite_path(url, base)
     seal = Seal(parse_seal_key(seal_key)) if seal_key else None
-    if url.startswith(_POSTGRES):
-        return _postgres()(
-            url,
-            content=content,
-            keep_days=keep_days,
-            synchronous=synchronous,
-            clock=clock,
-            reap=reap,
-            must_exist=must_exist,
-            seal=seal,
-            max_bytes=max_bytes,
-        )
-    if path is None:
-        if not max_bytes:
-            return MemoryStore(content=content, keep_days=keep_days, clock=clock)
-        # Each of the four kinds of content has its own shelf, and a quarter of the bytes.
+    old_seals = _old_seals(old_seal_keys)
+    if path is None and not url.startswith(_POSTGRES):
+        # Each kind of content has its own shelf, and the same share of the bytes.
+        share = {"max_content_bytes": max(1, max_bytes // len(CONTENT))} if max_bytes else {}
         return MemoryStore(
-            content=content, keep_days=keep_days, clock=clock, max_content_bytes=max(1, max_bytes // 4)
+            content=content, keep_days=keep_days, clock=clock, max_per_caller=max_per_caller, **share
         )
-    _check_place(path, must_exist=must_exist)
-    return SqliteStore(
+    return _open_sql(
+        url,
         path,
+        must_exist=must_exist,
         content=content,
         keep_days=keep_days,
         synchronous=synchronous,
         clock=clock,
         reap=reap,
         seal=seal,
+        old_seals=old_seals,
         max_bytes=max_bytes,
+        max_per_caller=max_per_caller,
     )
+
+
+def open_sealed(
+    url: str, *, base: Path | None = None, seal_key: str = "", old_seal_keys: Sequence[str] = ()
+) -> SqlStore:
+    """The store that ``url`` names, for work on its seals; it starts also where a key is missing.
+
+    Raises :class:`~proxy.errors.ConfigError`, also for ``memory:``, where nothing is sealed.
+    """
+    path = sqlite_path(url, base)
+    if path is None and not url.startswith(_POSTGRES):
+        raise ConfigError(_SETTING, "a store in memory has nothing sealed", "Name a file")
+    return _open_sql(
+        url,
+        path,
+        must_exist=True,
+        seal=Seal(parse_seal_key(seal_key)) if seal_key else None,
+        old_seals=_old_seals(old_seal_keys),
+        needs_all_keys=False,
+    )
+
+
+def _old_seals(keys: Sequence[str]) -> list[Seal]:
+    return [Seal(parse_seal_key(key, _OLD_KEYS)) for key in keys]
+
+
+def _open_sql(url: str, path: Path | None, *, must_exist: bool, **options: Any) -> SqlStore:
+    if path is None:
+        return _postgres()(url, must_exist=must_exist, **options)
+    _check_place(path, must_exist=must_exist)
+    return SqliteStore(path, **options)
 
 
 async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
@@ -123,6 +157,36 @@ async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
     if not path.parent.is_dir():
         raise ConfigError(_SETTING, f"the folder {path.parent} does not exist", "Create it first")
     return await asyncio.to_thread(migrate_sqlite, path)
+
+
+async def peek_keys(url: str, base: Path | None = None, seal_key: str = "") -> KeySet | None:
+    """The client keys of a record, read without making or migrating anything.
+
+    A record that is not there has none.  ``None`` stands for one of another schema, whose keys only
+    a start would read.  Raises as :func:`open_store` and its ``start`` do.
+    """
+    path = sqlite_path(url, base)
+    if url.startswith(_POSTGRES):
+        _postgres()
+        from proxy.store.migrate_postgres import postgres_version
+
+        version, latest = await postgres_version(url), len(load_migrations(find_migrations("postgres")))
+        mark = KeyMark(state_path(url))
+    elif path is None:
+        return KeySet(0, (), {}, ever_made=False)
+    else:
+        version, latest = await asyncio.to_thread(sqlite_version, path), len(load_migrations())
+        mark = KeyMark(path.with_name(f"{path.name}.keys"))
+    if version == 0:
+        return KeySet(0, (), {}, ever_made=mark.exists())
+    if version != latest:
+        return None
+    store = open_store(url, base=base, seal_key=seal_key, must_exist=True)
+    await store.start()
+    try:
+        return await store.read_keys()
+    finally:
+        await store.aclose()
 
 
 def _postgres() -> "type[PostgresStore]":

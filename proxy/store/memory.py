@@ -2,14 +2,20 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.errors import StoreUnavailable
 from proxy.records import (
+    RESULTS_KEPT_S,
+    EarlierEffect,
+    EffectClaim,
+    EffectResult,
     HiddenTurns,
+    KeptResult,
     MessageRecord,
+    NativeCall,
     ResponseRecord,
     RunRecord,
     SuspendedTurn,
@@ -17,6 +23,8 @@ from proxy.records import (
     TurnRecord,
 )
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.memory_effects import MemoryEffects
+from proxy.store.memory_keys import MemoryKeys
 from proxy.store.memory_reports import count_usage, may_purge
 from proxy.store.shelf import (
     ContentPolicy,
@@ -24,6 +32,7 @@ from proxy.store.shelf import (
     newest_two,
     oldest_kept,
     response_shelf,
+    result_shelf,
     suspended_shelf,
 )
 
@@ -42,18 +51,23 @@ class _Kept:
     run: RunRecord | None = None
     turns: dict[int, TurnRecord] = field(default_factory=dict)
     messages: dict[tuple[int, int], MessageRecord] = field(default_factory=dict)
-    messages_at: float = 0.0
-    messages_bytes: int = 0
+    native_calls: dict[str, NativeCall] = field(default_factory=dict)
+    content_at: float = 0.0
+    content_bytes: int = 0
     invocations: dict[str, ToolInvocationRecord] = field(default_factory=dict)
 
 
-class MemoryStore:
+class MemoryStore(MemoryKeys):
     """:class:`~proxy.store.base.Store` for trials and tests.
 
     Holds the last ``max_runs`` runs and ``max_content_bytes`` each of messages, suspended turns,
-    hidden turns and responses; what no longer fits goes, oldest first.  ``lost`` counts writes that
+    hidden turns, responses and large results, ``max_per_caller`` of one caller (0: no bound); what no
+    longer fits goes, oldest first.  ``lost`` counts writes that
     came before ``start`` or after ``aclose``.
     """
+
+    waiting = 0
+    """Nothing waits: a write is done when it is made."""
 
     def __init__(
         self,
@@ -63,7 +77,9 @@ class MemoryStore:
         clock: Callable[[], float] = time.time,
         max_runs: int = 1000,
         max_content_bytes: int = 64 * 2**20,
+        max_per_caller: int = 0,
     ) -> None:
+        super().__init__(clock)
         self.lost = 0
         self._content = content
         self._keep_days = keep_days
@@ -72,15 +88,23 @@ class MemoryStore:
         self._max_content_bytes = max_content_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._content_bytes = 0
-        self._suspended = suspended_shelf(self._oldest_kept, max_bytes=max_content_bytes)
-        self._hidden = hidden_shelf(self._oldest_kept, max_bytes=max_content_bytes)
-        self._responses = response_shelf(self._oldest_kept, max_bytes=max_content_bytes)
+        bounds = {"max_bytes": max_content_bytes, "max_per_caller": max_per_caller}
+        self._suspended = suspended_shelf(self._oldest_kept, **bounds)
+        self._hidden = hidden_shelf(self._oldest_kept, **bounds)
+        self._responses = response_shelf(self._oldest_kept, **bounds)
+        self._results = result_shelf(self._oldest_result, **bounds)
+        self._effects = MemoryEffects(clock, self._oldest_kept)
         self._open = False
 
     @property
     def sealed(self) -> bool:
         """Nothing is written, so nothing has to be masked."""
         return True
+
+    @property
+    def vault(self) -> None:
+        """What is in memory is gone with the process, and no other sees it."""
+        return None
 
     async def start(self) -> None:
         """Begin to take writes."""
@@ -100,6 +124,28 @@ class MemoryStore:
         """Keep the row in place of an earlier one with its id."""
         if (kept := self._of(record.run_id)) is not None:
             kept.invocations[record.id] = record
+            self._effects.closed(record)
+
+    async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
+        """Keep row and claim, or give what is there.  Raises :class:`StoreUnavailable` when closed."""
+        if not self._open:
+            raise StoreUnavailable("the record is closed")
+        earlier = self._effects.claim(record, claim)
+        if earlier is None:
+            self.close_invocation(record)
+        return earlier
+
+    async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
+        """What became of a claimed effect."""
+        return self._effects.find(claim)
+
+    def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
+        """Keep what the model was given of an effect."""
+        self._effects.keep(invocation_id, result)
+
+    def release_effect(self, invocation_id: str) -> None:
+        """Free the claims of an execution that was never begun."""
+        self._effects.release(invocation_id)
 
     def put_run(self, record: RunRecord) -> None:
         """Keep the run in place of an earlier one with its id."""
@@ -120,11 +166,17 @@ class MemoryStore:
                 continue
             place = (record.turn, record.seq)
             before = kept.messages.get(place)
-            grown = _message_bytes(record) - (_message_bytes(before) if before is not None else 0)
             kept.messages[place] = record
-            kept.messages_at = self._clock()
-            kept.messages_bytes += grown
-            self._content_bytes += grown
+            self._grew(kept, _message_bytes(record) - (_message_bytes(before) if before is not None else 0))
+        self._make_room()
+
+    def put_native_call(self, record: NativeCall) -> None:
+        """Keep a call as it came in place of an earlier one, unless the policy is ``none``."""
+        if self._content == "none" or (kept := self._of(record.run_id)) is None:
+            return
+        before = kept.native_calls.get(record.invocation_id)
+        kept.native_calls[record.invocation_id] = record
+        self._grew(kept, len(record.payload) - (len(before.payload) if before is not None else 0))
         self._make_room()
 
     def put_suspended(self, record: SuspendedTurn) -> None:
@@ -154,6 +206,10 @@ class MemoryStore:
         """The variants of that key, unless their days are over, the newest first."""
         return newest_two(self._hidden.find_all(key))
 
+    async def find_all_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
+        """The same for each of some keys."""
+        return {key: newest_two(self._hidden.find_all(key)) for key in keys}
+
     def put_response(self, record: ResponseRecord) -> None:
         """Keep a response in place of the caller's earlier one with its id."""
         if self._open:
@@ -172,6 +228,17 @@ class MemoryStore:
         held = self._responses.find((response_id, caller)) is not None
         self._responses.drop((response_id, caller))
         return held
+
+    def put_result(self, record: KeptResult) -> None:
+        """Keep a large result."""
+        if self._open:
+            self._results.put(record)
+        else:
+            self.lost += 1
+
+    async def find_result(self, handle: str, caller: str) -> KeptResult | None:
+        """The caller's own result of that handle."""
+        return self._results.find((handle, caller))
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
         """Runs, newest first."""
@@ -206,12 +273,13 @@ class MemoryStore:
             kept = fitting[0]
         if kept.run is None:
             return None
-        fresh = kept.messages_at >= self._oldest_kept()
+        fresh = kept.content_at >= self._oldest_kept()
         return RunDetail(
             kept.run,
             [kept.turns[number] for number in sorted(kept.turns)],
             [kept.messages[place] for place in sorted(kept.messages)] if fresh else [],
             sorted(kept.invocations.values(), key=lambda row: (row.turn, row.seq, row.started_at, row.id)),
+            [kept.native_calls[name] for name in sorted(kept.native_calls)] if fresh else [],
         )
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
@@ -229,11 +297,17 @@ class MemoryStore:
             if kept.run is not None and may_purge(wanted, kept.run, kept.invocations.values())
         }
         for key in gone:
-            self._content_bytes -= self._kept.pop(key).messages_bytes
+            self._content_bytes -= self._kept.pop(key).content_bytes
         self._suspended.drop_runs(gone)
         self._hidden.drop_runs(gone)
         self._responses.drop_runs(gone)
+        self._results.drop_runs(gone)
+        self._effects.forget_results(gone)
         return len(gone)
+
+    async def settle(self, within_s: float) -> bool:
+        """No other process ever finds it here; in this one it is there at once."""
+        return self._open
 
     async def healthy(self) -> bool:
         """Whether writes are taken."""
@@ -241,6 +315,9 @@ class MemoryStore:
 
     def _oldest_kept(self) -> float:
         return oldest_kept(self._clock(), self._keep_days)
+
+    def _oldest_result(self) -> float:
+        return max(self._oldest_kept(), self._clock() - RESULTS_KEPT_S)
 
     def _of(self, run_id: str) -> _Kept | None:
         if not self._open:
@@ -252,17 +329,23 @@ class MemoryStore:
             self._make_room()
         return kept
 
+    def _grew(self, kept: _Kept, by: int) -> None:
+        kept.content_at = self._clock()
+        kept.content_bytes += by
+        self._content_bytes += by
+
     def _make_room(self) -> None:
         while len(self._kept) > self._max_runs:
-            self._content_bytes -= self._kept.popitem(last=False)[1].messages_bytes
+            self._content_bytes -= self._kept.popitem(last=False)[1].content_bytes
         expired = self._oldest_kept()
         for kept in self._kept.values():
-            too_old = kept.messages_at < expired
+            too_old = kept.content_at < expired
             if not too_old and self._content_bytes <= self._max_content_bytes:
                 break
-            self._content_bytes -= kept.messages_bytes
-            kept.messages_bytes = 0
+            self._content_bytes -= kept.content_bytes
+            kept.content_bytes = 0
             kept.messages.clear()
+            kept.native_calls.clear()
 
 
 def _message_bytes(record: MessageRecord) -> int:

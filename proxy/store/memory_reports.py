@@ -51,6 +51,7 @@ def _group(by: Sequence[UsageKey], run: RunRecord, tool: str) -> tuple[str | int
 
 def _count_runs(group: tuple[str | int, ...], found: Sequence[RunWithCalls]) -> UsageRow:
     runs = [run for run, _ in found]
+    costs = [run.cost for run in runs if run.cost is not None]
     return UsageRow(
         group,
         runs=len(runs),
@@ -60,15 +61,23 @@ def _count_runs(group: tuple[str | int, ...], found: Sequence[RunWithCalls]) -> 
         input_tokens=sum(run.input_tokens for run in runs),
         output_tokens=sum(run.output_tokens for run in runs),
         total_tokens=sum(run.total_tokens for run in runs),
+        cost=sum(costs) if costs else None,
     )
 
 
 def _count_tools(group: tuple[str | int, ...], found: Sequence[RunWithCalls]) -> UsageRow:
     calls = [call for _, theirs in found for call in theirs]
+    took = sorted(_took(call) for call in calls if call.status == "success")
     return UsageRow(
         group,
         runs=len({run.id for run, _ in found}),
         tool_calls=len(calls),
         errors=sum(call.status not in ("success", "started") for call in calls),
-        tool_seconds=sum(max(0.0, (call.ended_at or 0.0) - call.started_at) for call in calls),
+        tool_seconds=sum(map(_took, calls)),
+        tool_p50_s=took[(len(took) + 1) // 2 - 1] if took else None,
+        tool_p95_s=took[(len(took) * 95 + 99) // 100 - 1] if took else None,
     )
+
+
+def _took(call: ToolInvocationRecord) -> float:
+    return max(0.0, (call.ended_at or 0.0) - call.started_at)

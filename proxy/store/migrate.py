@@ -26,6 +26,7 @@ __all__ = [
     "find_migrations",
     "load_migrations",
     "migrate_sqlite",
+    "sqlite_version",
     "store_error",
 ]
 
@@ -100,6 +101,21 @@ def create_private(path: Path) -> bool:
     return True
 
 
+def sqlite_version(path: Path) -> int:
+    """The schema of a file that is only looked at; 0 where there is none, or no record in it.  Blocks.
+
+    Raises :class:`~proxy.errors.StoreError` where it cannot be read.
+    """
+    if not path.exists():
+        return 0
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            return int(version)
+    except sqlite3.Error as error:
+        raise store_error(error, path) from error
+
+
 def migrate_sqlite(
     path: Path,
     *,
@@ -124,7 +140,9 @@ def migrate_sqlite(
             with contextlib.suppress(FileNotFoundError):
                 os.chmod(f"{real}{suffix}", 0o600)
     except OSError as error:
-        raise StoreUnavailable(f"{path} cannot be created or made private: {error.strerror}") from error
+        raise StoreUnavailable(
+            f"{path} cannot be created or made private: {error.strerror}; name another file in store.url"
+        ) from error
     try:
         connection = sqlite3.connect(real, timeout=lock_timeout_s, isolation_level=None)
         with contextlib.closing(connection):

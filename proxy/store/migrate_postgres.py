@@ -12,9 +12,9 @@ import asyncpg
 
 from proxy.errors import ConfigError, StoreError, StoreTooNew
 from proxy.store.migrate import Migration, MigrationReport, find_migrations, load_migrations
-from proxy.store.postgres_db import DRIVER_ERRORS, LOCK_CLASS, connect, store_error
+from proxy.store.postgres_db import CONNECT_S, DRIVER_ERRORS, LOCK_CLASS, connect, store_error
 
-__all__ = ["migrate_postgres"]
+__all__ = ["migrate_postgres", "postgres_version"]
 
 _LOCK: Final = 0
 """The second half of the migrations' lock; owners' locks begin with 1."""
@@ -39,12 +39,7 @@ async def migrate_postgres(
     """
     steps = tuple(migrations) if migrations is not None else load_migrations(find_migrations("postgres"))
     try:
-        try:
-            connection = await connect(url, lock_timeout=str(round(lock_timeout_s * 1000)))
-        except ValueError:  # its message may quote the URL
-            raise ConfigError(
-                "store.url", "it is no PostgreSQL address", "Write postgresql://USER@HOST:5432/DATABASE"
-            ) from None
+        connection = await _connected(url, lock_timeout=str(round(lock_timeout_s * 1000)))
         try:
             # Taken outside of a transaction: one that began before may not see what was made meanwhile.
             await connection.execute("SELECT pg_advisory_lock($1::int, $2::int)", LOCK_CLASS, _LOCK)
@@ -59,6 +54,30 @@ async def migrate_postgres(
         raise
     except DRIVER_ERRORS as error:
         raise store_error(error) from error
+
+
+async def postgres_version(url: str) -> int:
+    """The schema of a record that is only looked at; 0 where there is none.  Raises as
+    :func:`migrate_postgres` does."""
+    try:
+        connection = await _connected(url)
+    except DRIVER_ERRORS as error:
+        raise store_error(error) from error
+    try:
+        return await _version(connection, len(load_migrations(find_migrations("postgres"))))
+    except DRIVER_ERRORS as error:
+        raise store_error(error) from error
+    finally:
+        await connection.close(timeout=CONNECT_S)
+
+
+async def _connected(url: str, **settings: str) -> "asyncpg.Connection[Any]":
+    try:
+        return await connect(url, **settings)
+    except ValueError:  # its message may quote the URL
+        raise ConfigError(
+            "store.url", "it is no PostgreSQL address", "Write postgresql://USER@HOST:5432/DATABASE"
+        ) from None
 
 
 async def _migrate(connection: "asyncpg.Connection[Any]", steps: Sequence[Migration]) -> MigrationReport:

@@ -8,6 +8,7 @@ seconds with a lock of a new key, so one whose lock stays free for longer is dea
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import secrets
@@ -21,22 +22,28 @@ import asyncpg
 
 from proxy.errors import StoreUnavailable
 from proxy.store import rows
+from proxy.store.key_mark import KeyMark, state_path
 from proxy.store.migrate_postgres import migrate_postgres
 from proxy.store.postgres_db import (
     CONNECT_S,
     DRIVER_ERRORS,
     LOCK_CLASS,
+    TOKEN_LOCK_CLASS,
     PostgresReader,
     PostgresWriting,
+    connect,
     failure_of,
     make_pool,
     numbered,
     store_error,
 )
+from proxy.store.postgres_keys import KeyListener
 from proxy.store.retention import SIZE_EVERY_S, content_size, make_room
-from proxy.store.seal import CONTENT, Seal
+from proxy.store.seal import Seal
 from proxy.store.shelf import ContentPolicy
 from proxy.store.sql import END_OWNER, INTERRUPT, SqlStore, Synchronous
+from proxy.store.sql_effects import FORGET_RESULTS
+from proxy.store.tokens import waiting
 from proxy.store.writer import GroupWriter, WriteError, WriterHooks
 
 __all__ = ["PostgresStore"]
@@ -84,7 +91,10 @@ class PostgresStore(SqlStore):
         reap: bool = False,
         must_exist: bool = False,
         seal: Seal | None = None,
+        old_seals: Sequence[Seal] = (),
+        needs_all_keys: bool = True,
         max_bytes: int = 0,
+        max_per_caller: int = 0,
         lock_timeout_s: float = 5.0,
         max_queued: int = 10_000,
         max_queued_bytes: int = 64 * 2**20,
@@ -96,7 +106,7 @@ class PostgresStore(SqlStore):
         self._must_exist = must_exist
         self._lock_timeout_s = lock_timeout_s
         self._max_bytes = max_bytes
-        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes else tidy_every_s
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes or max_per_caller else tidy_every_s
         self._grace_s = grace_s
         self._started_at = clock()
         writer = GroupWriter(
@@ -106,14 +116,33 @@ class PostgresStore(SqlStore):
             lock_timeout_s=lock_timeout_s,
         )
         super().__init__(
-            writer, uuid.uuid4().hex, content=content, keep_days=keep_days, clock=clock, seal=seal
+            writer,
+            uuid.uuid4().hex,
+            content=content,
+            keep_days=keep_days,
+            clock=clock,
+            seal=seal,
+            mark=KeyMark(state_path(url)),
+            old_seals=old_seals,
+            needs_all_keys=needs_all_keys,
+            max_per_caller=max_per_caller,
         )
+        self._keys = KeyListener(url)
         # The server's own default survives the death of any process, and mostly a power loss too.
         settings = {"synchronous_commit": "on"} if synchronous == "full" else {}
         self._writing = PostgresWriting(url, settings, self._lost_session)
         self._pool: asyncpg.Pool[Any] | None = None
         self._lock: tuple[asyncpg.Connection[Any], int] | None = None
         self._suspects: dict[tuple[str, int], float] = {}
+
+    @property
+    def keys_told(self) -> int:
+        """How often the server has said that keys changed."""
+        return self._keys.told
+
+    async def keys_version(self) -> int:
+        """The version of the keys now; from the first call on changes are listened for."""
+        return await self._keys.version()
 
     async def start(self) -> None:
         """Connect, migrate and begin to write; with ``reap`` dead owners are looked for from now on.
@@ -151,6 +180,31 @@ class PostgresStore(SqlStore):
         return rows.is_text(name) and "\0" not in name and len(name) <= rows.MAX_NAME
 
     @contextlib.asynccontextmanager
+    async def _exclusive(self, name: str) -> AsyncIterator[None]:
+        """An advisory lock of a session of its own, which the server frees when the session ends."""
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], signed=True)
+        try:
+            connection = await connect(self._url)
+        except DRIVER_ERRORS as error:
+            raise store_error(error) from error
+
+        async def attempt() -> bool:
+            try:
+                return bool(
+                    await connection.fetchval(
+                        "SELECT pg_try_advisory_lock($1::int, $2::int)", TOKEN_LOCK_CLASS, key
+                    )
+                )
+            except DRIVER_ERRORS as error:
+                raise store_error(error) from error
+
+        try:
+            await waiting(attempt)
+            yield
+        finally:
+            connection.terminate()
+
+    @contextlib.asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[PostgresReader]:
         pool = self._pool
         if pool is None:
@@ -164,8 +218,18 @@ class PostgresStore(SqlStore):
         except DRIVER_ERRORS as error:
             raise store_error(error) from error
 
+    async def _query(self, sql: str, values: rows.Row) -> Iterable[Any]:
+        if self._pool is None:
+            raise StoreUnavailable("the record is closed")
+        try:
+            async with self._pool.acquire(timeout=CONNECT_S) as connection:
+                return await PostgresReader(connection).execute_fetchall(sql, values)
+        except DRIVER_ERRORS as error:
+            raise store_error(error) from error
+
     async def _disconnect(self) -> None:
         pool, self._pool = self._pool, None
+        await self._keys.aclose()
         await self._writing.aclose()
         if pool is not None:
             try:
@@ -202,7 +266,7 @@ class PostgresStore(SqlStore):
         """Reap and expire one batch; the seconds after which to do so again."""
         try:
             await self._reap_owners()
-            more = await self._expire()
+            more = await self._expire() or await self._cap.trim(_Keeper(self._writing))
             if not more and self._max_bytes:
                 more = await make_room(_Keeper(self._writing), self._max_bytes, self._clock())
         except WriteError as error:
@@ -251,21 +315,19 @@ class PostgresStore(SqlStore):
         return sum([_count(await connection.execute(numbered(each), now)) for each in INTERRUPT])
 
     async def _expire(self) -> bool:
-        """Delete one batch of content past its days; whether a batch was full."""
-        if self._keep_days <= 0:
-            return False
-        oldest = self._oldest_kept()
+        """Delete one batch of what is past its time; whether a batch was full."""
         full = False
 
         async def expire(connection: "asyncpg.Connection[Any]") -> None:
             nonlocal full
-            for table in CONTENT:
+            for table, oldest in self._expiring():
                 gone = await connection.execute(
-                    f"DELETE FROM {table.name} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table.name} "
+                    f"DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table} "
                     f"WHERE created_at < $1 LIMIT {_TIDY_ROWS} FOR UPDATE SKIP LOCKED))",
                     oldest,
                 )
                 full = full or _count(gone) >= _TIDY_ROWS
+            await connection.execute(numbered(FORGET_RESULTS), self._oldest_kept())
 
         await self._writing.transaction(expire)
         return full

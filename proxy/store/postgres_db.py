@@ -14,12 +14,14 @@ from asyncpg.pool import PoolConnectionProxy
 from asyncpg.transaction import Transaction
 
 from proxy.errors import StoreError, StoreUnavailable
-from proxy.store.writer import Batch, WriteError
+from proxy.store.writer import WriteError
+from proxy.store.writes import Batch
 
 __all__ = [
     "CONNECT_S",
     "DRIVER_ERRORS",
     "LOCK_CLASS",
+    "TOKEN_LOCK_CLASS",
     "Connection",
     "PostgresReader",
     "PostgresWriting",
@@ -35,6 +37,9 @@ Connection: TypeAlias = "asyncpg.Connection[Any] | PoolConnectionProxy[Any]"
 
 LOCK_CLASS: Final = 0x74726C79
 """The first half of every advisory lock of ours: the letters ``trly``."""
+
+TOKEN_LOCK_CLASS: Final = LOCK_CLASS + 1
+"""The first half of the locks under which tokens are refreshed."""
 
 CONNECT_S: Final = 5.0
 COMMAND_S: Final = 30.0
@@ -115,6 +120,10 @@ def store_error(error: BaseException) -> StoreError:
         return StoreUnavailable("PostgreSQL refuses the user or the password; set both in store.url")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return StoreError("PostgreSQL has no database of that name; create it, or name another in store.url")
+    if isinstance(error, asyncpg.InvalidSchemaNameError):
+        return StoreError(
+            "PostgreSQL has no schema of the name in search_path; create it, or name another in store.url"
+        )
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return StoreError("PostgreSQL gives this user no right to the record; grant it")
     failure = failure_of(error)

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from proxy.store.base import PurgeFilter
-from proxy.store.rows import Row
+from proxy.store.rows import Row, clean_name
 from proxy.store.seal import CONTENT, ContentTable
 from proxy.store.sql_reports import DELETE_RUN, purge_query
 
-__all__ = ["AT_ONCE", "SIZE_EVERY_S", "Keeper", "content_size", "make_room"]
+__all__ = ["AT_ONCE", "SIZE_EVERY_S", "CallerCap", "Keeper", "content_size", "make_room"]
 
 AT_ONCE: Final = 100
 """Rows of one kind that go in one step: few enough that writes hardly wait, and not too much is cut."""
@@ -22,6 +22,7 @@ SIZE_EVERY_S: Final = 60.0
 """How often the size is looked at, at least."""
 
 _DAY_S: Final = 86400.0
+_MOST_NOTED: Final = 10_000
 
 _OLDEST: Final = " UNION ALL ".join(
     f"SELECT created_at FROM (SELECT created_at FROM {table.name} WHERE created_at < ? "
@@ -66,6 +67,48 @@ async def make_room(keeper: Keeper, max_bytes: int, now: float) -> bool:
         if await keeper.change(DELETE_RUN, [(row[0],) for row in found]):
             return True
     return await _drop_content(keeper, float("inf"))
+
+
+class CallerCap:
+    """How many records of each kind of content one caller has, at most; 0: as many as there are.
+
+    Only callers that were served since the last time are looked at, each by an index, so that the
+    cost does not grow with the record.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._noted: dict[tuple[str, str], None] = {}
+
+    @property
+    def bounds(self) -> bool:
+        """Whether there is anything to look after."""
+        return self._most > 0
+
+    def note(self, table: ContentTable, caller: str) -> None:
+        """A caller has got one record more; remembered for a bounded number of them."""
+        if self._most and len(self._noted) < _MOST_NOTED:
+            self._noted[table.name, clean_name(caller)] = None
+
+    async def trim(self, keeper: Keeper) -> bool:
+        """Delete the oldest of one caller's that has too many; whether there may be more to do."""
+        while self._noted:
+            name, caller = place = next(iter(self._noted))
+            found = list(
+                await keeper.fetch(
+                    f"SELECT created_at FROM {name} WHERE caller = ? "
+                    "ORDER BY created_at DESC LIMIT 1 OFFSET ?",
+                    (caller, self._most),
+                )
+            )
+            if found:
+                await keeper.change(
+                    f"DELETE FROM {name} WHERE caller = ? AND created_at <= ?", [(caller, found[0][0])]
+                )
+            self._noted.pop(place, None)
+            if found:
+                return bool(self._noted)
+        return False
 
 
 async def _drop_content(keeper: Keeper, before: float) -> bool:

@@ -5,15 +5,19 @@ that is no Unicode and numbers past 64 bits would otherwise make a database refu
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import orjson
 
 from proxy.errors import StoreError
 from proxy.records import (
+    EffectResult,
     HiddenTurns,
+    KeptResult,
     MessageRecord,
+    NativeCall,
     ResponseRecord,
     RunRecord,
     SuspendedTurn,
@@ -24,30 +28,40 @@ from proxy.records import (
 from proxy.store.base import RunFilter
 
 __all__ = [
+    "CLAIM_COLUMNS",
     "HAS_ERROR",
     "HIDDEN_COLUMNS",
     "INVOCATION_COLUMNS",
     "MAX_NAME",
     "MESSAGE_COLUMNS",
+    "NATIVE_COLUMNS",
     "RESPONSE_COLUMNS",
+    "RESULT_COLUMNS",
     "RUN_COLUMNS",
     "SUSPENDED_COLUMNS",
     "TURN_COLUMNS",
     "Row",
+    "Upsert",
     "clean_name",
     "clean_text",
+    "effect_value",
     "hidden_row",
     "invocation_row",
     "is_text",
     "message_row",
+    "native_row",
+    "read_effect",
     "read_hidden",
     "read_invocation",
     "read_message",
+    "read_native",
     "read_response",
+    "read_result",
     "read_run",
     "read_suspended",
     "read_turn",
     "response_row",
+    "result_row",
     "run_row",
     "runs_query",
     "suspended_row",
@@ -67,11 +81,11 @@ HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted
 RUN_COLUMNS: Final = (
     "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
-    "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape",
+    "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
-    "output_tokens", "total_tokens", "tool_calls", "error_code",
+    "output_tokens", "total_tokens", "tool_calls", "error_code", "cost", "withheld",
 )  # fmt: skip
 MESSAGE_COLUMNS: Final = (
     "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
@@ -82,23 +96,39 @@ INVOCATION_COLUMNS: Final = (
     "decision", "status", "error_code", "arguments_redacted", "result_redacted", "result_bytes",
     "started_at", "ended_at",
 )  # fmt: skip
+NATIVE_COLUMNS: Final = ("invocation_id", "run_id", "payload")
 SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
 HIDDEN_COLUMNS: Final = ("key", "variant", "run_id", "caller", "wire", "payload", "created_at")
 RESPONSE_COLUMNS: Final = (
     "id", "caller", "run_id", "response", "input_items", "continuation", "created_at",
 )  # fmt: skip
+RESULT_COLUMNS: Final = ("handle", "run_id", "caller", "untrusted", "content", "created_at")
+CLAIM_COLUMNS: Final = ("invocation_id", "result")
 
 _INT64 = 2**63 - 1
 
 
-def upsert(table: str, columns: Sequence[str], key: Sequence[str]) -> str:
+class Upsert(str):
+    """A statement that inserts a row, or replaces all other columns of the one with its key.
+
+    ``key_of`` a row of values is that key.
+    """
+
+    __slots__ = ("key_of",)
+
+    key_of: Callable[[Row], Hashable]
+
+
+def upsert(table: str, columns: Sequence[str], key: Sequence[str]) -> Upsert:
     """The statement that inserts a row, or replaces the other columns of the one with its key."""
     rest = [column for column in columns if column not in key]
-    return (
+    statement = Upsert(
         f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
         f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET "
         + ", ".join(f"{column} = excluded.{column}" for column in rest)
     )
+    statement.key_of = itemgetter(*map(columns.index, key))
+    return statement
 
 
 def is_text(value: str) -> bool:
@@ -112,7 +142,7 @@ def is_text(value: str) -> bool:
 
 def clean_text(value: str) -> str:
     """The text with lone surrogates, which no database takes, replaced by U+FFFD."""
-    if is_text(value):
+    if value.isascii() or is_text(value):
         return value
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -124,83 +154,110 @@ def clean_name(value: str) -> str:
 
 def run_row(record: RunRecord) -> Row:
     """The values of :data:`RUN_COLUMNS`."""
-    return (
-        *_texts(record.id, record.request_id),
+    return _fitting(
+        record.id,
+        record.request_id,
         clean_name(record.caller),
-        clean_text(record.wire),
+        record.wire,
         clean_name(record.model),
-        clean_text(record.upstream),
+        record.upstream,
         int(record.stream),
         record.status,
         record.started_at,
         record.ended_at,
-        *_texts(record.error_code, record.finish_reason),
-        *_numbers(record.turns, record.tool_calls),
-        *_numbers(record.input_tokens, record.output_tokens, record.total_tokens),
+        record.error_code,
+        record.finish_reason,
+        record.turns,
+        record.tool_calls,
+        record.input_tokens,
+        record.output_tokens,
+        record.total_tokens,
         _json(list(record.offered)),
         _json(dict(record.withheld)),
-        *_texts(record.trace, record.shape),
+        record.trace,
+        record.shape,
+        record.cost,
     )
 
 
 def turn_row(record: TurnRecord) -> Row:
     """The values of :data:`TURN_COLUMNS`."""
-    return (
-        clean_text(record.run_id),
+    return _fitting(
+        record.run_id,
         record.number,
-        *_texts(record.upstream_id, record.finish_reason),
+        record.upstream_id,
+        record.finish_reason,
         record.started_at,
         record.ended_at,
-        *_numbers(record.input_tokens, record.output_tokens, record.total_tokens, record.tool_calls),
-        *_texts(record.error_code),
+        record.input_tokens,
+        record.output_tokens,
+        record.total_tokens,
+        record.tool_calls,
+        record.error_code,
+        record.cost,
+        _json(dict(record.withheld)),
     )
 
 
 def message_row(record: MessageRecord) -> Row:
     """The values of :data:`MESSAGE_COLUMNS`."""
-    return (
-        clean_text(record.run_id),
+    return _fitting(
+        record.run_id,
         record.turn,
         record.seq,
-        *_texts(record.role, record.content, record.content_json, record.tool_calls),
-        *_texts(record.function_call, record.tool_call_id, record.name),
+        record.role,
+        record.content,
+        record.content_json,
+        record.tool_calls,
+        record.function_call,
+        record.tool_call_id,
+        record.name,
     )
 
 
 def invocation_row(record: ToolInvocationRecord) -> Row:
     """The values of :data:`INVOCATION_COLUMNS`."""
-    return (
-        *_texts(record.id, record.run_id),
+    return _fitting(
+        record.id,
+        record.run_id,
         record.turn,
         record.seq,
-        clean_text(record.call_id),
+        record.call_id,
         clean_name(record.tool),
-        *_texts(record.provider, record.spec_digest),
+        record.provider,
+        record.spec_digest,
         record.effect.value,
-        clean_text(record.decision),
+        record.decision,
         record.status,
         record.error_code,
         None if record.arguments_redacted is None else _json(record.arguments_redacted),
         None if record.result_redacted is None else _json(record.result_redacted),
-        *_numbers(record.result_bytes),
+        record.result_bytes,
         record.started_at,
         record.ended_at,
     )
 
 
+def native_row(record: NativeCall) -> Row:
+    """The values of :data:`NATIVE_COLUMNS`."""
+    return _fitting(record.invocation_id, record.run_id, record.payload)
+
+
 def suspended_row(record: SuspendedTurn) -> Row:
     """The values of :data:`SUSPENDED_COLUMNS`."""
-    return (
-        *_texts(record.key, record.run_id, record.caller, record.wire),
-        record.payload,
-        record.created_at,
+    return _fitting(
+        record.key, record.run_id, clean_name(record.caller), record.wire, record.payload, record.created_at
     )
 
 
 def hidden_row(record: HiddenTurns) -> Row:
     """The values of :data:`HIDDEN_COLUMNS`."""
-    return (
-        *_texts(record.key, record.variant, record.run_id, record.caller, record.wire),
+    return _fitting(
+        record.key,
+        record.variant,
+        record.run_id,
+        clean_name(record.caller),
+        record.wire,
         record.payload,
         record.created_at,
     )
@@ -208,13 +265,33 @@ def hidden_row(record: HiddenTurns) -> Row:
 
 def response_row(record: ResponseRecord) -> Row:
     """The values of :data:`RESPONSE_COLUMNS`."""
-    return (
-        *_texts(record.id, record.caller, record.run_id),
+    return _fitting(
+        record.id,
+        record.caller,
+        record.run_id,
         record.response,
         record.input_items,
         record.continuation,
         record.created_at,
     )
+
+
+def result_row(record: KeptResult) -> Row:
+    """The values of :data:`RESULT_COLUMNS`."""
+    return _fitting(
+        record.handle,
+        record.run_id,
+        record.caller,
+        int(record.untrusted),
+        record.content,
+        record.created_at,
+    )
+
+
+def effect_value(result: EffectResult) -> bytes:
+    """What the model was given of an effect, as JSON."""
+    fields = (result.content, result.safe_message, result.truncated, result.redacted, result.untrusted)
+    return _json(list(fields)).encode()
 
 
 def read_run(row: Row) -> RunRecord:
@@ -228,7 +305,8 @@ def read_run(row: Row) -> RunRecord:
 
 def read_turn(row: Row) -> TurnRecord:
     """A turn from the values of :data:`TURN_COLUMNS`."""
-    return TurnRecord(**dict(zip(TURN_COLUMNS, row, strict=True)))
+    values = dict(zip(TURN_COLUMNS, row, strict=True))
+    return TurnRecord(**values | {"withheld": _decode(values["withheld"])})
 
 
 def read_message(row: Row) -> MessageRecord:
@@ -246,6 +324,11 @@ def read_invocation(row: Row) -> ToolInvocationRecord:
     return ToolInvocationRecord(**values)
 
 
+def read_native(row: Row) -> NativeCall:
+    """A call as it came from the values of :data:`NATIVE_COLUMNS`."""
+    return NativeCall(**dict(zip(NATIVE_COLUMNS, row, strict=True)))
+
+
 def read_suspended(row: Row) -> SuspendedTurn:
     """A suspended turn from the values of :data:`SUSPENDED_COLUMNS`."""
     return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
@@ -261,44 +344,69 @@ def read_response(row: Row) -> ResponseRecord:
     return ResponseRecord(**dict(zip(RESPONSE_COLUMNS, row, strict=True)))
 
 
+def read_result(row: Row) -> KeptResult:
+    """A kept result from the values of :data:`RESULT_COLUMNS`."""
+    values = dict(zip(RESULT_COLUMNS, row, strict=True))
+    return KeptResult(**values | {"untrusted": bool(values["untrusted"])})
+
+
+def read_effect(value: bytes) -> EffectResult:
+    """What :func:`effect_value` wrote."""
+    return EffectResult(*_decode(value))
+
+
 def runs_query(wanted: RunFilter) -> tuple[str, Row]:
-    """The statement for :meth:`~proxy.store.base.Store.list_runs` and its parameters."""
+    """The statement for :meth:`~proxy.store.base.Store.list_runs` and its parameters.
+
+    Each filter alone has an index that gives its runs in order, so that a page costs the same however
+    many runs there are.
+    """
+    source, at, id_ = "runs", "started_at", "id"
     clauses: list[str] = []
     values: list[Any] = []
+    if wanted.tool is not None:
+        source, at, id_ = "run_tools t JOIN runs ON runs.id = t.run_id", "t.started_at", "t.run_id"
+        clauses.append("t.tool = ?")
+        values.append(clean_name(wanted.tool))
     for column, value in (("status", wanted.status), ("model", wanted.model), ("caller", wanted.caller)):
         if value is not None:
             clauses.append(f"{column} = ?")
             values.append(clean_name(value))
     if wanted.since is not None:
-        clauses.append("started_at >= ?")
+        clauses.append(f"{at} >= ?")
         values.append(wanted.since)
     if wanted.until is not None:
-        clauses.append("started_at < ?")
+        clauses.append(f"{at} < ?")
         values.append(wanted.until)
     if wanted.errors_only:
         clauses.append(HAS_ERROR)
-    if wanted.tool is not None:
-        clauses.append("EXISTS (SELECT 1 FROM tool_invocations i WHERE i.tool = ? AND i.run_id = runs.id)")
-        values.append(clean_name(wanted.tool))
     if wanted.before is not None:
         # No run of that id gives no row to compare with, and so an empty list.
-        clauses.append("(started_at, id) < (SELECT started_at, id FROM runs WHERE id = ?)")
+        clauses.append(f"({at}, {id_}) < (SELECT b.started_at, b.id FROM runs b WHERE b.id = ?)")
         values.append(clean_text(wanted.before))
     where = f"WHERE {' AND '.join(clauses)} " if clauses else ""
     values.append(max(0, min(wanted.limit, MAX_LISTED)))
+    columns = ", ".join(f"runs.{column}" for column in RUN_COLUMNS)
     return (
-        f"SELECT {', '.join(RUN_COLUMNS)} FROM runs {where}ORDER BY started_at DESC, id DESC LIMIT ?",
+        f"SELECT {columns} FROM {source} {where}ORDER BY {at} DESC, {id_} DESC LIMIT ?",
         tuple(values),
     )
 
 
-def _texts(*values: str | None) -> list[str | None]:
-    return [None if value is None else clean_text(value) for value in values]
+def _fitting(*row: Any) -> Row:
+    """The values as a database takes them; nearly every row is that as it is."""
+    for value in row:
+        kind = type(value)
+        if (kind is str and not value.isascii()) or (kind is int and not -_INT64 <= value <= _INT64):
+            return tuple(map(_fit, row))
+    return row
 
 
-def _numbers(*values: int) -> list[int]:
+def _fit(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
     # Token counts are the upstream's word, and JSON knows no largest number.
-    return [max(-_INT64, min(value, _INT64)) for value in values]
+    return max(-_INT64, min(value, _INT64)) if isinstance(value, int) else value
 
 
 def _json(value: Any) -> str:
@@ -313,7 +421,7 @@ def _json(value: Any) -> str:
         return '"<not serialisable>"'
 
 
-def _decode(text: str) -> Any:
+def _decode(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:

@@ -17,20 +17,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.errors import ConfigError, StoreError
 from proxy.store import rows
 
 __all__ = [
+    "CLAIMS",
     "CONTENT",
     "HIDDEN",
     "MESSAGES",
+    "NATIVE_CALLS",
     "RESPONSES",
+    "RESULTS",
+    "SEALED",
     "SUSPENDED",
     "ContentTable",
     "Seal",
+    "SealRing",
     "parse_seal_key",
 ]
 
@@ -52,6 +55,11 @@ class ContentTable:
     columns: Sequence[str]
     key: Sequence[str]
     sealed: Sequence[str]
+    called: str = ""
+
+    def counted(self, number: int) -> str:
+        """So many of its rows, in an operator's words."""
+        return f"{number} {self.called or self.name}" + ("" if number == 1 else "s")
 
 
 MESSAGES: Final = ContentTable(
@@ -59,19 +67,39 @@ MESSAGES: Final = ContentTable(
     rows.MESSAGE_COLUMNS,
     ("run_id", "turn", "seq"),
     ("content", "content_json", "tool_calls", "function_call"),
+    "message",
 )
-SUSPENDED: Final = ContentTable("suspended_turns", rows.SUSPENDED_COLUMNS, ("key",), ("payload",))
-HIDDEN: Final = ContentTable("hidden_turns", rows.HIDDEN_COLUMNS, ("key", "variant"), ("payload",))
+SUSPENDED: Final = ContentTable(
+    "suspended_turns", rows.SUSPENDED_COLUMNS, ("key",), ("payload",), "suspended turn"
+)
+HIDDEN: Final = ContentTable(
+    "hidden_turns", rows.HIDDEN_COLUMNS, ("key", "variant"), ("payload",), "hidden turn"
+)
 RESPONSES: Final = ContentTable(
-    "responses", rows.RESPONSE_COLUMNS, ("id", "caller"), ("response", "input_items", "continuation")
+    "responses",
+    rows.RESPONSE_COLUMNS,
+    ("id", "caller"),
+    ("response", "input_items", "continuation"),
+    "response",
 )
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES)
+RESULTS: Final = ContentTable("kept_results", rows.RESULT_COLUMNS, ("handle",), ("content",), "large result")
+CLAIMS: Final = ContentTable(
+    "effect_claims", rows.CLAIM_COLUMNS, ("invocation_id",), ("result",), "effect result"
+)
+NATIVE_CALLS: Final = ContentTable(
+    "native_calls", rows.NATIVE_COLUMNS, ("invocation_id",), ("payload",), "call as it came"
+)
+CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS)
+"""What goes with its days, and where room is needed."""
+
+SEALED: Final = (*CONTENT, CLAIMS)
+"""Every table with sealed columns.  A claim stays, whatever its result takes up: it prevents an effect."""
 
 
-def parse_seal_key(text: str) -> bytes:
+def parse_seal_key(text: str, setting: str = _SETTING) -> bytes:
     """The 32 bytes that ``text`` writes in base64 (either alphabet) or in hexadecimal digits.
 
-    Raises :class:`~proxy.errors.ConfigError`, which repeats nothing of the text.
+    Raises :class:`~proxy.errors.ConfigError` for ``setting``, which repeats nothing of the text.
     """
     key = b""
     if _HEX_KEY.match(text):
@@ -82,7 +110,7 @@ def parse_seal_key(text: str) -> bytes:
             key = base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
     if len(key) != _KEY_BYTES:
         raise ConfigError(
-            _SETTING,
+            setting,
             "it does not hold 32 bytes in base64 or hexadecimal",
             "Make a key with: openssl rand -base64 32",
         )
@@ -92,13 +120,18 @@ def parse_seal_key(text: str) -> bytes:
 class Seal:
     """Seals the content columns of rows under one key, and opens them again.
 
-    ``id`` names the key and tells nothing of it.
+    ``id`` names the key and tells nothing of it.  ``hash_key`` is what secrets of client keys are
+    hashed with where there is a seal key.
     """
 
     def __init__(self, key: bytes) -> None:
+        # Imported here: it takes 8 MiB of each process, and many records have no seal.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         if len(key) != _KEY_BYTES:
             raise ValueError("a seal key has 32 bytes")
         self.id: Final = _derived(key, b"toolrelay seal key id").hex()[:16]
+        self.hash_key: Final = _derived(key, b"toolrelay client keys")
         self._cipher = AESGCM(_derived(key, b"toolrelay content"))
 
     def __repr__(self) -> str:
@@ -131,6 +164,8 @@ class Seal:
         return nonce + self._cipher.encrypt(nonce, value, place)
 
     def _open(self, value: str | bytes, place: bytes) -> str | bytes:
+        from cryptography.exceptions import InvalidTag
+
         try:
             sealed = base64.b64decode(value, validate=True) if isinstance(value, str) else value
             if len(sealed) < _NONCE_BYTES + _TAG_BYTES:
@@ -141,6 +176,53 @@ class Seal:
             raise StoreError(
                 "sealed content of the record does not open: it was changed, or moved from another row"
             ) from None
+
+
+class SealRing:
+    """The key that seals, if there is one, and those that only open what they sealed before.
+
+    ``id`` names the key that seals; ``None`` where content is not sealed any more.
+    """
+
+    def __init__(self, current: Seal | None, old: Sequence[Seal] = ()) -> None:
+        self.current = current
+        self._opens = {seal.id: seal for seal in (*old, *([current] if current is not None else []))}
+        self.id: Final = current.id if current is not None else None
+
+    @property
+    def seals(self) -> tuple[Seal, ...]:
+        """All keys here."""
+        return tuple(self._opens.values())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names of all keys here, sorted."""
+        return tuple(sorted(self._opens))
+
+    def opens(self, sealed_by: str) -> bool:
+        """Whether the key of that name is here."""
+        return sealed_by in self._opens
+
+    def close(self, table: ContentTable, row: rows.Row) -> rows.Row:
+        """A row of ``table.columns`` as it is written, with ``sealed_by`` behind it."""
+        if self.current is None:
+            return (*row, None)
+        return (*self.current.close(table, row), self.current.id)
+
+    def open(self, table: ContentTable, row: rows.Row, sealed_by: str | None) -> rows.Row:
+        """The row as :meth:`close` was given it.
+
+        Raises :class:`~proxy.errors.StoreError` where its key is not here or does not open it.
+        """
+        if sealed_by is None:
+            return row
+        seal = self._opens.get(sealed_by)
+        if seal is None:
+            raise StoreError(
+                f"content of the record is sealed with the key {sealed_by}, which is not configured; "
+                "name it in store.old_seal_keys"
+            )
+        return seal.open(table, row)
 
 
 def _derived(key: bytes, purpose: bytes) -> bytes:

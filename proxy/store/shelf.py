@@ -1,21 +1,23 @@
 """Content that stays in memory: what may not be written, could not be, or has nowhere to go."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
-from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
+from proxy.records import HiddenTurns, KeptResult, ResponseRecord, SuspendedTurn
 
 __all__ = [
     "ContentPolicy",
     "Dated",
     "HiddenKey",
     "ResponseKey",
+    "ResultKey",
     "Shelf",
     "hidden_shelf",
     "newest_two",
     "oldest_kept",
     "response_shelf",
+    "result_shelf",
     "suspended_shelf",
 ]
 
@@ -25,6 +27,9 @@ ContentPolicy = Literal["all", "tools", "none"]
 
 ResponseKey = tuple[str, str]
 """A response's id and its caller: an id alone names nothing, for upstreams choose it."""
+
+ResultKey = tuple[str, str]
+"""The handle of a large result and its caller."""
 
 HiddenKey = tuple[str, str]
 """A key of hidden turns and the variant: all variants of a key are found together."""
@@ -40,10 +45,13 @@ def oldest_kept(now: float, keep_days: float) -> float:
 
 
 class Dated(Protocol):
-    """A record of a run, with the time from which its days count."""
+    """A record of a run and a caller, with the time from which its days count."""
 
     @property
     def run_id(self) -> str: ...
+
+    @property
+    def caller(self) -> str: ...
 
     @property
     def created_at(self) -> float: ...
@@ -56,6 +64,7 @@ _Record = TypeVar("_Record", bound=Dated)
 class Shelf(Generic[_Key, _Record]):
     """The newest records of one kind: so many, so many bytes of them, and none past its days.
 
+    ``max_per_caller`` bounds how many are one caller's; 0: only the others do.
     ``oldest`` tells from when on content is kept at this moment.  ``group_of`` a key is what
     :meth:`find_all` goes by; where it is not given each key is a group of its own.
     """
@@ -69,6 +78,7 @@ class Shelf(Generic[_Key, _Record]):
         group_of: Callable[[_Key], Hashable] | None = None,
         max_records: int = _MAX_RECORDS,
         max_bytes: int = _MAX_BYTES,
+        max_per_caller: int = 0,
     ) -> None:
         self.key_of: Final = key_of
         self.group_of: Final[Callable[[_Key], Hashable]] = group_of or _itself
@@ -76,6 +86,8 @@ class Shelf(Generic[_Key, _Record]):
         self._size_of = size_of
         self._max_records = max_records
         self._max_bytes = max_bytes
+        self._max_per_caller = max_per_caller
+        self._of_caller: Counter[str] = Counter()
         self._records: OrderedDict[_Key, _Record] = OrderedDict()
         self._groups: dict[Hashable, dict[_Key, None]] = {}
         self._bytes = 0
@@ -90,6 +102,9 @@ class Shelf(Generic[_Key, _Record]):
         self._records[key] = record
         self._groups.setdefault(self.group_of(key), {})[key] = None
         self._bytes += self._size_of(record)
+        self._of_caller[record.caller] += 1
+        if self._max_per_caller and self._of_caller[record.caller] > self._max_per_caller:
+            self.drop(next(key for key, each in self._records.items() if each.caller == record.caller))
         oldest = self.oldest()
         while self._records:
             first, waiting = next(iter(self._records.items()))
@@ -117,6 +132,9 @@ class Shelf(Generic[_Key, _Record]):
         if gone is None:
             return
         self._bytes -= self._size_of(gone)
+        self._of_caller[gone.caller] -= 1
+        if not self._of_caller[gone.caller]:
+            del self._of_caller[gone.caller]
         group = self.group_of(key)
         del self._groups[group][key]
         if not self._groups[group]:
@@ -132,13 +150,21 @@ def _itself(key: Hashable) -> Hashable:
     return key
 
 
-def suspended_shelf(oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES) -> Shelf[str, SuspendedTurn]:
+def suspended_shelf(
+    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
+) -> Shelf[str, SuspendedTurn]:
     """A shelf for suspended turns."""
-    return Shelf(lambda record: record.key, lambda record: len(record.payload), oldest, max_bytes=max_bytes)
+    return Shelf(
+        lambda record: record.key,
+        lambda record: len(record.payload),
+        oldest,
+        max_bytes=max_bytes,
+        max_per_caller=max_per_caller,
+    )
 
 
 def hidden_shelf(
-    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES
+    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
 ) -> Shelf[HiddenKey, HiddenTurns]:
     """A shelf for hidden turns, where the variants of a key are a group."""
     return Shelf(
@@ -147,6 +173,7 @@ def hidden_shelf(
         oldest,
         group_of=lambda key: key[0],
         max_bytes=max_bytes,
+        max_per_caller=max_per_caller,
     )
 
 
@@ -156,7 +183,7 @@ def newest_two(variants: Iterable[HiddenTurns]) -> list[HiddenTurns]:
 
 
 def response_shelf(
-    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES
+    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
 ) -> Shelf[ResponseKey, ResponseRecord]:
     """A shelf for responses."""
     return Shelf(
@@ -164,4 +191,18 @@ def response_shelf(
         lambda record: len(record.response) + len(record.input_items) + len(record.continuation),
         oldest,
         max_bytes=max_bytes,
+        max_per_caller=max_per_caller,
+    )
+
+
+def result_shelf(
+    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
+) -> Shelf[ResultKey, KeptResult]:
+    """A shelf for large results."""
+    return Shelf(
+        lambda record: (record.handle, record.caller),
+        lambda record: len(record.content),
+        oldest,
+        max_bytes=max_bytes,
+        max_per_caller=max_per_caller,
     )

@@ -1,20 +1,24 @@
 """The statements behind reports and purges, in words that every SQL database here takes.
 
 Numbers are the upstreams' words, so sums are floating: added up as whole numbers they could outgrow
-64 bits, and one absurd count would then break every report.
+64 bits, and one absurd count would then break every report.  Sums of cost are exact up to nine
+million units of the currency.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.store.base import PurgeFilter, UsageFilter, UsageKey, UsageRow
 from proxy.store.rows import HAS_ERROR, Row, clean_text
+from proxy.store.seal import HIDDEN, NATIVE_CALLS, RESPONSES, RESULTS
 
 __all__ = [
-    "DELETE_LOST_INVOCATIONS",
+    "DELETE_LOST",
     "DELETE_RUN",
     "MAX_GROUPS",
     "PURGED_AT_ONCE",
     "day_of",
+    "latency_query",
     "purge_query",
     "read_usage",
     "usage_query",
@@ -31,11 +35,16 @@ _DAY_S: Final = 86400
 DELETE_RUN: Final = "DELETE FROM runs WHERE id = ? AND status <> 'running'"
 """All that hangs on the run goes with it, by the schema."""
 
-DELETE_LOST_INVOCATIONS: Final = (
+DELETE_LOST: Final = (
     "DELETE FROM tool_invocations WHERE status <> 'started' AND started_at < ? "
-    "AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = tool_invocations.run_id)"
+    "AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = tool_invocations.run_id)",
+    *(
+        f"DELETE FROM {table.name} WHERE created_at < ? "
+        f"AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = {table.name}.run_id)"
+        for table in (HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS)
+    ),
 )
-"""Calls whose run was never written, or was lost."""
+"""Calls and content from before a time whose run was never written, or was lost."""
 
 # Halves are rounded away from zero, so this is the whole part of a positive number.
 _DAY: Final = f"ROUND(CAST(r.started_at / {_DAY_S} - 0.5 AS NUMERIC))"
@@ -45,6 +54,9 @@ _GROUP_BY: Final[dict[UsageKey, str]] = {
     "tool": "i.tool",
     "day": _DAY,
 }
+
+
+_TOOK: Final = "CASE WHEN i.ended_at > i.started_at THEN i.ended_at - i.started_at ELSE 0 END"
 
 
 def day_of(seconds: float) -> int:
@@ -63,7 +75,8 @@ def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
             "COUNT(*)",
             _sum("CASE WHEN i.status IN ('success', 'started') THEN 0 ELSE 1 END"),
             *["0"] * 4,
-            _sum("CASE WHEN i.ended_at > i.started_at THEN i.ended_at - i.started_at ELSE 0 END"),
+            _sum(_TOOK),
+            "NULL",
         ]
     else:
         source = "runs r"
@@ -74,13 +87,9 @@ def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
             _sum(f"CASE WHEN {HAS_ERROR} THEN 1 ELSE 0 END"),
             *(_sum(f"r.{column}") for column in counted),
             "0",
+            _sum("r.cost"),
         ]
-    clauses: list[str] = []
-    values: list[Any] = []
-    for sign, bound in ((">=", wanted.since), ("<", wanted.until)):
-        if bound is not None:
-            clauses.append(f"r.started_at {sign} ?")
-            values.append(bound)
+    clauses, values = _between(wanted)
     where = f" WHERE {' AND '.join(clauses)}" if clauses else ""
     grouped = f" GROUP BY {', '.join(groups)} ORDER BY {', '.join(groups)}" if groups else ""
     return f"SELECT {', '.join([*groups, *sums])} FROM {source}{where}{grouped} LIMIT {MAX_GROUPS}", tuple(
@@ -88,12 +97,52 @@ def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
     )
 
 
-def read_usage(wanted: UsageFilter, row: Row) -> UsageRow:
-    """A row of :func:`usage_query`."""
-    groups, (*counts, seconds) = row[: len(wanted.by)], row[len(wanted.by) :]
+def latency_query(wanted: UsageFilter) -> tuple[str, Row]:
+    """The statement for how long the calls of each group of :func:`usage_query` took, by nearest rank."""
+    clauses, values = _between(wanted)
+    where = " AND ".join([*clauses, "i.status = 'success'"])
+    names = ", ".join(f"g{place}" for place in range(len(wanted.by)))
+    groups = ", ".join(f"{_GROUP_BY[key]} AS g{place}" for place, key in enumerate(wanted.by))
+    return (
+        f"WITH took AS (SELECT {groups}, {_TOOK} AS seconds "
+        f"FROM runs r JOIN tool_invocations i ON i.run_id = r.id WHERE {where}), "
+        f"ranked AS (SELECT {names}, seconds, "
+        f"row_number() OVER (PARTITION BY {names} ORDER BY seconds) AS n, "
+        f"count(*) OVER (PARTITION BY {names}) AS many FROM took) "
+        f"SELECT {names}, MAX(CASE WHEN n = (many + 1) / 2 THEN seconds END), "
+        "MAX(CASE WHEN n = (many * 95 + 99) / 100 THEN seconds END) "
+        f"FROM ranked GROUP BY {names} ORDER BY {names} LIMIT {MAX_GROUPS}",
+        tuple(values),
+    )
+
+
+def _between(wanted: UsageFilter) -> tuple[list[str], list[Any]]:
+    bounds = [
+        (sign, bound) for sign, bound in ((">=", wanted.since), ("<", wanted.until)) if bound is not None
+    ]
+    return [f"r.started_at {sign} ?" for sign, _ in bounds], [bound for _, bound in bounds]
+
+
+def read_usage(wanted: UsageFilter, row: Row, took: Mapping[Row, Row]) -> UsageRow:
+    """A row of :func:`usage_query`; ``took`` has those of :func:`latency_query` by their group."""
+    groups, (*counts, seconds, cost) = row[: len(wanted.by)], row[len(wanted.by) :]
     group = tuple(int(value) if key == "day" else value for key, value in zip(wanted.by, groups, strict=True))
+    half, most = took.get(tuple(groups), (None, None))
     runs, tool_calls, errors, turns, received, sent, total = (int(count or 0) for count in counts)
-    return UsageRow(group, runs, tool_calls, errors, turns, received, sent, total, float(seconds or 0))
+    return UsageRow(
+        group,
+        runs,
+        tool_calls,
+        errors,
+        turns,
+        received,
+        sent,
+        total,
+        float(seconds or 0),
+        None if cost is None else int(cost),
+        None if half is None else float(half),
+        None if most is None else float(most),
+    )
 
 
 def purge_query(wanted: PurgeFilter) -> tuple[str, Row]:

@@ -8,31 +8,34 @@ goes after ``keep_days``.
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import aiosqlite
-
 from proxy.errors import StoreUnavailable
 from proxy.store import rows
+from proxy.store.key_mark import KeyMark
 from proxy.store.migrate import migrate_sqlite, store_error
-from proxy.store.owners import OwnerLock, proven_dead
+from proxy.store.owners import OwnerLock, lock_folder, proven_dead
 from proxy.store.retention import SIZE_EVERY_S, make_room
-from proxy.store.seal import CONTENT, Seal
+from proxy.store.seal import Seal
 from proxy.store.shelf import ContentPolicy
 from proxy.store.sql import END_OWNER, INTERRUPT, SqlStore, Synchronous
-from proxy.store.writer import Batch, GroupWriter, WriteError, WriterHooks
+from proxy.store.sql_effects import FORGET_RESULTS
+from proxy.store.sqlite_db import SqliteConnection, SqliteWriting, connect, failure_of
+from proxy.store.tokens import file_lock
+from proxy.store.writer import GroupWriter, WriterHooks
 
 __all__ = ["SqliteStore"]
 
 _log = logging.getLogger(__name__)
 
-_BUSY_S: Final = 1.0
 _TIDY_ROWS: Final = 500
 _TIDY_RETRY_S: Final = 5.0
 
@@ -40,21 +43,6 @@ _PUT_OWNER: Final = (
     "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at"
 )
-_FAILURES: Final = {
-    sqlite3.SQLITE_BUSY: "locked",
-    sqlite3.SQLITE_LOCKED: "locked",
-    sqlite3.SQLITE_FULL: "full",
-    sqlite3.SQLITE_READONLY: "read-only",
-    sqlite3.SQLITE_IOERR: "unreadable",
-    sqlite3.SQLITE_CANTOPEN: "unreadable",
-    sqlite3.SQLITE_CORRUPT: "damaged",
-    sqlite3.SQLITE_NOTADB: "damaged",
-    sqlite3.SQLITE_NOMEM: "out of memory",
-}
-
-
-def _failure_of(error: sqlite3.Error) -> str | None:
-    return _FAILURES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
 
 
 class SqliteStore(SqlStore):
@@ -77,7 +65,10 @@ class SqliteStore(SqlStore):
         clock: Callable[[], float] = time.time,
         reap: bool = False,
         seal: Seal | None = None,
+        old_seals: Sequence[Seal] = (),
+        needs_all_keys: bool = True,
         max_bytes: int = 0,
+        max_per_caller: int = 0,
         lock_timeout_s: float = 5.0,
         max_queued: int = 10_000,
         max_queued_bytes: int = 64 * 2**20,
@@ -89,7 +80,7 @@ class SqliteStore(SqlStore):
         self._lock_timeout_s = lock_timeout_s
         self._owner = OwnerLock(self.path)
         self._max_bytes = max_bytes
-        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes else tidy_every_s
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes or max_per_caller else tidy_every_s
         self._started_at = clock()
         writer = GroupWriter(
             WriterHooks(self._introduce, self._tidy),
@@ -97,10 +88,26 @@ class SqliteStore(SqlStore):
             max_bytes=max_queued_bytes,
             lock_timeout_s=lock_timeout_s,
         )
-        super().__init__(writer, self._owner.id, content=content, keep_days=keep_days, clock=clock, seal=seal)
-        self._db: aiosqlite.Connection | None = None
-        self._reader: aiosqlite.Connection | None = None
+        super().__init__(
+            writer,
+            self._owner.id,
+            content=content,
+            keep_days=keep_days,
+            clock=clock,
+            seal=seal,
+            mark=KeyMark(self.path.with_name(f"{self.path.name}.keys")),
+            old_seals=old_seals,
+            needs_all_keys=needs_all_keys,
+            max_per_caller=max_per_caller,
+        )
+        self._db: SqliteConnection | None = None
+        self._reader: SqliteConnection | None = None
         self._reading = asyncio.Lock()
+
+    @property
+    def keys_told(self) -> int:
+        """The number in the file beside this one, which all processes share."""
+        return self._mark.number
 
     async def start(self) -> None:
         """Open, migrate, and with ``reap`` mark what dead owners left open.
@@ -114,8 +121,8 @@ class SqliteStore(SqlStore):
             _log.warning("the record has schema %d now; a copy of it is kept: %s", report.after, report.copy)
         tidy_in_s: float | None = None
         try:
-            self._db = await self._connect()
-            self._reader = await self._connect()
+            self._db = await connect(self.path)
+            self._reader = await connect(self.path)
             await self._reader.execute("PRAGMA query_only = ON")
             await self._check_seal()
             await self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
@@ -130,7 +137,7 @@ class SqliteStore(SqlStore):
         except BaseException:
             await self._disconnect()
             raise
-        self._writer.start(_Writing(self._db), tidy_in_s=tidy_in_s)
+        self._writer.start(SqliteWriting(self._db), tidy_in_s=tidy_in_s)
 
     async def aclose(self) -> None:
         """Write what is queued, within the lock time-out, and close.  Idempotent.
@@ -141,24 +148,13 @@ class SqliteStore(SqlStore):
         ended = False
         if self._db is not None and self._writer.prepared and written:
             try:
-                async with _transaction(self._db):
-                    await self._db.execute(END_OWNER, (self._clock(), self._owner.id))
-                    await self._interrupt(self._db)
+                await self._db.transaction(partial(self._end, owner_id=self._owner.id))
                 ended = True
             except sqlite3.Error as error:
                 _log.warning("the record could not be closed in order: %s", store_error(error, self.path))
         self._owner.release(remove=ended)
         await self._disconnect()
-
-    async def _connect(self) -> aiosqlite.Connection:
-        db = await aiosqlite.connect(self.path, timeout=_BUSY_S, isolation_level=None)
-        try:
-            await db.execute("PRAGMA foreign_keys = ON")
-            await db.execute("PRAGMA trusted_schema = OFF")
-        except BaseException:
-            await db.close()
-            raise
-        return db
+        self._mark.close()
 
     async def _disconnect(self) -> None:
         async with self._reading:  # whoever still reads may finish
@@ -171,16 +167,28 @@ class SqliteStore(SqlStore):
                 except sqlite3.Error as error:
                     _log.warning("the record did not close: %s", store_error(error, self.path))
 
+    def _exclusive(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return file_lock(lock_folder(self.path) / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.tokens")
+
     @contextlib.asynccontextmanager
-    async def _snapshot(self) -> AsyncIterator[aiosqlite.Connection]:
+    async def _snapshot(self) -> AsyncIterator[SqliteConnection]:
         """The reader, with one consistent view of the file for all that is read inside."""
         async with self._reading:
             db = self._reader
             if db is None:
                 raise StoreUnavailable("the record is closed")
             try:
-                async with _transaction(db, "DEFERRED"):
+                async with _reading(db):
                     yield db
+            except sqlite3.Error as error:
+                raise store_error(error, self.path) from error
+
+    async def _query(self, sql: str, values: rows.Row) -> Iterable[Any]:
+        async with self._reading:
+            if self._reader is None:
+                raise StoreUnavailable("the record is closed")
+            try:
+                return await self._reader.execute_fetchall(sql, values)
             except sqlite3.Error as error:
                 raise store_error(error, self.path) from error
 
@@ -198,19 +206,19 @@ class SqliteStore(SqlStore):
             return self._tidy_every_s
         try:
             await self._reap_owners(db)
-            more = await self._expire(db)
+            more = await self._expire(db) or await self._cap.trim(_Keeper(db))
             if not more and self._max_bytes:
                 more = await make_room(_Keeper(db), self._max_bytes, self._clock())
             if not more:
                 await db.execute_fetchall(f"PRAGMA incremental_vacuum({_TIDY_ROWS})")
         except sqlite3.Error as error:
-            if _failure_of(error) is None:
+            if failure_of(error) is None:
                 raise
             _log.warning("the record could not be tidied: %s", store_error(error, self.path))
             return min(_TIDY_RETRY_S, self._tidy_every_s)
         return 0.0 if more else self._tidy_every_s
 
-    async def _reap_owners(self, db: aiosqlite.Connection) -> None:
+    async def _reap_owners(self, db: SqliteConnection) -> None:
         """Mark what dead owners left open (rule R1); an owner in doubt is left alone."""
         others = await db.execute_fetchall(
             "SELECT id, lock_file FROM owners WHERE ended_at IS NULL AND id <> ?", (self._owner.id,)
@@ -219,28 +227,26 @@ class SqliteStore(SqlStore):
             # The lock file is on a local disk and nobody waits for a lock here.
             with proven_dead(self.path, lock_file) as dead:
                 if dead:
-                    async with _transaction(db):
-                        await db.execute(END_OWNER, (self._clock(), owner_id))
-                        interrupted = await self._interrupt(db)
+                    interrupted = await db.transaction(partial(self._end, owner_id=owner_id))
                     _log.warning("an earlier process died: %d rows are now interrupted", interrupted)
 
-    async def _interrupt(self, db: aiosqlite.Connection) -> int:
+    def _end(self, db: sqlite3.Connection, owner_id: str) -> int:
+        """Mark what an owner left open, inside a transaction; how many rows."""
         now = self._clock()
-        return sum([(await db.execute(statement, (now,))).rowcount for statement in INTERRUPT])
+        db.execute(END_OWNER, (now, owner_id))
+        return sum(db.execute(statement, (now,)).rowcount for statement in INTERRUPT)
 
-    async def _expire(self, db: aiosqlite.Connection) -> bool:
-        """Delete one batch of content past its days; whether a batch was full."""
-        if self._keep_days <= 0:
-            return False
-        oldest = self._oldest_kept()
+    async def _expire(self, db: SqliteConnection) -> bool:
+        """Delete one batch of what is past its time; whether a batch was full."""
         full = False
-        for table in (each.name for each in CONTENT):
+        for table, oldest in self._expiring():
             gone = await db.execute(
                 f"DELETE FROM {table} WHERE rowid IN "
                 f"(SELECT rowid FROM {table} WHERE created_at < ? LIMIT {_TIDY_ROWS})",
                 (oldest,),
             )
             full = full or gone.rowcount >= _TIDY_ROWS
+        await db.execute(FORGET_RESULTS, (self._oldest_kept(),))
         return full
 
 
@@ -249,7 +255,7 @@ class _Keeper:
 
     counts_runs = True
 
-    def __init__(self, db: aiosqlite.Connection) -> None:
+    def __init__(self, db: SqliteConnection) -> None:
         self._db = db
 
     async def used(self) -> int:
@@ -267,32 +273,13 @@ class _Keeper:
 
     async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
         """How many rows a statement changed."""
-        async with _transaction(self._db):
-            return (await self._db.executemany(sql, values)).rowcount
-
-
-class _Writing:
-    """The connection that writes, in autocommit mode outside of a group."""
-
-    def __init__(self, db: aiosqlite.Connection) -> None:
-        self._db = db
-
-    async def write(self, batches: Sequence[Batch]) -> None:
-        """Commit in one transaction, which takes the write lock even where it has nothing to write."""
-        try:
-            async with _transaction(self._db):
-                for statement, values in batches:
-                    await self._db.executemany(statement, values)
-        except sqlite3.Error as error:
-            raise WriteError(_failure_of(error), str(error)) from error
-        except (OverflowError, ValueError) as error:  # a value that cannot be bound
-            raise WriteError(None, type(error).__name__) from error
+        return await self._db.transaction(lambda db: db.executemany(sql, values).rowcount)
 
 
 @contextlib.asynccontextmanager
-async def _transaction(db: aiosqlite.Connection, kind: str = "IMMEDIATE") -> AsyncIterator[None]:
+async def _reading(db: SqliteConnection) -> AsyncIterator[None]:
     try:
-        await db.execute(f"BEGIN {kind}")
+        await db.execute("BEGIN DEFERRED")
         yield
         await db.execute("COMMIT")
     except BaseException:

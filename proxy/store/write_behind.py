@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from proxy.store.shelf import Dated, Shelf
-from proxy.store.writer import Write
+from proxy.store.writes import Write
 
 __all__ = ["WriteBehind"]
 

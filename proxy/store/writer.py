@@ -1,8 +1,10 @@
 """The one writer of a record in SQL: a queue, and a task that commits it in groups.
 
 Callers put writes down and go on; nothing they do waits for a disk.  A group is one transaction:
-everything that is waiting when it begins, in order.  A database that cannot be written keeps its
-writes waiting, up to a bound; only past the bound are they lost, which is counted and said once.
+everything that is waiting when it begins, in order.  It begins at once where somebody waits for it or
+where it is full, and else a moment after its first write, so that what comes together costs one commit.
+A database that cannot be written keeps its writes waiting, up to a bound; only past the bound are they
+lost, which is counted and said once.
 """
 
 import asyncio
@@ -15,19 +17,24 @@ from typing import Protocol
 
 from proxy.errors import StoreUnavailable
 from proxy.store.rows import Row
+from proxy.store.writes import Batch, Write, batches_of
 
-__all__ = ["Batch", "Database", "GroupWriter", "Write", "WriteError", "WriterHooks"]
+__all__ = [
+    "Database",
+    "GroupWriter",
+    "RowRefused",
+    "WriteError",
+    "WriterHooks",
+    "WritesThrough",
+]
 
 _log = logging.getLogger(__name__)
 
 _GROUP_WRITES = 1000
 _GROUP_BYTES = 8 * 2**20
+_LINGER_S = 0.02
 _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 1.0
-_WRITE_OVERHEAD_BYTES = 200
-
-Batch = tuple[str, Sequence[Row]]
-"""A statement and the rows it is executed with, in order."""
 
 
 class WriteError(Exception):
@@ -42,6 +49,10 @@ class WriteError(Exception):
         super().__init__(message)
 
 
+class RowRefused(StoreUnavailable):
+    """The database did not take this very write; others it takes."""
+
+
 class Database(Protocol):
     """Where groups are committed."""
 
@@ -52,44 +63,6 @@ class Database(Protocol):
         fails is written again, so that each statement must bear to be executed twice.
         """
         ...
-
-
-class Write:
-    """One or more rows for one statement, committed together or not at all.
-
-    ``settled`` is called once, with whether the rows were committed.  Where ``done`` is set
-    somebody waits for the commit; a cancelled one has given up: the write is skipped, or where it
-    was under way already, followed by ``undo``.  Without a statement it only marks a place in the
-    queue.  A write ``in_order`` comes after all that were queued before it and before all that come
-    after; others may change places within a group, statement by statement.
-    """
-
-    __slots__ = ("done", "in_order", "rows", "settled", "size", "statement", "undo", "withdrawn")
-
-    def __init__(
-        self,
-        statement: str,
-        rows: Sequence[Row],
-        *,
-        settled: Callable[[bool], None] | None = None,
-        done: "asyncio.Future[None] | None" = None,
-        undo: "Write | None" = None,
-        in_order: bool = False,
-    ) -> None:
-        self.statement = statement
-        self.rows = rows
-        self.settled = settled
-        self.done = done
-        self.undo = undo
-        self.in_order = in_order
-        self.withdrawn = False
-        self.size = _WRITE_OVERHEAD_BYTES + sum(
-            len(value) for row in rows for value in row if isinstance(value, (str, bytes))
-        )
-
-    @property
-    def abandoned(self) -> bool:
-        return self.withdrawn or (self.done is not None and self.done.cancelled())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +97,17 @@ class GroupWriter:
         self._inflight = 0
         self._db: Database | None = None
         self._task: asyncio.Task[None] | None = None
+        self._soon: asyncio.TimerHandle | None = None
         self._work = asyncio.Event()
         self._urgent = asyncio.Event()
         self._closing = False
         self._prepared = False
         self._burst_lost = 0
+
+    @property
+    def waiting(self) -> int:
+        """Writes that are queued or under way."""
+        return len(self._queue) + self._inflight
 
     @property
     def prepared(self) -> bool:
@@ -175,18 +154,25 @@ class GroupWriter:
         return True
 
     async def commit(
-        self, statement: str, rows: Sequence[Row], *, undo: Write | None = None, in_order: bool = False
+        self,
+        statement: str,
+        rows: Sequence[Row],
+        *,
+        undo: Write | None = None,
+        in_order: bool = False,
+        also: Sequence[Batch] = (),
     ) -> None:
         """Queue a write and return when it is committed.
 
         Raises :class:`~proxy.errors.StoreUnavailable` where it is not, at the latest after
-        ``lock_timeout_s``.  Where the caller was told so, or was cancelled, while the commit was
-        already under way and then succeeds, ``undo`` follows it.
+        ``lock_timeout_s``, and of these :class:`RowRefused` where a row of it is at fault.  Where the
+        caller was told so, or was cancelled, while the commit was already under way and then
+        succeeds, ``undo`` follows it.
         """
         if len(self._queue) >= 2 * self._max_writes:  # a full queue of the others keeps none of these out
             raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
         done = asyncio.get_running_loop().create_future()
-        write = Write(statement, rows, done=done, undo=undo, in_order=in_order)
+        write = Write(statement, rows, done=done, undo=undo, in_order=in_order, also=also)
         await self._wait_for(write, self._lock_timeout_s)
 
     async def flush(self, timeout_s: float | None = None) -> None:
@@ -202,17 +188,25 @@ class GroupWriter:
         mark = Write("", (), done=asyncio.get_running_loop().create_future())
         await self._wait_for(mark, self._lock_timeout_s if timeout_s is None else timeout_s)
 
+    async def settled(self, timeout_s: float, *, probing: bool = False) -> bool:
+        """Whether :meth:`flush`, or :meth:`probe`, comes to its end in time."""
+        try:
+            await (self.probe(timeout_s) if probing else self.flush(timeout_s))
+        except StoreUnavailable:
+            return False
+        return True
+
     async def aclose(self, timeout_s: float) -> bool:
         """Write what is queued, within ``timeout_s``; whether all of it was written."""
         task, self._closing = self._task, True
         if task is None:
             return True
-        self._work.set()
-        self._urgent.set()
+        self._hurry()
         await asyncio.wait({task}, timeout=timeout_s)
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
+        self._rest()
         rest = [write for write in self._queue if not write.abandoned]
         for write in self._queue:
             if write.abandoned:
@@ -227,7 +221,7 @@ class GroupWriter:
         if write.done is None or not self.running:
             raise StoreUnavailable("the record is closed")
         self._append(write)
-        self._urgent.set()
+        self._hurry()
         try:
             async with asyncio.timeout(timeout_s):
                 await write.done
@@ -239,7 +233,15 @@ class GroupWriter:
     def _append(self, write: Write) -> None:
         self._queue.append(write)
         self._bytes += write.size
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(_LINGER_S, self._work.set)
+        if self._bytes > _GROUP_BYTES or len(self._queue) >= _GROUP_WRITES:
+            self._work.set()
+
+    def _hurry(self) -> None:
+        """Have what waits written now, and a database looked for that could not be written."""
         self._work.set()
+        self._urgent.set()
 
     async def _run(self, tidy_in_s: float | None) -> None:
         """The writer's life: wait, write a group, tidy up now and then."""
@@ -250,17 +252,24 @@ class GroupWriter:
             if self.failure is not None:
                 await _sleep_until(self._urgent, retry_s)
                 retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
-            elif not self._queue:
+            else:
                 retry_s = _FIRST_RETRY_S
                 await _sleep_until(self._work, tidy_at - loop.time())
-            self._work.clear()
-            self._urgent.clear()
+            self._rest()
             if self._queue or self.failure is not None:
                 await self._group()
             if self._closing and self.failure not in (None, "locked"):
                 return  # a lock may end in time, a full disk will not
             if self.failure is None and not self._closing and loop.time() >= tidy_at:
                 tidy_at = loop.time() + await self._hooks.tidy()
+
+    def _rest(self) -> None:
+        """Wait for the next write that comes, now that all that wait are about to be written."""
+        self._work.clear()
+        self._urgent.clear()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
 
     async def _group(self) -> None:
         group = self._take()
@@ -271,7 +280,7 @@ class GroupWriter:
             if error.failure is not None:
                 self._put_back(group, error.failure)
             else:
-                await self._one_by_one(group)
+                await self._without_faults(group)
         except asyncio.CancelledError:
             self._queue.extendleft(reversed(group))  # aclose counts them as lost
             raise
@@ -292,36 +301,45 @@ class GroupWriter:
                 continue
             group.append(write)
             size += write.size
+        if self._queue:
+            self._work.set()  # the rest follows at once
         return group
 
     async def _transaction(self, group: Iterable[Write]) -> None:
         db = self._db
         if db is None:
             raise ValueError("the writer was not started")
-        batches = _batches(group)
+        batches = batches_of(group)
         opening: Sequence[Batch] = ()
         if self.failure is not None or (batches and not self._prepared):
             opening = [(statement, [row]) for statement, row in await self._hooks.prepare()]
         await db.write([*opening, *batches])
         self._prepared = self._prepared or bool(opening)
 
-    async def _one_by_one(self, group: list[Write]) -> None:
-        """Write a group that holds a row the database refuses, so that only that row is lost."""
-        for place, write in enumerate(group):
+    async def _without_faults(self, group: list[Write]) -> None:
+        """Write a group that holds a row the database refuses, in halves, so that only that row is lost."""
+        parts = [*_halves(group)] if len(group) > 1 else [group]  # the whole of it has just failed
+        while parts:
+            part = parts.pop()
             try:
-                await self._transaction([write])
+                await self._transaction(part)
             except WriteError as error:
                 if error.failure is not None:
-                    self._put_back(group[place:], error.failure)
+                    self._put_back(
+                        [write for each in (part, *reversed(parts)) for write in each], error.failure
+                    )
                     return
-                self._refuse(write, error)
+                if len(part) == 1:
+                    self._refuse(part[0], error)
+                else:
+                    parts += _halves(part)
             else:
-                self._settle([write])
+                self._settle(part)
         self._recovered()
 
     def _refuse(self, write: Write, error: WriteError) -> None:
         if write.done is not None and not write.done.done():
-            write.done.set_exception(StoreUnavailable(f"the record refuses the row ({error})"))
+            write.done.set_exception(RowRefused(f"the record refuses the row ({error})"))
             if write.settled is not None:
                 write.settled(False)
         else:
@@ -382,23 +400,26 @@ class GroupWriter:
                 write.settled(False)
 
 
-def _batches(group: Iterable[Write]) -> list[Batch]:
-    """The rows of each statement together, for speed; none moves past a write that is in order."""
-    batches: list[Batch] = []
-    open_to: dict[str, list[Row]] = {}
-    for write in group:
-        if not write.statement:
-            continue
-        if write.in_order:
-            open_to.clear()
-        if write.statement not in open_to:
-            values: list[Row] = []
-            open_to[write.statement] = values
-            batches.append((write.statement, values))
-        open_to[write.statement].extend(write.rows)
-        if write.in_order:
-            open_to.clear()
-    return batches
+class WritesThrough:
+    """What everybody who writes through a :class:`GroupWriter` can say of it."""
+
+    _writer: GroupWriter
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait to be committed, or are being committed."""
+        return self._writer.waiting
+
+    @property
+    def lost(self) -> int:
+        """How many writes never reached the database."""
+        return self._writer.lost
+
+
+def _halves(part: list[Write]) -> tuple[list[Write], list[Write]]:
+    """The later half and the earlier one, as they go on a stack."""
+    middle = len(part) // 2
+    return part[middle:], part[:middle]
 
 
 def _skip(write: Write) -> None:

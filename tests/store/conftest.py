@@ -16,9 +16,10 @@ Make = Callable[..., "MemoryStore | SqlStore"]
 
 
 @pytest.fixture
-async def postgres_url() -> AsyncIterator[str]:
+async def postgres_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """A schema of the test's own; the test is skipped where there is no server."""
     need_postgres()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     async with new_schema() as url:
         yield url
 
@@ -62,6 +63,13 @@ def make_memory() -> Callable[..., MemoryStore]:
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def make(request: pytest.FixtureRequest) -> Make:
     """Makes a store of each kind; those that a test leaves open are closed."""
+    made: Make = request.getfixturevalue(f"make_{request.param}")
+    return made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def make_sql(request: pytest.FixtureRequest) -> Make:
+    """Makes a store of each kind that writes things down; those that a test leaves open are closed."""
     made: Make = request.getfixturevalue(f"make_{request.param}")
     return made
 

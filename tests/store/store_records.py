@@ -12,7 +12,9 @@ from typing import Any
 
 from proxy.records import (
     HiddenTurns,
+    KeptResult,
     MessageRecord,
+    NativeCall,
     ResponseRecord,
     RunRecord,
     SuspendedTurn,
@@ -23,12 +25,16 @@ from proxy.records import (
 from proxy.store.sqlite import SqliteStore
 
 __all__ = [
+    "ROWS",
+    "T0",
     "files_below",
     "fill_disk",
     "hidden",
     "invocation",
+    "kept",
     "locked",
     "message",
+    "native_call",
     "query",
     "quota",
     "response",
@@ -41,6 +47,30 @@ __all__ = [
 ]
 
 T0 = 1_760_000_000.0
+
+ROWS: dict[str, tuple[Any, ...]] = {
+    "owners": ("o", 1, "h", None, 1.0, 1.0, None),
+    "runs": (
+        "run_1", "o", "req-1", "open", "chat", "m", "default", 1, "completed", 1.0, 2.0, None, "stop",
+        1, 1, 7, 8, 15, '["core__f"]', '{"core__g":"policy.allow"}',
+    ),
+    "turns": ("run_1", 1, "chatcmpl-7", "stop", 1.0, 2.0, 7, 8, 15, 1, None),
+    "messages": ("run_1", 1, 0, "assistant", "Let me look.", None, "[]", None, None, None, 1.5),
+    "tool_invocations": (
+        "inv_1", "o", "run_1", 1, 0, "c1", "core__f", "core", "sha256:00", "read_only", "allow",
+        "success", None, "{}", "{}", 2, 1.0, 2.0,
+    ),
+    "suspended_turns": ("key-1", "run_1", "open", "chat", b"{\xff}", 1.5),
+    "responses": ("resp_0", "open", "run_1", b"{}", b"[]", b"\xff", 1.5),
+    "hidden_turns": ("key-0", "v", "run_1", "open", "chat", b"\xff", 1.5),
+    "kept_results": ("res_0", "run_1", "open", 0, "text", 1.5),
+    "effect_claims": ("place:0", "inv_1", "o", 1, 1.5, 1.5),
+    "client_keys": ("key_0", "webui", b"\xff", "pepper", "{}", None, 1.5, None, None),
+    "response_owners": ("resp_9", "key_0", 1.5),
+    "native_calls": ("inv_1", "run_1", "{}", 1.5),
+    "connection_tokens": ("t", b"\xff", 1.5, "nobody"),
+}  # fmt: skip
+"""A row for each table but those that triggers fill, with the columns that it had first, parents first."""
 
 
 def run(id: str = "run_1", **changes: Any) -> RunRecord:
@@ -72,6 +102,7 @@ def turn(run_id: str = "run_1", number: int = 1, **changes: Any) -> TurnRecord:
         "output_tokens": 17,
         "total_tokens": 137,
         "tool_calls": 1,
+        "withheld": {"core__erase": "policy.after_untrusted"},
     }
     return TurnRecord(run_id, number, **(values | changes))
 
@@ -102,6 +133,12 @@ def invocation(id: str = "inv_1", run_id: str = "run_1", **changes: Any) -> Tool
         "arguments_redacted": {"to": "…", "n": [1, 2.5, None, True]},
     }
     return ToolInvocationRecord(id, run_id, **(values | changes))
+
+
+def native_call(invocation_id: str = "inv_1", run_id: str = "run_1", **changes: Any) -> NativeCall:
+    """A call as it came, with a field that nobody here knows."""
+    values: dict[str, Any] = {"payload": '{"id":"c1","extra_content":{"signature":"AbC=="}}'}
+    return NativeCall(invocation_id, run_id, **(values | changes))
 
 
 def suspended(key: str = "key-1", run_id: str = "run_1", **changes: Any) -> SuspendedTurn:
@@ -137,6 +174,17 @@ def response(id: str = "resp_1", caller: str = "open", **changes: Any) -> Respon
         "created_at": T0,
     }
     return ResponseRecord(id=id, caller=caller, **(values | changes))
+
+
+def kept(handle: str = "res_1", caller: str = "open", **changes: Any) -> KeptResult:
+    """A large result of a stranger's."""
+    values: dict[str, Any] = {
+        "run_id": "run_1",
+        "content": "a long text …",
+        "untrusted": True,
+        "created_at": T0,
+    }
+    return KeptResult(handle=handle, caller=caller, **(values | changes))
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_records import T0, invocation, message, run, suspended, turn
+from store_records import T0, invocation, message, native_call, run, suspended, turn
 
 from proxy.errors import StoreUnavailable
 from proxy.records import RunRecord
-from proxy.store.base import RunFilter, Store
+from proxy.store.base import PurgeFilter, RunFilter, Store
 from proxy.store.memory import MemoryStore
 from proxy.store.rows import (
     clean_text,
@@ -28,6 +28,21 @@ from proxy.store.sqlite import SqliteStore
 DAY = 86400.0
 
 Make = Callable[..., "MemoryStore | SqliteStore"]
+
+
+async def test_what_has_settled_is_there_for_others(make: Make) -> None:
+    """After ``settle`` another process finds what waits for a client; a store in memory has no others."""
+    store = make()
+    await store.start()
+    store.put_run(run())
+    store.put_suspended(suspended())
+    assert await store.settle(10.0)
+    assert await store.settle(10.0)
+    if isinstance(store, MemoryStore):
+        return
+    other = make()
+    await other.start()
+    assert await other.find_suspended(suspended().key) == suspended()
 
 
 async def test_a_run_comes_back_with_all_that_hangs_on_it(store: Store) -> None:
@@ -94,6 +109,45 @@ async def test_an_invocation_that_was_only_queued_is_read_too(store: Store) -> N
     detail = await store.get_run("run_1")
     assert detail is not None
     assert detail.invocations[0].status == "started"
+
+
+async def test_a_call_as_it_came_comes_back_beside_its_execution(store: Store) -> None:
+    """Rule R3: the upstream's own call object is kept by the id of its execution, the last one of it."""
+    store.put_run(run())
+    await store.open_invocation(invocation(), durable=True)
+    store.put_native_call(native_call(payload="{}"))
+    store.put_native_call(native_call())
+    store.put_native_call(native_call("inv_2", "run_2"))
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert list(detail.native_calls) == [native_call()]
+
+
+async def test_a_call_as_it_came_goes_with_its_run(store: Store) -> None:
+    """Rule R3: a purge takes calls as they came, of a finished execution and of no other."""
+    for name in ("run_1", "run_2"):
+        store.put_run(run(name, status="completed"))
+        store.close_invocation(invocation(f"inv_{name}", name, status="success"))
+        store.put_native_call(native_call(f"inv_{name}", name))
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 1
+    store.put_run(run("run_1", status="completed"))
+    gone, stays = [await store.get_run(name) for name in ("run_1", "run_2")]
+    assert gone is not None
+    assert stays is not None
+    assert (len(gone.native_calls), len(stays.native_calls)) == (0, 1)
+
+
+async def test_no_call_as_it_came_is_kept_under_none(make: Make) -> None:
+    """Rule R3: where no content may be kept neither is what the upstream sent."""
+    store = make(content="none")
+    await store.start()
+    store.put_run(run())
+    store.close_invocation(invocation())
+    store.put_native_call(native_call())
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert (len(detail.invocations), len(detail.native_calls)) == (1, 0)
+    await store.aclose()
 
 
 async def test_runs_are_listed_newest_first_by_every_filter(store: Store) -> None:
@@ -210,6 +264,20 @@ async def test_content_is_out_of_reach_after_its_days_and_the_run_is_not(make: M
     assert list(detail.messages) == []
     assert len(detail.invocations) == 1
     assert await store.find_suspended("key-1") is None
+
+
+async def test_a_call_as_it_came_is_out_of_reach_after_its_days(make: Make) -> None:
+    """Rule R3: a call as it came lives as long as other content."""
+    now = [T0]
+    store = make(keep_days=1, clock=lambda: now[0])
+    await store.start()
+    store.put_run(run())
+    store.put_native_call(native_call())
+    now[0] += DAY + 1
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert list(detail.native_calls) == []
+    await store.aclose()
 
 
 async def test_keep_days_of_zero_sets_no_limit(make: Make) -> None:

@@ -26,6 +26,7 @@ from store_records import (
     until,
     until_failing,
 )
+from waiting import PATIENCE_S
 
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
 from proxy.store.base import RunFilter
@@ -119,14 +120,14 @@ async def test_while_locked_streams_go_on_and_side_effects_are_refused(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule R1: under a lock only a durable write waits, in bounds; nothing queued is lost after it."""
-    store = make(lock_timeout_s=0.3)
+    store = make(lock_timeout_s=1.5)
     await store.start()
     with locked(tmp_path / "r.db"):
         store.put_run(run())
         store.put_turn(turn())
         store.put_suspended(suspended())
         await store.open_invocation(invocation("inv_read"), durable=False)
-        with pytest.raises(StoreUnavailable, match=r"within 0\.3 s"):
+        with pytest.raises(StoreUnavailable, match=r"within 1\.5 s"):
             await store.open_invocation(invocation("inv_effect"), durable=True)
         assert await store.healthy() is False
         assert await store.find_suspended("key-1") == suspended()
@@ -194,17 +195,17 @@ async def test_an_opening_cancelled_during_its_commit_is_withdrawn(make: Make, t
     db = store._db
     assert db is not None
     opening: list[asyncio.Task[None]] = []
-    real = db.executemany
+    real = db.run
 
-    def cancel_then_write(*arguments: Any) -> Any:
+    def cancel_then_write(work: Callable[[sqlite3.Connection], Any]) -> Any:
         opening[0].cancel()
-        return real(*arguments)
+        return real(work)
 
-    db.executemany = cancel_then_write  # type: ignore[method-assign]
+    db.run = cancel_then_write  # type: ignore[method-assign]
     opening.append(asyncio.create_task(store.open_invocation(invocation(), durable=True)))
     with pytest.raises(asyncio.CancelledError):
         await opening[0]
-    db.executemany = real  # type: ignore[method-assign]
+    db.run = real  # type: ignore[method-assign]
     await store.open_invocation(invocation("inv_2"), durable=True)
     await store.list_runs(RunFilter())
     rows = query(tmp_path / "r.db", "SELECT id, status FROM tool_invocations ORDER BY id")
@@ -261,7 +262,7 @@ async def test_a_store_that_closes_on_a_full_disk_counts_the_rest_as_lost(make: 
     await fill_disk(store)
     for number in range(50):
         store.put_run(run(f"r{number}", model="m" * 4000))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await store.aclose()
     assert store.lost == 50
 
@@ -298,7 +299,7 @@ async def test_one_row_that_the_database_refuses_takes_no_other_with_it(make: Ma
 
 async def test_a_read_only_database_refuses_and_goes_on(make: Make) -> None:
     """A file that turned read-only refuses durable rows with a clear word and serves reads."""
-    store = make(lock_timeout_s=0.3)
+    store = make(lock_timeout_s=2.0)
     await store.start()
     store.put_run(run())
     await store.list_runs(RunFilter())
@@ -360,7 +361,7 @@ async def test_a_start_under_a_lock_succeeds_and_reaps_later(make: Make, tmp_pat
         connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL)")
     store = make(reap=True, tidy_every_s=0.02)
     with locked(tmp_path / "r.db"):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await store.start()
     store.put_run(run())
     assert len(await store.list_runs(RunFilter())) == 1
@@ -381,7 +382,7 @@ async def test_expired_content_leaves_the_file_in_batches(make: Make, tmp_path: 
     await keeper.start()
     keeper.put_messages([message(turn=2)])
     path = tmp_path / "r.db"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await until(lambda: query(path, "SELECT count(*) FROM messages") == [(1,)])
         await until(lambda: query(path, "SELECT count(*) FROM suspended_turns") == [(0,)])
     assert query(path, "SELECT count(*) FROM runs") == [(1,)]
@@ -451,7 +452,7 @@ async def test_a_lock_that_never_ends_does_not_hold_up_the_close(make: Make, tmp
     with locked(tmp_path / "r.db"):
         store.put_run(run())
         await until_failing(store)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await store.aclose()
     assert store.lost == 1
     assert store._owner.name is None

@@ -339,3 +339,29 @@ async def test_any_order_of_puts_and_commits_reads_alike(
             assert list(await file.find_hidden("key-1")) == list(await memory.find_hidden("key-1"))
     finally:
         await file.aclose()
+
+
+async def test_many_keys_are_one_look(make_sqlite: Callable[..., SqliteStore]) -> None:
+    """Rule R4: each key has its own two newest variants, whether they are written or wait."""
+    now = [100.0]
+    store = make_sqlite(clock=lambda: now[0], keep_days=0)
+    memory = MemoryStore(clock=lambda: now[0], keep_days=0)
+    for each in (store, memory):
+        await each.start()
+    for number in range(12):
+        record = hidden(key=f"k{number % 3}", variant=f"v{number}", created_at=float(number))
+        store.put_hidden(record)
+        memory.put_hidden(record)
+        if number == 7:
+            assert await store.settle(5.0)
+    keys = ["k2", "k0", "nobody", "k1"]
+    found = await store.find_all_hidden(keys)
+    assert {key: [turns.variant for turns in found[key]] for key in keys} == {
+        "k0": ["v9", "v6"],
+        "k1": ["v10", "v7"],
+        "k2": ["v11", "v8"],
+        "nobody": [],
+    }
+    assert await store.settle(5.0)
+    assert await store.find_all_hidden(keys) == found == await memory.find_all_hidden(keys)
+    await store.aclose()

@@ -7,17 +7,28 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_records import files_below, hidden, query, response, spawn
+from store_records import ROWS, files_below, hidden, native_call, query, response, spawn
+from waiting import LATE_S
 
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
+from proxy.store.base import RunFilter
 from proxy.store.migrate import APPLICATION_ID, Migration, load_migrations, migrate_sqlite
 from proxy.store.sqlite import SqliteStore
 
 LATEST = len(load_migrations())
 
 
+_KEYS = next(step.number for step in load_migrations() if step.name.endswith("_client_keys"))
+"""The schema with which client keys came."""
+
+
 def _mode(path: Path | str) -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def _since(table: str) -> int:
+    """The number of the migration that is named after a table."""
+    return next(each.number for each in load_migrations() if each.name.endswith(f"_{table}"))
 
 
 @pytest.mark.parametrize("upto", range(1, LATEST + 1))
@@ -35,6 +46,10 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         "owners", "runs", "turns", "messages", "tool_invocations", "suspended_turns",
         *(["responses"] if upto >= 2 else []),
         *(["hidden_turns"] if upto >= 3 else []),
+        *(["client_keys", "key_state", "response_owners"] if upto >= _KEYS else []),
+        *(["effect_claims", "kept_results"] if "effect_claims" in {name for name, _ in tables} else []),
+        *(["run_tools"] if "run_tools" in {name for name, _ in tables} else []),
+        *[name for name in ("native_calls", "connection_tokens") if upto >= _since(name)],
     }  # fmt: skip
     assert all(strict for _, strict in tables)
 
@@ -61,28 +76,10 @@ def test_a_second_migration_keeps_rows_and_a_copy(tmp_path: Path) -> None:
     assert query(report.copy, "SELECT id FROM owners") == [("o",)]
 
 
-_ROWS = {
-    "owners": ("o", 1, "h", None, 1.0, 1.0, None),
-    "runs": (
-        "run_1", "o", "req-1", "open", "chat", "m", "default", 1, "completed", 1.0, 2.0, None, "stop",
-        1, 1, 7, 8, 15, '["core__f"]', '{"core__g":"policy.allow"}',
-    ),
-    "turns": ("run_1", 1, "chatcmpl-7", "stop", 1.0, 2.0, 7, 8, 15, 1, None),
-    "messages": ("run_1", 1, 0, "assistant", "Let me look.", None, "[]", None, None, None, 1.5),
-    "tool_invocations": (
-        "inv_1", "o", "run_1", 1, 0, "c1", "core__f", "core", "sha256:00", "read_only", "allow",
-        "success", None, "{}", "{}", 2, 1.0, 2.0,
-    ),
-    "suspended_turns": ("key-1", "run_1", "open", "chat", b"{\xff}", 1.5),
-}  # fmt: skip
-
-
-_SINCE = {
-    2: {"responses": ("resp_0", "open", "run_1", b"{}", b"[]", b"\xff", 1.5)},
-    3: {"hidden_turns": ("key-0", "v", "run_1", "open", "chat", b"\xff", 1.5)},
-    4: {"runs": (*_ROWS["runs"], "status", "sha256:00")},
-}
-"""A row for each table that came or grew later, by the schema that it came with."""
+def _rows_of(path: Path) -> dict[str, tuple[object, ...]]:
+    """A row for each table that a file has."""
+    tables = {name for (name,) in query(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    return {table: row for table, row in ROWS.items() if table in tables}
 
 
 @pytest.mark.parametrize("before", range(1, LATEST))
@@ -92,13 +89,15 @@ async def test_a_record_of_an_earlier_schema_keeps_every_row(
     """A file of each earlier schema with a row in each table is copied, takes the rest, and loses nothing."""
     path = tmp_path / "r.db"
     migrate_sqlite(path, migrations=load_migrations()[:before])
-    held = dict(_ROWS)
-    for number, tables in _SINCE.items():
-        held |= tables if number <= before else {}
+    held = _rows_of(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         for table, row in held.items():
-            connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-    store = SqliteStore(path, keep_days=0)
+            # Columns that came later by ALTER TABLE stand at the end, and have their defaults.
+            found = connection.execute("SELECT name FROM pragma_table_info(?) ORDER BY cid", (table,))
+            names = ", ".join(name for (name,) in found.fetchmany(len(row)))
+            marks = ", ".join("?" * len(row))
+            connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", row)
+    store = SqliteStore(path, keep_days=0, needs_all_keys=False)
     await store.start()
     try:
         (copy,) = [path for path in files_below(tmp_path) if path.name.startswith("r.db.before-")]
@@ -119,10 +118,15 @@ async def test_a_record_of_an_earlier_schema_keeps_every_row(
         assert len(detail.turns) == len(detail.messages) == len(detail.invocations) == 1
         assert await store.find_response("resp_1", "open") == response()
         assert list(await store.find_hidden("key-1")) == [hidden()]
+        store.put_native_call(native_call())
+        detail = await store.get_run("run_1")
+        assert detail is not None
+        assert list(detail.native_calls) == [native_call()]
         found = await store.find_suspended("key-1")
         assert found is not None
         assert (found.payload, found.ephemeral) == (b"{\xff}", False)
-        if before >= 3:
+        assert [listed.id for listed in await store.list_runs(RunFilter(tool="core__f"))] == ["run_1"]
+        if "hidden_turns" in held:
             assert [turns.payload for turns in await store.find_hidden("key-0")] == [b"\xff"]
     finally:
         await store.aclose()
@@ -271,7 +275,7 @@ def test_processes_that_start_at_once_do_not_fight(tmp_path: Path, blank: bool) 
         assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
-    answers = [child.communicate(timeout=30)[0].split() for child in children]
+    answers = [child.communicate(timeout=LATE_S)[0].split() for child in children]
     assert [child.returncode for child in children] == [0] * 4
     assert sum(int(applied) for applied, _, _ in answers) == (LATEST + 1 if blank else 1)
     assert {int(after) for _, after, _ in answers} == {LATEST + 1}

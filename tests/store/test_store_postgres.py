@@ -13,8 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from closed_port import closed_port
 from store_postgres import SERVER, fetch, locked_table, need_postgres
-from store_records import T0, hidden, invocation, message, response, run, spawn, suspended, turn, until
+from store_records import (
+    T0,
+    hidden,
+    invocation,
+    kept,
+    message,
+    native_call,
+    response,
+    run,
+    spawn,
+    suspended,
+    turn,
+    until,
+)
+from waiting import LATE_S, PATIENCE_S
 
 asyncpg = pytest.importorskip("asyncpg")
 
@@ -186,11 +201,12 @@ async def test_a_network_that_swallows_everything_stops_no_stream(network: tuple
     assert store.lost >= 1
 
 
-async def test_a_server_that_is_not_there_is_named(unused_tcp_port: int) -> None:
+async def test_a_server_that_is_not_there_is_named() -> None:
     """A start without a server is one clear line without the password."""
-    store = PostgresStore(f"postgresql://u:hunter2@127.0.0.1:{unused_tcp_port}/db")
-    with pytest.raises(StoreUnavailable, match="not reachable") as caught:
-        await store.start()
+    with closed_port() as port:
+        store = PostgresStore(f"postgresql://u:hunter2@127.0.0.1:{port}/db")
+        with pytest.raises(StoreUnavailable, match="not reachable") as caught:
+            await store.start()
     assert "hunter2" not in str(caught.value)
     assert await store.healthy() is False
     await store.aclose()
@@ -204,6 +220,8 @@ async def test_a_database_or_address_that_is_none_is_named() -> None:
     missing = SERVER.rpartition("/")[0] + "/no_such_database"
     with pytest.raises(StoreError, match="no database of that name"):
         await PostgresStore(missing).start()
+    with pytest.raises(StoreError, match="no schema of the name in search_path"):
+        await PostgresStore(f"{SERVER}?search_path=no_such_schema").start()
     with pytest.raises(ConfigError, match="no PostgreSQL address") as caught:
         await PostgresStore("postgresql://u:hunter2@h:port/db").start()
     assert "hunter2" not in str(caught.value)
@@ -275,7 +293,9 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         for number in range(4):
             first.put_hidden(hidden(name, f"v{number}", run_id=name, created_at=T0 + number))
         first.put_response(response(name, run_id=name))
+        first.put_result(kept(name, run_id=name))
         first.close_invocation(invocation(name, name, status="success"))
+        first.put_native_call(native_call(name, name))
     await _kept(first, *(f"many_{number}" for number in range(1200)))
     first.put_run(run("run_1", status="completed"))
 
@@ -284,17 +304,17 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         found = [await fetch(postgres_url, f"SELECT count(*) FROM {table}") for table in tables]
         return [int(rows[0][0]) for rows in found]
 
-    assert await counts() == [2, 2, 4, 1202]
+    assert await counts() == [2, 2, 4, 1202, 2, 2]
     assert await first.purge(PurgeFilter(run_id="run_1")) == 1
-    assert await counts() == [1, 1, 2, 1]
+    assert await counts() == [1, 1, 2, 1, 1, 1]
     assert await fetch(postgres_url, "SELECT run_id FROM tool_invocations") == [("run_2",)]
     await _kept(first, *(f"many_{number}" for number in range(1200)))
     now[0] = T0 + DAY + 10
     keeper = make_postgres(keep_days=1, clock=lambda: now[0], reap=True, tidy_every_s=0.01)
     await keeper.start()
     keeper.put_response(response("fresh", run_id="run_2", created_at=now[0]))
-    async with asyncio.timeout(20):
-        while await counts() != [0, 0, 0, 1]:  # noqa: ASYNC110 - what is watched is a database
+    async with asyncio.timeout(PATIENCE_S):
+        while await counts() != [0, 0, 0, 1, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
             await asyncio.sleep(0.02)
     assert len(await keeper.list_runs(RunFilter())) == 1
 
@@ -308,6 +328,8 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
     store.put_suspended(suspended(payload=b"a secret sentence"))
     store.put_hidden(hidden(payload=b"a secret sentence"))
     store.put_response(response(response=b"a secret sentence"))
+    store.put_result(kept(content="a secret sentence"))
+    store.put_native_call(native_call(payload="a secret sentence"))
     detail = await store.get_run("run_1")
     assert detail is not None
     assert detail.messages[0].content == "a secret sentence"
@@ -318,7 +340,7 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
         assert "a secret sentence" not in row
         assert b"a secret sentence".hex() not in row
         assert sealed_by == Seal(bytes(32)).id
-    with pytest.raises(StoreError, match="sealed with the key"):
+    with pytest.raises(StoreError, match="cannot be read: the key"):
         await make_postgres().start()
 
 
@@ -350,7 +372,7 @@ def _start(url: str, name: str) -> "subprocess.Popen[str]":
 def _end(child: "subprocess.Popen[str]", *, kill: bool) -> None:
     if kill:
         child.send_signal(signal.SIGKILL)
-    child.communicate(None if kill else "\n", timeout=30)
+    child.communicate(None if kill else "\n", timeout=PATIENCE_S)
 
 
 async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, postgres_url: str) -> None:
@@ -365,7 +387,7 @@ async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, po
         async def statuses() -> dict[str, str]:
             return dict(await fetch(postgres_url, "SELECT id, status FROM runs"))
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (await statuses())["dead"] == "running":  # noqa: ASYNC110 - a database, as above
                 await asyncio.sleep(0.02)
         assert await statuses() == {"dead": "interrupted", "alive": "running"}
@@ -385,7 +407,7 @@ async def test_an_owner_that_comes_back_is_not_taken_for_dead(make_postgres: Mak
     await alive.open_invocation(invocation(), durable=True)
     keeper = make_postgres(reap=True, grace_s=3600, tidy_every_s=0.02)
     await keeper.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         for _ in range(3):
             (before,) = await fetch(postgres_url, "SELECT lock_key FROM owners")
             await _sessions_end(postgres_url)
@@ -403,7 +425,7 @@ async def test_an_owner_that_comes_back_is_not_taken_for_dead(make_postgres: Mak
     await fetch(postgres_url, "UPDATE owners SET ended_at = 1")  # whatever another process believed
     await _sessions_end(postgres_url)
     alive.put_run(run(status="completed"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while await fetch(postgres_url, "SELECT ended_at FROM owners") != [(None,)]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert [found.status for found in await alive.list_runs(RunFilter())] == ["completed"]
@@ -421,7 +443,7 @@ async def test_the_commands_take_a_record_in_postgres(postgres_url: str, tmp_pat
     async def toolrelay(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "proxy", *arguments]
         done = await asyncio.to_thread(
-            subprocess.run, command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=50
+            subprocess.run, command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=LATE_S
         )
         return done.returncode, done.stdout + done.stderr
 

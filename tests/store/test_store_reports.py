@@ -3,11 +3,24 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_records import T0, hidden, invocation, message, query, response, run, suspended, turn
+from store_records import (
+    T0,
+    hidden,
+    invocation,
+    kept,
+    message,
+    native_call,
+    query,
+    response,
+    run,
+    suspended,
+    turn,
+)
 
 from proxy.store.base import PurgeFilter, RunFilter, Store, UsageFilter, UsageRow
 from proxy.store.memory import MemoryStore
@@ -17,7 +30,10 @@ from proxy.store.sqlite import SqliteStore
 
 DAY = 86400.0
 TODAY = day_of(T0)
-TABLES = ("runs", "turns", "messages", "tool_invocations", "suspended_turns", "hidden_turns", "responses")
+TABLES = (
+    *("runs", "turns", "messages", "tool_invocations", "suspended_turns", "hidden_turns", "responses"),
+    *("native_calls", "kept_results", "run_tools"),
+)
 
 Make = Callable[..., "MemoryStore | SqliteStore"]
 
@@ -40,6 +56,8 @@ def whole_run(store: Store, id: str, **changes: Any) -> None:
     store.put_suspended(suspended(f"key-{id}", id))
     store.put_hidden(hidden(f"key-{id}", run_id=id))
     store.put_response(response(f"resp-{id}", run_id=id))
+    store.put_native_call(native_call(f"inv-{id}", id))
+    store.put_result(kept(f"res-{id}", run_id=id))
 
 
 async def test_a_run_keeps_trace_and_shape(store: Store) -> None:
@@ -98,19 +116,49 @@ async def test_usage_by_tool_counts_calls(store: Store) -> None:
         )
     rows = await store.usage(UsageFilter(by=("tool",)))
     assert list(rows) == [
-        UsageRow(("core__a",), 2, 2, 1, tool_seconds=4.0),
+        UsageRow(("core__a",), 2, 2, 1, tool_seconds=4.0, tool_p50_s=2.0, tool_p95_s=2.0),
         UsageRow(("core__b",), 1, 1, 0),
     ]
+    for number in range(100):  # 0.01 s, 0.02 s, … 1 s
+        called = invocation(f"inv_c{number}", "run_0", tool="core__c", status="success", started_at=0.0)
+        store.close_invocation(replace(called, ended_at=(number + 1) / 100))
+    timed = [row for row in await store.usage(UsageFilter(by=("tool", "day"))) if row.group[0] == "core__c"]
+    assert [(row.tool_p50_s, row.tool_p95_s) for row in timed] == [(0.5, 0.95)]
     rows = await store.usage(UsageFilter(by=("key", "tool")))
-    assert [row.group for row in rows] == [("k", "core__a"), ("k", "core__b")]
+    assert [row.group for row in rows] == [("k", f"core__{letter}") for letter in "abc"]
+
+
+async def test_cost_is_kept_and_added_up_exactly(store: Store) -> None:
+    """Runs and turns have their cost; a sum is of those that have one, and of none there is none."""
+    store.put_run(ended("run_1", cost=123_456_789_000_001))
+    store.put_turn(turn("run_1", cost=123_456_789_000_001))
+    store.put_run(ended("run_2", cost=1))
+    store.put_run(ended("run_3", cost=0, caller="free"))
+    store.put_run(ended("run_4", caller="unknown"))
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert detail.run.cost == detail.turns[0].cost == 123_456_789_000_001
+    rows = await store.usage(UsageFilter(by=("key",)))
+    assert {row.group[0]: row.cost for row in rows} == {
+        "open": 123_456_789_000_002,
+        "free": 0,
+        "unknown": None,
+    }
+    (row,) = await store.usage(UsageFilter())
+    assert row.cost == 123_456_789_000_002
+    store.close_invocation(invocation("inv_1", "run_1", status="success", ended_at=T0 + 2))
+    (row,) = await store.usage(UsageFilter(by=("tool",)))
+    assert row.cost is None
 
 
 async def test_absurd_counts_break_no_report(store: Store) -> None:
     """Upstreams choose the numbers of tokens; two of the largest still make a sum."""
     for number in range(2):
-        store.put_run(ended(f"run_{number}", total_tokens=2**70))
+        store.put_run(ended(f"run_{number}", total_tokens=2**70, cost=2**70))
     (row,) = await store.usage(UsageFilter(by=("model",)))
     assert row.total_tokens > 2**63
+    assert row.cost is not None
+    assert row.cost > 2**63
 
 
 async def test_a_purged_run_takes_everything_with_it(make: Make, tmp_path: Path) -> None:
@@ -135,6 +183,44 @@ async def test_a_purged_run_takes_everything_with_it(make: Make, tmp_path: Path)
         assert [query(tmp_path / "r.db", f"SELECT count(*) FROM {table}") for table in TABLES] == [
             [(1,)] for _ in TABLES
         ]
+
+
+async def test_a_purge_takes_a_call_whose_execution_is_not_on_record(store: Store) -> None:
+    """Rule R3: content goes with its run, also where the row beside it was lost."""
+    for name in ("run_1", "run_2"):
+        store.put_run(ended(name))
+        store.put_native_call(native_call(f"inv-{name}", name))
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 1
+    for name in ("run_1", "run_2"):
+        store.put_run(ended(name))
+    gone, stays = [await store.get_run(name) for name in ("run_1", "run_2")]
+    assert gone is not None
+    assert stays is not None
+    assert (len(gone.native_calls), len(stays.native_calls)) == (0, 1)
+
+
+async def test_a_purge_takes_content_whose_run_is_not_on_record(make_sql: Make) -> None:
+    """Rule R3: content of a run whose row was lost goes with the older runs; later content stays."""
+    now = [T0]
+    store = make_sql(clock=lambda: now[0])
+    await store.start()
+    for name, at in (("old", T0), ("new", T0 + 9)):
+        now[0] = at
+        store.put_hidden(hidden(name, run_id=name, created_at=at))
+        store.put_response(response(name, run_id=name, created_at=at))
+        store.put_result(kept(name, run_id=name, created_at=at))
+        store.put_native_call(native_call(f"inv-{name}", name))
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 0
+    assert len(await store.find_hidden("old")) == 1
+    assert await store.purge(PurgeFilter(before=T0 + 5)) == 0
+    for name, there in (("old", False), ("new", True)):
+        store.put_run(ended(name))
+        detail = await store.get_run(name)
+        assert detail is not None
+        assert bool(detail.native_calls) == there
+        assert bool(await store.find_hidden(name)) == there
+        assert (await store.find_response(name, "open") is not None) == there
+        assert (await store.find_result(name, "open") is not None) == there
 
 
 async def test_content_that_is_in_memory_alone_goes_too(make: Make) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from store_records import (
     until,
     until_failing,
 )
+from waiting import PATIENCE_S
 
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.store.base import RunFilter
-from proxy.store.rows import Row
 from proxy.store.sqlite import SqliteStore
-from proxy.store.writer import Write, _batches
+from proxy.store.writes import Write, batches_of
 
 Make = Callable[..., SqliteStore]
 
@@ -88,14 +88,14 @@ async def test_while_locked_a_written_response_is_not_said_to_be_deleted(
     make_sqlite: Make, tmp_path: Path
 ) -> None:
     """A deletion that a lock outlasts is refused in bounds, leaves the response, and may be repeated."""
-    store = make_sqlite(lock_timeout_s=0.3)
+    store = make_sqlite(lock_timeout_s=1.5)
     await store.start()
     await _kept(store, "resp_1")
     with locked(tmp_path / "r.db"):
         deleting = asyncio.create_task(store.delete_response("resp_1", "open"))
         await until(lambda: store._responses.knows(("resp_1", "open")))
         assert await store.find_response("resp_1", "open") is None  # while it is being deleted
-        with pytest.raises(StoreUnavailable, match=r"within 0\.3 s"):
+        with pytest.raises(StoreUnavailable, match=r"within 1\.5 s"):
             await deleting
         assert await store.find_response("resp_1", "open") == response()
         await until_failing(store)
@@ -153,15 +153,15 @@ async def test_a_response_deleted_during_its_commit_is_deleted_after_it(
     db = store._db
     assert db is not None
     deleting: list[asyncio.Task[bool]] = []
-    real = db.executemany
+    real = db.run
 
-    async def delete_then_write(statement: str, rows: Sequence[Row]) -> Any:
+    async def delete_then_write(work: Callable[[sqlite3.Connection], Any]) -> Any:
         if not deleting:
             deleting.append(asyncio.create_task(store.delete_response("resp_1", "open")))
             await until(lambda: any(write.in_order for write in store._writer._queue))
-        return await real(statement, rows)
+        return await real(work)
 
-    db.executemany = delete_then_write  # type: ignore[assignment, method-assign]
+    db.run = delete_then_write  # type: ignore[method-assign]
     await _kept(store, "resp_1", "resp_2")
     assert await deleting[0] is True
     assert [row[0] for row in _stored(tmp_path / "r.db")] == ["resp_2"]
@@ -359,7 +359,7 @@ async def test_expired_responses_leave_the_file(make_sqlite: Make, tmp_path: Pat
     await keeper.start()
     keeper.put_response(response("fresh", created_at=now[0]))
     path = tmp_path / "r.db"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await until(lambda: [row[0] for row in _stored(path)] == ["fresh"])
     await keeper.aclose()
     assert b"find me not" not in path.read_bytes()
@@ -393,7 +393,7 @@ def test_nothing_moves_past_a_write_that_is_in_order() -> None:
         Write("d", [(8,)]),
         Write("a", [(9,), (10,)]),
     ]
-    assert _batches(group) == [
+    assert batches_of(group) == [
         ("a", [(0,), (2,)]), ("b", [(1,), (4,)]), ("d", [(5,)]), ("d", [(6,)]),
         ("a", [(7,), (9,), (10,)]), ("d", [(8,)]),
     ]  # fmt: skip

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from store_records import T0, hidden, invocation, message, response, run, suspended, until
+from waiting import PATIENCE_S
 
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
@@ -20,16 +20,9 @@ KIB = b"x" * 1024
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def make_sql(request: pytest.FixtureRequest) -> Make:
-    """Makes a store of each kind that writes things down."""
-    made: Make = request.getfixturevalue(f"make_{request.param}")
-    return made
-
-
 async def _tidied(store: SqlStore) -> None:
     """Tidy as often as there is something to do."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while await store._tidy() == 0.0:  # type: ignore[attr-defined]
             pass
 
@@ -128,7 +121,7 @@ async def test_a_server_looks_after_its_bound_by_itself(make_sql: Make) -> None:
         clock=lambda: NOW, keep_days=0, max_bytes=2 * AT_ONCE * 4300, reap=True, tidy_every_s=0.05
     )
     await store.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while await store.find_response("r0", "open") is not None:  # noqa: ASYNC110 - a database
             await asyncio.sleep(0.02)
     await until(lambda: store._writer.failure is None)

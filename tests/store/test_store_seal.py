@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_records import T0, files_below, hidden, message, query, response, run, suspended
+from store_records import T0, files_below, hidden, kept, message, native_call, query, response, run, suspended
 
 from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter
@@ -40,11 +40,13 @@ def _fill(store: SqliteStore, name: str = "1") -> None:
             message(f"run_{name}", seq=1, content=None, tool_calls=None, function_call=f'{{"{SECRET}":1}}'),
         ]
     )
+    store.put_native_call(native_call(f"inv_{name}", f"run_{name}", payload=f'{{"{SECRET}":1}}'))
     store.put_suspended(suspended(f"s-{name}", run_id=f"run_{name}", payload=plain))
     store.put_hidden(hidden(f"h-{name}", run_id=f"run_{name}", payload=plain))
     store.put_response(
         response(f"resp_{name}", response=plain, input_items=plain + b"1", continuation=plain + b"2")
     )
+    store.put_result(kept(f"res_{name}", run_id=f"run_{name}", content=SECRET))
 
 
 async def _check(store: SqliteStore, name: str = "1") -> None:
@@ -54,14 +56,18 @@ async def _check(store: SqliteStore, name: str = "1") -> None:
     assert (first.content, first.content_json) == (SECRET, json.dumps(SECRET))
     assert (first.tool_calls, second.content) == (f'["{SECRET}"]', None)
     assert second.function_call == f'{{"{SECRET}":1}}'
+    assert [call.payload for call in detail.native_calls] == [f'{{"{SECRET}":1}}']
     turn = await store.find_suspended(f"s-{name}")
     assert turn is not None
     assert turn.payload == SECRET.encode()
     assert [turns.payload for turns in await store.find_hidden(f"h-{name}")] == [SECRET.encode()]
-    kept = await store.find_response(f"resp_{name}", "open")
-    assert kept is not None
-    assert kept.response == SECRET.encode()
-    assert (kept.input_items[-1:], kept.continuation[-1:]) == (b"1", b"2")
+    stored = await store.find_response(f"resp_{name}", "open")
+    assert stored is not None
+    assert stored.response == SECRET.encode()
+    assert (stored.input_items[-1:], stored.continuation[-1:]) == (b"1", b"2")
+    result = await store.find_result(f"res_{name}", "open")
+    assert result is not None
+    assert result.content == SECRET
 
 
 async def _settle(store: SqliteStore) -> None:
@@ -123,8 +129,10 @@ async def test_another_key_is_refused_at_start(make_sqlite: Make, table: str, ke
             if other.name != table:
                 connection.execute(f"DELETE FROM {other.name}")
     wrong = make_sqlite(seal=Seal(key) if key is not None else None)
-    with pytest.raises(StoreError, match=f"sealed with the key {Seal(KEY).id}, and store.seal_key") as caught:
+    with pytest.raises(StoreError, match=f"cannot be read: the key {Seal(KEY).id} sealed [12] ") as caught:
         await wrong.start()
+    assert "Nothing was deleted" in str(caught.value)
+    assert ("Set store.seal_key" if key is None else "in store.old_seal_keys") in str(caught.value)
     assert "\n" not in str(caught.value)
     assert KEY.hex() not in str(caught.value)
     assert await wrong.healthy() is False
@@ -144,7 +152,7 @@ async def test_one_of_two_keys_is_not_enough(make_sqlite: Make) -> None:
     with pytest.raises(StoreError, match="sealed with the key"):
         await stores[0].find_suspended("s-1")
     for seal in both:
-        with pytest.raises(StoreError, match="sealed with the key"):
+        with pytest.raises(StoreError, match="cannot be read: the key"):
             await make_sqlite(seal=seal).start()
 
 

@@ -9,7 +9,7 @@ from store_records import suspended
 from proxy.records import SuspendedTurn
 from proxy.store.shelf import suspended_shelf
 from proxy.store.write_behind import WriteBehind
-from proxy.store.writer import Write
+from proxy.store.writes import Write
 
 
 class _Database:

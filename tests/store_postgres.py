@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from require import require
+from waiting import PATIENCE_S
 
 __all__ = ["SERVER", "fetch", "locked_table", "need_postgres", "new_schema"]
 
@@ -30,7 +31,7 @@ def _missing() -> str:
 
     async def look() -> None:
         try:
-            connection = await asyncpg.connect(SERVER, timeout=5)
+            connection = await asyncpg.connect(SERVER, timeout=PATIENCE_S)
             await connection.close()
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             found.append(f"no PostgreSQL answers at {SERVER.rpartition('@')[2]}: {type(error).__name__}")
@@ -62,7 +63,7 @@ async def fetch(url: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     """Rows of a database read, or a statement run, by a connection of the test's own."""
     import asyncpg
 
-    connection = await asyncpg.connect(url, timeout=10, command_timeout=30)
+    connection = await asyncpg.connect(url, timeout=PATIENCE_S, command_timeout=PATIENCE_S)
     try:
         return [tuple(row.values()) for row in await connection.fetch(sql, *values)]
     finally:

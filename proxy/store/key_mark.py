@@ -1,0 +1,88 @@
+"""A small file that says that client keys were ever made, and counts their changes.
+
+It stands outside of the record, so that a record that is lost does not take the knowledge with it
+that the door was closed.  Beside a SQLite file its number also tells every process of this machine
+that keys changed: one ``pread`` of eight bytes from the page cache is all that a request costs.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+__all__ = ["KeyMark", "state_path"]
+
+_SIZE: Final = 8
+_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def state_path(url: str) -> Path:
+    """The file for a store that is on another machine: in this user's state folder (XDG)."""
+    parts = urlsplit(url)
+    server = parts.netloc.rpartition("@")[2].lower().removesuffix(":5432")
+    place = "\0".join((server, parts.path, *parse_qs(parts.query).get("search_path", ())))
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "toolrelay" / f"{hashlib.blake2b(place.encode(), digest_size=12).hexdigest()}.keys"
+
+
+class KeyMark:
+    """The file at ``path``, readable by its owner alone.  It is empty until a key is made.
+
+    Not safe for more than one thread.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def exists(self) -> bool:
+        """Whether keys were ever made.  Blocks."""
+        try:
+            return self.path.stat().st_size > 0
+        except OSError:
+            return False
+
+    @property
+    def number(self) -> int:
+        """Another number after each :meth:`touch` of any process; 0 before :meth:`attach`."""
+        if self._file is None:
+            return 0
+        try:
+            return int.from_bytes(os.pread(self._file, _SIZE, 0), "little")
+        except OSError:
+            return -1
+
+    def attach(self) -> None:
+        """Open the file, and again where another one took its place; an empty one is made where there
+        is none.  Without it changes are noticed later.  Blocks."""
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                found, held = os.stat(self.path), os.fstat(self._file)
+                if (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino):
+                    return
+        with contextlib.suppress(OSError):
+            opened = os.open(self.path, os.O_RDONLY | os.O_CREAT | _FLAGS, 0o600)
+            self.close()
+            self._file = opened
+
+    def touch(self) -> None:
+        """Make the file if there is none, and count one change.  Blocks; raises ``OSError``."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            number = int.from_bytes(os.pread(file, _SIZE, 0), "little") + 1
+            os.pwrite(file, (number % 2**63).to_bytes(_SIZE, "little"), 0)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.close(file)

@@ -1,0 +1,92 @@
+"""Side effects and large results in memory, for the store that forgets."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim, EffectResult, ToolInvocationRecord
+
+__all__ = ["MemoryEffects"]
+
+_MOST: Final = 20_000
+
+
+@dataclass(slots=True)
+class _Effect:
+    """One claimed effect, shared by its keys."""
+
+    record: ToolInvocationRecord
+    claim: EffectClaim
+    at: float
+    result: EffectResult | None = None
+
+
+class MemoryEffects:
+    """Claims by key, as :class:`~proxy.records.EffectLog` asks for them; the oldest make room.
+
+    ``oldest`` tells from when on content is kept at this moment: results are.
+    """
+
+    def __init__(self, clock: Callable[[], float], oldest: Callable[[], float]) -> None:
+        self._clock = clock
+        self._oldest = oldest
+        self._claims: OrderedDict[str, _Effect] = OrderedDict()
+        self._mine: dict[str, _Effect] = {}
+
+    def claim(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
+        """Take the effect, or give what is there already."""
+        place = self._claims.get(claim.place)
+        request = self._claims.get(claim.request)
+        for taken, is_repeat in ((place, True), (request, claim.is_repeat)):
+            if taken is not None and self._stands(taken, claim, is_repeat=is_repeat):
+                return self._earlier(taken)
+        effect = _Effect(record, claim, self._clock())
+        self._mine[record.id] = effect
+        for key in filter(None, (claim.place, claim.request)):
+            self._claims[key] = effect
+            self._claims.move_to_end(key)
+        while len(self._claims) > _MOST:
+            self._mine.pop(self._claims.popitem(last=False)[1].record.id, None)
+        return None
+
+    def find(self, claim: EffectClaim) -> EarlierEffect | None:
+        """What became of a claimed effect."""
+        found = self._claims.get(claim.place) or self._claims.get(claim.request)
+        if found is None or found.at < self._clock() - REPEATS_WITHIN_S:
+            return None
+        return self._earlier(found)
+
+    def closed(self, record: ToolInvocationRecord) -> None:
+        """Take note of how an execution stands."""
+        if (effect := self._mine.get(record.id)) is not None:
+            effect.record = record
+
+    def keep(self, invocation_id: str, result: EffectResult) -> None:
+        """Keep what the model was given."""
+        if (effect := self._mine.get(invocation_id)) is not None:
+            effect.result = result
+
+    def release(self, invocation_id: str) -> None:
+        """Forget an execution that was never begun."""
+        effect = self._mine.pop(invocation_id, None)
+        for key in [key for key, each in self._claims.items() if each is effect]:
+            del self._claims[key]
+
+    def forget_results(self, run_ids: set[str]) -> None:
+        """Forget what the calls of these runs gave."""
+        for effect in self._mine.values():
+            if effect.record.run_id in run_ids:
+                effect.result = None
+
+    def _stands(self, taken: _Effect, claim: EffectClaim, *, is_repeat: bool) -> bool:
+        """Whether a claim is in the way of another."""
+        if taken.at < self._clock() - REPEATS_WITHIN_S:
+            return False
+        return is_repeat or (taken.claim.is_repeat and taken.claim.asked_at >= claim.asked_at)
+
+    def _earlier(self, effect: _Effect) -> EarlierEffect:
+        record = effect.record
+        if effect.at < self._oldest():
+            effect.result = None
+        return EarlierEffect(record.id, record.status, record.error_code, effect.result)

@@ -1,0 +1,71 @@
+"""Client keys in memory: those that a process makes for itself, gone when it ends."""
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from proxy.errors import StoreUnavailable
+from proxy.records import ClientKey, KeySet
+
+__all__ = ["MemoryKeys"]
+
+_PEPPER: Final = "memory"
+_MAX_OWNERS: Final = 100_000
+
+
+class MemoryKeys:
+    """:class:`~proxy.store.base.KeyStore` without a store behind it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._now = clock
+        self._pepper = secrets.token_bytes(32)
+        self._keys: dict[str, ClientKey] = {}
+        self._keys_version = 0
+        self._owners: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    @property
+    def keys_told(self) -> int:
+        """The version itself."""
+        return self._keys_version
+
+    async def keys_version(self) -> int:
+        """How often a key has changed."""
+        return self._keys_version
+
+    async def read_keys(self) -> KeySet:
+        """All keys, the oldest first."""
+        keys = tuple(sorted(self._keys.values(), key=lambda key: (key.created_at, key.id)))
+        return KeySet(self._keys_version, keys, {_PEPPER: self._pepper}, ever_made=bool(keys))
+
+    async def hash_key(self) -> tuple[str, bytes]:
+        """A key of this process's own."""
+        return _PEPPER, self._pepper
+
+    async def put_key(self, key: ClientKey) -> None:
+        """Keep a new key; raises :class:`~proxy.errors.StoreUnavailable` for a name that is taken."""
+        if any(other.name == key.name and other.revoked_at is None for other in self._keys.values()):
+            raise StoreUnavailable("the record refuses the row (a key of this name is there)")
+        self._keys[key.id] = key
+        self._keys_version += 1
+
+    async def revoke_key(self, key_id: str) -> bool:
+        """Revoke a key; whether there was one to revoke."""
+        key = self._keys.get(key_id)
+        if key is None or key.revoked_at is not None:
+            return False
+        self._keys[key_id] = replace(key, revoked_at=self._now())
+        self._keys_version += 1
+        return True
+
+    def put_owner(self, response_id: str, caller: str) -> None:
+        """Note whose a response is; the oldest notes make room."""
+        self._owners[response_id, caller] = None
+        self._owners.move_to_end((response_id, caller))
+        while len(self._owners) > _MAX_OWNERS:
+            self._owners.popitem(last=False)
+
+    async def owns_response(self, response_id: str, caller: str) -> bool:
+        """Whether that was noted."""
+        return (response_id, caller) in self._owners

@@ -1,0 +1,138 @@
+"""Side effects on record in SQL: begun once, whoever asks, and known to all who share the record.
+
+The row of an invocation and its claims are one commit.  A claim that is taken makes a column NULL
+that must not be, so that the database itself refuses the whole of it: nothing has to be read first,
+and of two processes that claim at the same moment one is refused.
+"""
+
+from typing import Final
+
+from proxy.records import (
+    REPEATS_WITHIN_S,
+    EarlierEffect,
+    EffectClaim,
+    EffectResult,
+    ToolInvocationRecord,
+)
+from proxy.store import rows
+from proxy.store.seal import CLAIMS
+from proxy.store.sql_base import SqlBase
+from proxy.store.writer import RowRefused
+from proxy.store.writes import Write
+
+__all__ = ["FORGET_RESULTS", "SqlEffects"]
+
+_PUT_INVOCATION: Final = rows.upsert("tool_invocations", ("owner_id", *rows.INVOCATION_COLUMNS), ("id",))
+_WITHDRAW_INVOCATION: Final = (
+    "UPDATE tool_invocations SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'started'"
+)
+_CLAIM: Final = f"""
+    INSERT INTO effect_claims (key, is_repeat, asked_at, invocation_id, owner_id, created_at)
+    VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (key) DO UPDATE SET
+        invocation_id = CASE
+            WHEN effect_claims.invocation_id = excluded.invocation_id
+                OR effect_claims.created_at < excluded.created_at - {REPEATS_WITHIN_S}
+                OR (
+                    excluded.is_repeat = 0
+                    AND (effect_claims.is_repeat = 0 OR effect_claims.asked_at < excluded.asked_at)
+                )
+            THEN excluded.invocation_id
+        END,
+        is_repeat = excluded.is_repeat, asked_at = excluded.asked_at, owner_id = excluded.owner_id,
+        created_at = excluded.created_at, result = NULL, sealed_by = NULL
+"""
+_RELEASE: Final = "DELETE FROM effect_claims WHERE invocation_id = ?"
+_KEEP: Final = "UPDATE effect_claims SET result = ?, sealed_by = ? WHERE invocation_id = ?"
+FORGET_RESULTS: Final = (
+    "UPDATE effect_claims SET result = NULL, sealed_by = NULL WHERE created_at < ? AND result IS NOT NULL"
+)
+"""A result is content and has its days; that the effect was caused is none."""
+
+_FIND: Final = """
+    SELECT c.invocation_id, CASE WHEN c.created_at >= ? THEN c.result END, c.sealed_by, i.status, i.error_code
+    FROM effect_claims c LEFT JOIN tool_invocations i ON i.id = c.invocation_id
+    WHERE c.key IN (?, ?) AND c.created_at >= ? ORDER BY c.created_at LIMIT 1
+"""
+
+
+class SqlEffects(SqlBase):
+    """The rows of invocations, and what is claimed with them."""
+
+    async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
+        """Write the row of an execution that is about to start (rule R1).
+
+        With ``durable`` it is committed when this returns; raises
+        :class:`~proxy.errors.StoreUnavailable` where it cannot be.
+        """
+        if not durable:
+            self.close_invocation(record)
+            return
+        row = (self._owner_id, *rows.invocation_row(record))
+        await self._writer.commit(_PUT_INVOCATION, [row], undo=self._withdrawal(record))
+
+    def close_invocation(self, record: ToolInvocationRecord) -> None:
+        """Queue the row's final state; it is inserted where its beginning was lost."""
+        self._put(_PUT_INVOCATION, (self._owner_id,), rows.invocation_row, (record,))
+
+    async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
+        """Commit the row and its claims, or give what is there already and commit nothing.
+
+        Raises :class:`~proxy.errors.StoreUnavailable` where neither can be done.
+        """
+        mine = (rows.clean_text(record.id), self._owner_id, self._clock())
+        # Nobody comes to a place twice with a right to it, so that every claim of one is a repeat's.
+        claims: list[rows.Row] = [(_place(claim), 1, claim.asked_at, *mine)]
+        if claim.request:
+            claims.append((claim.request, int(claim.is_repeat), claim.asked_at, *mine))
+        row = (self._owner_id, *rows.invocation_row(record))
+        try:
+            await self._writer.commit(
+                _CLAIM, claims, also=[(_PUT_INVOCATION, [row])], undo=self._withdrawal(record)
+            )
+        except RowRefused:
+            earlier = await self.find_effect(claim)
+            if earlier is None or earlier.invocation_id == record.id:
+                raise
+            return earlier
+        return None
+
+    async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
+        """What became of a claimed effect; one whose row was purged since then is over.
+
+        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        """
+        keys = (_place(claim), claim.request or _place(claim))
+        since = self._clock() - REPEATS_WITHIN_S
+        found = list(await self._query(_FIND, (self._oldest_kept(), *keys, since)))
+        if not found:
+            return None
+        invocation_id, value, sealed_by, status, error_code = found[0]
+        if value is not None:
+            value = self._ring.open(CLAIMS, (invocation_id, value), sealed_by)[1]
+        result = None if value is None else rows.read_effect(value)
+        return EarlierEffect(invocation_id, status or "success", error_code, result)
+
+    def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
+        """Queue what the model was given, unless content is not kept."""
+        if self._content == "none":
+            return
+
+        def encode(given: EffectResult) -> rows.Row:
+            id_, value, sealed_by = self._ring.close(CLAIMS, (invocation_id, rows.effect_value(given)))
+            return (value, sealed_by, id_)
+
+        self._put(_KEEP, (), encode, (result,))
+
+    def release_effect(self, invocation_id: str) -> None:
+        """Queue that the claims of an execution are free again."""
+        self._put(_RELEASE, (), lambda id_: (id_,), (invocation_id,))
+
+    def _withdrawal(self, record: ToolInvocationRecord) -> Write:
+        """What undoes an opening that nobody waits for any more."""
+        id_ = rows.clean_text(record.id)
+        return Write(_WITHDRAW_INVOCATION, [(self._clock(), id_)], also=[(_RELEASE, [(id_,)])])
+
+
+def _place(claim: EffectClaim) -> str:
+    return rows.clean_text(claim.place)

@@ -1,0 +1,111 @@
+"""Speaking to SQLite: a connection with a thread of its own, work done there as a whole, what errors mean.
+
+To go to the thread and back costs more than most statements do, so that a group of writes is one
+function that runs there from its beginning to its commit.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import aiosqlite
+
+from proxy.store.writer import WriteError
+from proxy.store.writes import Batch
+
+__all__ = ["SqliteConnection", "SqliteWriting", "connect", "failure_of"]
+
+T = TypeVar("T")
+
+_BUSY_S: Final = 1.0
+_ROWS_AT_ONCE: Final = 64
+_FAILURES: Final = {
+    sqlite3.SQLITE_BUSY: "locked",
+    sqlite3.SQLITE_LOCKED: "locked",
+    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_READONLY: "read-only",
+    sqlite3.SQLITE_IOERR: "unreadable",
+    sqlite3.SQLITE_CANTOPEN: "unreadable",
+    sqlite3.SQLITE_CORRUPT: "damaged",
+    sqlite3.SQLITE_NOTADB: "damaged",
+    sqlite3.SQLITE_NOMEM: "out of memory",
+}
+
+
+def failure_of(error: sqlite3.Error) -> str | None:
+    """One word for a fault of the database as a whole; ``None`` where a single row is at fault."""
+    return _FAILURES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+
+
+class SqliteConnection(aiosqlite.Connection):
+    """A connection that also does several things in one visit to its thread."""
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What ``work`` comes to; nothing else uses the connection meanwhile."""
+        result: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+        return result
+
+    async def transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The same, with all of ``work`` committed or nothing; raises what SQLite raises.
+
+        Whoever is cancelled leaves ``work`` running in the thread, and it is not committed.
+        """
+        given_up: list[bool] = []
+
+        def whole(db: sqlite3.Connection) -> T:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                result = work(db)
+                if given_up:
+                    raise asyncio.CancelledError
+                db.execute("COMMIT")
+            except BaseException:
+                db.rollback()  # does nothing where no transaction is open
+                raise
+            return result
+
+        try:
+            return await self.run(whole)
+        except asyncio.CancelledError:
+            given_up.append(True)
+            raise
+
+
+async def connect(path: Path) -> SqliteConnection:
+    """A connection in autocommit mode; raises :class:`sqlite3.Error`."""
+
+    def connector() -> sqlite3.Connection:
+        return sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+
+    db = SqliteConnection(connector, _ROWS_AT_ONCE)
+    await db
+    try:
+        await db.execute("PRAGMA foreign_keys = ON")
+        await db.execute("PRAGMA trusted_schema = OFF")
+    except BaseException:
+        await db.close()
+        raise
+    return db
+
+
+class SqliteWriting:
+    """The connection that writes, as the writer of groups asks for it."""
+
+    def __init__(self, db: SqliteConnection) -> None:
+        self._db = db
+
+    async def write(self, batches: Sequence[Batch]) -> None:
+        """Commit in one transaction, which takes the write lock even where it has nothing to write."""
+
+        def work(db: sqlite3.Connection) -> None:
+            for statement, values in batches:
+                db.executemany(statement, values)
+
+        try:
+            await self._db.transaction(work)
+        except sqlite3.Error as error:
+            raise WriteError(failure_of(error), str(error)) from error
+        except (OverflowError, ValueError) as error:  # a value that cannot be bound
+            raise WriteError(None, type(error).__name__) from error

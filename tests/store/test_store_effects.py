@@ -1,0 +1,343 @@
+"""Side effects on record (rule R5): claimed once, by one of many, with what came of them."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_records import T0, files_below, invocation, kept, locked, query, run, spawn
+
+from proxy.errors import StoreError, StoreUnavailable
+from proxy.records import REPEATS_WITHIN_S, RESULTS_KEPT_S, EarlierEffect, EffectClaim, EffectResult
+from proxy.store.base import PurgeFilter, RunFilter, Store
+from proxy.store.seal import Seal
+from proxy.store.sqlite import SqliteStore
+
+Make = Callable[..., Any]
+
+MILK = EffectResult("bought milk", "", True, {"done": True}, True)
+
+
+def _claim(place: str = "1", request: str = "request:a", **changes: Any) -> EffectClaim:
+    values: dict[str, Any] = {"is_repeat": False, "asked_at": T0}
+    return EffectClaim(f"place:{place}", request, **(values | changes))
+
+
+async def test_an_effect_is_claimed_once(store: Store) -> None:
+    """Rule R5: a repeat of the request finds the effect taken, and later what came of it."""
+    assert await store.claim_effect(invocation("inv_1"), _claim("1")) is None
+    again = _claim("2", is_repeat=True, asked_at=T0 + 1)
+    assert await store.claim_effect(invocation("inv_2"), again) == EarlierEffect("inv_1", "started")
+    assert await store.find_effect(again) == EarlierEffect("inv_1", "started")
+    store.keep_effect("inv_1", MILK)
+    store.close_invocation(invocation("inv_1", status="success", ended_at=T0 + 2))
+    await store.list_runs(RunFilter())
+    assert await store.find_effect(again) == EarlierEffect("inv_1", "success", None, MILK)
+    assert await store.claim_effect(invocation("inv_3"), again) == EarlierEffect(
+        "inv_1", "success", None, MILK
+    )
+
+
+async def test_a_refused_claim_writes_nothing(store: Store) -> None:
+    """Rule R5: neither the row nor the place of a call that found its effect taken is on record."""
+    store.put_run(run())
+    assert await store.claim_effect(invocation("inv_1"), _claim("1")) is None
+    assert await store.claim_effect(invocation("inv_2"), _claim("2", is_repeat=True)) is not None
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert [row.id for row in detail.invocations] == ["inv_1"]
+    assert await store.claim_effect(invocation("inv_3"), _claim("2", "request:b")) is None
+
+
+async def test_a_place_is_taken_for_good(store: Store) -> None:
+    """Rule R5: one (run, turn, seq) has one effect, whatever the call says and whoever asks."""
+    assert await store.claim_effect(invocation("inv_1"), _claim("1", "")) is None
+    found = await store.claim_effect(invocation("inv_2"), _claim("1", "", asked_at=T0 + 9))
+    assert found == EarlierEffect("inv_1", "started")
+    assert await store.claim_effect(invocation("inv_3"), _claim("2", "")) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "taken"),
+    [
+        ((False, 0), (False, 1), False),
+        ((False, 0), (True, 1), True),
+        ((True, 0), (True, 1), True),
+        ((True, 0), (False, 1), False),
+        ((True, 1), (False, 0), True),
+    ],
+    ids=[
+        "asked anew",
+        "a repeat",
+        "two with one key",
+        "asked anew after a repeat",
+        "overtaken by its repeat",
+    ],
+)
+async def test_only_a_repeat_shares_the_effect_of_a_request(
+    store: Store, first: tuple[bool, float], second: tuple[bool, float], taken: bool
+) -> None:
+    """Rule R5: who asks anew wants the effect once more; a request that its own repeat overtook does not."""
+    for number, (is_repeat, after) in enumerate((first, second)):
+        claim = _claim(str(number), is_repeat=is_repeat, asked_at=T0 + after)
+        found = await store.claim_effect(invocation(f"inv_{number}"), claim)
+        assert (found is not None) == (taken and number == 1)
+
+
+async def test_an_effect_that_never_began_is_given_back(store: Store) -> None:
+    """Rule R5: what was claimed and not begun, the repeat may do."""
+    assert await store.claim_effect(invocation("inv_1"), _claim("1")) is None
+    store.release_effect("inv_1")
+    await store.list_runs(RunFilter())
+    assert await store.find_effect(_claim("1")) is None
+    assert await store.claim_effect(invocation("inv_2"), _claim("1", is_repeat=True)) is None
+
+
+async def test_a_claim_ends_with_its_time(make: Make) -> None:
+    """Rule R5: past an hour a repeat is a request like any other; a clock that goes back ends none."""
+    now = [T0]
+    store = make(clock=lambda: now[0])
+    await store.start()
+    claim = _claim("1", is_repeat=True)
+    assert await store.claim_effect(invocation("inv_1"), claim) is None
+    now[0] = T0 - 86_400
+    assert await store.claim_effect(invocation("inv_2"), claim) is not None
+    now[0] = T0 + REPEATS_WITHIN_S
+    assert await store.claim_effect(invocation("inv_2"), claim) is not None
+    now[0] = T0 + REPEATS_WITHIN_S + 1
+    assert await store.find_effect(claim) is None
+    assert await store.claim_effect(invocation("inv_2"), claim) is None
+
+
+async def test_a_purge_takes_the_result_and_leaves_the_claim(store: Store) -> None:
+    """Rules R3, R5: a purged run's results are gone, and its effects are still not caused again."""
+    store.put_run(run(status="completed"))
+    claim = _claim("1", is_repeat=True)
+    await store.claim_effect(invocation("inv_1"), claim)
+    store.keep_effect("inv_1", MILK)
+    store.close_invocation(invocation("inv_1", status="success"))
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 1
+    assert await store.find_effect(claim) == EarlierEffect("inv_1", "success")
+
+
+async def test_a_closed_store_claims_nothing(make: Make) -> None:
+    """Rule R1: where no row can be committed, no effect may begin."""
+    store = make()
+    await store.start()
+    await store.aclose()
+    with pytest.raises(StoreUnavailable):
+        await store.claim_effect(invocation("inv_1"), _claim())
+
+
+async def test_of_many_claims_at_once_one_wins(store: Store) -> None:
+    """Rule R5: calls that come together, in one commit or in several, have one winner."""
+    claims = [_claim(str(number), is_repeat=True) for number in range(20)]
+    found = await asyncio.gather(
+        *(store.claim_effect(invocation(f"inv_{number}"), claim) for number, claim in enumerate(claims))
+    )
+    (winner,) = [number for number, earlier in enumerate(found) if earlier is None]
+    assert {earlier.invocation_id for earlier in found if earlier is not None} == {f"inv_{winner}"}
+
+
+async def test_a_large_result_is_its_callers_alone(store: Store) -> None:
+    """Rule R3: a kept result comes back whole, to its own caller, by its handle."""
+    store.put_result(kept())
+    for _ in range(2):
+        assert await store.find_result("res_1", "open") == kept()
+        assert await store.find_result("res_1", "other") is None
+        assert await store.find_result("res_2", "open") is None
+        await store.list_runs(RunFilter())
+
+
+async def test_a_large_result_lives_an_hour_and_goes_with_its_run(make: Make) -> None:
+    """Rule R3: past its time and past its run nobody finds a result."""
+    now = [T0]
+    store = make(clock=lambda: now[0])
+    await store.start()
+    store.put_run(run(status="completed"))
+    store.put_result(kept())
+    store.put_result(kept("res_2", run_id="run_2"))
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 1
+    assert await store.find_result("res_1", "open") is None
+    assert await store.find_result("res_2", "open") is not None
+    now[0] = T0 + RESULTS_KEPT_S + 1
+    assert await store.find_result("res_2", "open") is None
+
+
+# In a database.
+
+
+async def test_content_none_writes_no_result(make_sqlite: Make, tmp_path: Path) -> None:
+    """Rule R3: with ``none`` the effect is on record and its result is not; large ones stay in memory."""
+    store = make_sqlite(content="none")
+    await store.start()
+    await store.claim_effect(invocation("inv_1"), _claim())
+    store.keep_effect("inv_1", MILK)
+    store.close_invocation(invocation("inv_1", status="success"))
+    store.put_result(kept())
+    await store.list_runs(RunFilter())
+    assert await store.find_effect(_claim()) == EarlierEffect("inv_1", "success")
+    assert await store.find_result("res_1", "open") == kept()
+    assert query(tmp_path / "r.db", "SELECT count(result) FROM effect_claims") == [(0,)]
+    assert query(tmp_path / "r.db", "SELECT count(*) FROM kept_results") == [(0,)]
+
+
+async def test_results_of_effects_are_sealed(make_sqlite: Make, tmp_path: Path) -> None:
+    """Rule R3: with a seal key no file has what an effect gave, it comes back, and moved it does not open."""
+    store = make_sqlite(seal=Seal(bytes(32)))
+    await store.start()
+    for number in (1, 2):
+        await store.claim_effect(
+            invocation(f"inv_{number}"), _claim(str(number), f"request:{number}", is_repeat=True)
+        )
+        store.keep_effect(f"inv_{number}", MILK)
+    await store.list_runs(RunFilter())
+    found = await store.find_effect(_claim("1", "request:1"))
+    assert found is not None
+    assert found.result == MILK
+    files = [path for path in files_below(tmp_path) if path.is_file()]
+    assert all(b"bought milk" not in path.read_bytes() for path in files)
+    with closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
+        connection.execute(
+            "UPDATE effect_claims SET result = "
+            "(SELECT result FROM effect_claims WHERE invocation_id = 'inv_2')"
+        )
+    with pytest.raises(StoreError, match="does not open"):
+        await store.find_effect(_claim("1", "request:1"))
+
+
+async def test_a_claim_that_cannot_be_written_is_refused(make_sqlite: Make, tmp_path: Path) -> None:
+    """Rules R1, R5: under a lock that does not end nothing is claimed, now or later."""
+    store = make_sqlite(lock_timeout_s=1.0)
+    await store.start()
+    with locked(tmp_path / "r.db"), pytest.raises(StoreUnavailable):
+        await store.claim_effect(invocation("inv_1"), _claim())
+    await store.list_runs(RunFilter())
+    assert await store.find_effect(_claim()) is None
+
+
+async def test_a_result_is_kept_no_longer_than_other_content(make: Make) -> None:
+    """Rules R3, R5: past ``keep_days`` nobody is given the result; that it was done stays known."""
+    now = [T0]
+    store = make(keep_days=0.01, clock=lambda: now[0])
+    await store.start()
+    claim = _claim("1")
+    assert await store.claim_effect(invocation("inv_1"), claim) is None
+    store.keep_effect("inv_1", MILK)
+    store.close_invocation(invocation("inv_1", status="success", ended_at=T0 + 2))
+    await store.list_runs(RunFilter())
+    now[0] = T0 + 800
+    assert await store.find_effect(claim) == EarlierEffect("inv_1", "success", None, MILK)
+    now[0] = T0 + 900
+    assert await store.find_effect(claim) == EarlierEffect("inv_1", "success")
+
+
+async def test_results_past_their_days_leave_the_record(make_sql: Make) -> None:
+    """Rules R3, R5: whoever tidies deletes a result that is past ``keep_days``, and leaves its claim."""
+    first, second = make_sql(), make_sql(keep_days=0.01, clock=lambda: T0 + 900)
+    await first.start()
+    await second.start()
+    assert await first.claim_effect(invocation("inv_1"), _claim("1")) is None
+    first.keep_effect("inv_1", MILK)
+    first.close_invocation(invocation("inv_1", status="success", ended_at=T0 + 2))
+    await first.list_runs(RunFilter())
+    await second._tidy()
+    assert await first.find_effect(_claim("1")) == EarlierEffect("inv_1", "success")
+
+
+async def test_claims_and_results_past_their_time_leave_the_file(make_sqlite: Make, tmp_path: Path) -> None:
+    """What nobody can ask for any more is deleted, also where content is kept for good."""
+    first = make_sqlite()
+    await first.start()
+    await first.claim_effect(invocation("inv_1"), _claim())
+    first.put_result(kept())
+    await first.aclose()
+    second = make_sqlite(keep_days=0, reap=True, clock=lambda: T0 + REPEATS_WITHIN_S + 1)
+    await second.start()
+    for table in ("effect_claims", "kept_results"):
+        assert query(tmp_path / "r.db", f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+_WORKER = """
+import asyncio, sys
+from store_records import T0, invocation
+from proxy.records import EffectClaim, EffectResult
+kind, place, name = sys.argv[1:]
+if kind == "sqlite":
+    from pathlib import Path
+    from proxy.store.sqlite import SqliteStore
+    store = SqliteStore(Path(place), clock=lambda: T0)
+else:
+    from proxy.store.postgres import PostgresStore
+    store = PostgresStore(place, clock=lambda: T0)
+
+async def main():
+    await store.start()
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    won = []
+    for number in range(40):
+        claim = EffectClaim(f"place:{name}:{number}", f"request:{number}", True, T0)
+        mine = invocation(f"inv_{name}_{number}", name)
+        if await store.claim_effect(mine, claim) is None:
+            won.append(number)
+            store.keep_effect(mine.id, EffectResult(f"{name} {number}"))
+    print(*won, flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await store.aclose()
+
+asyncio.run(main())
+"""
+
+
+async def test_of_two_processes_on_one_file_one_causes_each_effect(tmp_path: Path) -> None:
+    """Rule R5: two workers that serve the same request at once cause each of its effects once."""
+    await _race("sqlite", tmp_path / "r.db")
+
+
+async def test_of_two_processes_on_one_server_one_causes_each_effect(postgres_url: str) -> None:
+    """Rule R5: the same for workers that share a server."""
+    await _race("postgres", postgres_url)
+
+
+async def _race(kind: str, place: "Path | str") -> None:
+    workers = [spawn(_WORKER, kind, place, name) for name in ("a", "b")]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert await asyncio.to_thread(worker.stdout.readline) == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    won = [(await asyncio.to_thread(worker.stdout.readline)).split() for worker in workers if worker.stdout]
+    assert sorted(map(int, [*won[0], *won[1]])) == list(range(40))
+    for worker in workers:
+        await asyncio.to_thread(worker.communicate, "\n", 30)
+        assert worker.returncode == 0
+
+
+async def test_a_worker_that_died_leaves_an_unknown_outcome(tmp_path: Path) -> None:
+    """Rule R5: an effect whose process was killed reads as interrupted once its owner is known to be dead."""
+    path = tmp_path / "r.db"
+    pause = '    await asyncio.to_thread(print, "won", flush=True)\n'
+    worker = spawn(_WORKER.replace("    print(*won", f"{pause}    print(*won"), "sqlite", path, "a")
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+    assert (await asyncio.to_thread(worker.stdout.readline)) == "ready\n"
+    assert (await asyncio.to_thread(worker.stdout.readline)) == "won\n"
+    worker.kill()
+    await asyncio.to_thread(worker.communicate)
+    store = SqliteStore(path, reap=True, clock=lambda: T0)
+    await store.start()
+    try:
+        claim = EffectClaim("place:other", "request:7", True, T0 + 1)
+        earlier = await store.claim_effect(invocation("inv_new"), claim)
+        assert earlier is not None
+        assert (earlier.invocation_id, earlier.status) == ("inv_a_7", "interrupted")
+    finally:
+        await store.aclose()

@@ -1,0 +1,330 @@
+"""Client keys in every store: kept as hashes, revoked for all who have the store open, never forgotten."""
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_postgres import fetch
+from store_records import T0, files_below, query, spawn
+from waiting import LATE_S, PATIENCE_S
+
+from proxy.errors import StoreError, StoreUnavailable
+from proxy.records import ClientKey, KeySet
+from proxy.store.base import Store
+from proxy.store.factory import peek_keys
+from proxy.store.key_mark import KeyMark, state_path
+from proxy.store.memory import MemoryStore
+from proxy.store.seal import Seal
+from proxy.store.sqlite import SqliteStore
+
+Make = Callable[..., Any]
+
+
+def key(name: str = "webui", **changes: Any) -> ClientKey:
+    """A key as it is stored."""
+    made = ClientKey(
+        id=f"key_{name}",
+        name=name,
+        digest=b"\x01\xff" * 16,
+        hashed_by="pepper",
+        grants={"models": ["gpt-*"], "admin": False},
+        created_at=T0,
+    )
+    return replace(made, **changes)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Make, str]:
+    """Makes stores on one record that several processes can open, and its URL."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("make_sqlite"), f"sqlite:///{tmp_path / 'r.db'}"
+    return request.getfixturevalue("make_postgres"), request.getfixturevalue("postgres_url")
+
+
+async def told(store: Store, before: int) -> None:
+    """Wait until a store was told of a change."""
+    async with asyncio.timeout(PATIENCE_S):
+        # What comes from another process has no event to wait for here.
+        while store.keys_told == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_key_comes_back_as_it_was_put(store: Store) -> None:
+    """Every field of a key is kept, and the oldest key comes first."""
+    full = key("b", verify_key=b"\x00" * 32, expires_at=T0 + 5, created_at=T0 + 1)
+    await store.put_key(full)
+    await store.put_key(key("a"))
+    found = await store.read_keys()
+    assert found.keys == (key("a"), full)
+    assert found.ever_made
+    assert found.version == await store.keys_version()
+
+
+async def test_a_store_without_keys_says_so(store: Store) -> None:
+    """Neither reading keys nor making a hash key counts as having made a key."""
+    await store.hash_key()
+    found = await store.read_keys()
+    assert (found.keys, found.ever_made) == ((), False)
+
+
+async def test_a_revoked_key_stays_and_frees_its_name(store: Store) -> None:
+    """A key is revoked once, stays on record with its time, and another may have its name then."""
+    await store.put_key(key())
+    with pytest.raises(StoreUnavailable):
+        await store.put_key(key(id="key_2"))
+    assert await store.revoke_key("key_webui")
+    assert not await store.revoke_key("key_webui")
+    assert not await store.revoke_key("key_nobody\ud800")
+    await store.put_key(key(id="key_2", created_at=T0 + 1))
+    first, second = (await store.read_keys()).keys
+    assert (first.revoked_at, second.revoked_at) == (T0, None)
+
+
+async def test_every_change_is_a_new_version_and_is_told(store: Store) -> None:
+    """A key that is made or revoked changes the version and the number that costs no wait."""
+    await store.put_key(key())
+    version, before = (await store.read_keys()).version, store.keys_told
+    assert await store.keys_version() == version
+    before = store.keys_told
+    await store.revoke_key("key_webui")
+    await told(store, before)
+    assert await store.keys_version() > version
+
+
+async def test_the_hash_key_is_made_once(make: Make) -> None:
+    """Hash keys have 32 bytes, and everybody who opens the store gets the same one."""
+    store = make()
+    await store.start()
+    name, made = await store.hash_key()
+    assert len(made) == 32
+    assert await store.hash_key() == (name, made)
+    assert (await store.read_keys()).hash_keys == {name: made}
+    if not isinstance(store, MemoryStore):
+        other = make()
+        await other.start()
+        assert await other.hash_key() == (name, made)
+
+
+async def test_the_seal_key_takes_part_where_there_is_one(shared: tuple[Make, str]) -> None:
+    """With a seal key new keys are hashed under one derived from it; the store's own stays readable."""
+    make, _ = shared
+    store = make()
+    await store.start()
+    own = await store.hash_key()
+    sealed = make(seal=Seal(b"k" * 32))
+    await sealed.start()
+    name, derived = await sealed.hash_key()
+    assert name.startswith("seal:")
+    assert (await sealed.read_keys()).hash_keys == {own[0]: own[1], name: derived}
+    assert derived not in (b"k" * 32, own[1])
+
+
+async def test_owners_of_responses(store: Store) -> None:
+    """A noted response is its caller's and nobody else's, at once."""
+    store.put_owner("resp_1", "key_a")
+    store.put_owner("resp_1", "key_a")
+    assert await store.owns_response("resp_1", "key_a")
+    assert not await store.owns_response("resp_1", "key_b")
+    assert not await store.owns_response("resp_2", "key_a")
+    for odd in ("resp_\ud800", "resp_\0", "r" * 5000):
+        store.put_owner(odd, "key_a")
+        assert isinstance(await store.owns_response(odd, "key_a"), bool)
+    assert store.lost == 0  # type: ignore[attr-defined]
+
+
+async def test_owners_go_after_their_days(shared: tuple[Make, str]) -> None:
+    """Whose a response was is forgotten with the content, after keep_days."""
+    make, url = shared
+    store = make(keep_days=1)
+    await store.start()
+    store.put_owner("resp_1", "key_a")
+    assert await store.owns_response("resp_1", "key_a")
+    later = make(keep_days=1, clock=lambda: T0 + 2 * 86400, reap=True)
+    await later.start()
+    assert not await later.owns_response("resp_1", "key_a")
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if isinstance(store, SqliteStore):
+                rows = query(store.path, "SELECT id FROM response_owners")
+            else:
+                rows = await fetch(url, "SELECT id FROM response_owners")
+            if not rows:
+                break
+            await asyncio.sleep(0.01)
+
+
+_REVOKER = """
+import asyncio, sys
+from proxy.store.factory import open_store
+async def main():
+    store = open_store(sys.argv[1])
+    await store.start()
+    sys.stdin.readline()
+    print(await store.revoke_key("key_webui"), flush=True)
+    await store.aclose()
+asyncio.run(main())
+"""
+
+
+async def test_another_process_revokes(shared: tuple[Make, str]) -> None:
+    """Once another process says that it has revoked a key, this one has been told, and reads it so."""
+    make, url = shared
+    store = make()
+    await store.start()
+    await store.put_key(key())
+    await store.keys_version()
+    before = store.keys_told
+    child = spawn(_REVOKER, url)
+    output, _ = await asyncio.to_thread(child.communicate, "go\n", timeout=LATE_S)
+    assert output.strip() == "True"
+    if isinstance(store, SqliteStore):
+        assert store.keys_told != before
+    else:
+        await told(store, before)
+    assert [one.revoked_at is not None for one in (await store.read_keys()).keys] == [True]
+
+
+async def test_keys_in_postgres_are_heard_of_again_after_a_break(
+    make_postgres: Make, postgres_url: str
+) -> None:
+    """A listening connection that the server ends is made anew by the next look, which misses nothing."""
+    store = make_postgres()
+    await store.start()
+    await store.put_key(key())
+    version = await store.keys_version()
+    listening = store._keys._connection.get_server_pid()
+    await fetch(postgres_url, "SELECT pg_terminate_backend($1)", listening)
+    await fetch(postgres_url, "UPDATE client_keys SET revoked_at = 1")
+    found = version
+    async with asyncio.timeout(PATIENCE_S):
+        while found == version:
+            try:
+                found = await store.keys_version()
+            except StoreError:
+                await asyncio.sleep(0.01)
+    before = store.keys_told
+    await fetch(postgres_url, "UPDATE client_keys SET revoked_at = 2")
+    await told(store, before)
+
+
+async def test_keys_are_looked_at_without_a_trace(shared: tuple[Make, str], tmp_path: Path) -> None:
+    """A look at a record that is not there makes none; one of another schema is left as it is."""
+    make, url = shared
+    assert await peek_keys(url) == KeySet(0, (), {}, ever_made=False)
+    assert not [path for path in files_below(tmp_path) if path.is_file()]
+    assert await peek_keys("memory:") == KeySet(0, (), {}, ever_made=False)
+    store = make()
+    await store.start()
+    await store.put_key(key())
+    found = await peek_keys(url)
+    assert found is not None
+    assert (found.keys, found.ever_made) == ((key(),), True)
+    await store.aclose()
+    if isinstance(store, SqliteStore):
+        query(store.path, "PRAGMA user_version = 1")
+    else:
+        await fetch(url, "DELETE FROM toolrelay_schema WHERE version > 1")
+    assert await peek_keys(url) is None
+
+
+# ---------------------------------------------------------------- the mark
+
+
+async def test_a_lost_record_does_not_forget_that_there_were_keys(make_sqlite: Make, tmp_path: Path) -> None:
+    """The file beside a SQLite record outlives it, is private, and says that keys were made."""
+    store = make_sqlite()
+    await store.start()
+    await store.put_key(key())
+    await store.aclose()
+    mark = tmp_path / "r.db.keys"
+    assert stat.S_IMODE(mark.stat().st_mode) == 0o600
+    for path in files_below(tmp_path):
+        if path.is_file() and path != mark:
+            path.unlink()
+    again = make_sqlite()
+    await again.start()
+    found = await again.read_keys()
+    assert (found.keys, found.ever_made) == ((), True)
+
+
+async def test_a_lost_mark_is_made_again(make_sqlite: Make, tmp_path: Path) -> None:
+    """Who reads keys and finds no mark makes one, and goes on hearing of changes through it."""
+    store = make_sqlite()
+    await store.start()
+    await store.put_key(key())
+    (tmp_path / "r.db.keys").unlink()
+    await store.read_keys()
+    assert (tmp_path / "r.db.keys").exists()
+    await store.keys_version()
+    before = store.keys_told
+    other = make_sqlite()
+    await other.start()
+    await other.revoke_key("key_webui")
+    assert store.keys_told != before
+
+
+async def test_a_mark_that_cannot_be_written_is_said(
+    make_sqlite: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key is made all the same, and a warning names the setting that makes the mark needless."""
+    (tmp_path / "r.db.keys").symlink_to(tmp_path / "elsewhere")
+    store: SqliteStore = make_sqlite()
+    await store.start()
+    with caplog.at_level(logging.WARNING):
+        await store.put_key(key())
+    assert 'auth.mode = "keys"' in caplog.text
+    assert not (tmp_path / "elsewhere").exists()
+    assert (await store.read_keys()).ever_made
+
+
+async def test_keys_in_postgres_leave_a_mark_on_this_machine(make_postgres: Make, postgres_url: str) -> None:
+    """An empty database in the place of one that had keys is known for what it is."""
+    store = make_postgres()
+    await store.start()
+    await store.put_key(key())
+    await fetch(postgres_url, "DELETE FROM client_keys")
+    found = await store.read_keys()
+    assert (found.keys, found.ever_made) == ((), True)
+
+
+def test_the_mark_of_a_distant_store_shows_no_password(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its name hangs on server, database and schema, not on user or password, and tells none of them."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one = state_path("postgresql://u:sesame@db.example/one?search_path=s")
+    assert one.parent == tmp_path / "toolrelay"
+    assert "sesame" not in str(one)
+    assert one == state_path("postgres://other@db.example:5432/one?search_path=s")
+    others = ("postgresql://db.example/two?search_path=s", "postgresql://db.example/one", "postgresql:///one")
+    assert len({one, *map(state_path, others)}) == 4
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert str(state_path("postgresql://h/d")).startswith(str(Path.home() / ".local" / "state"))
+
+
+def test_a_mark_counts_every_touch(tmp_path: Path) -> None:
+    """The number changes with each touch of anybody, also where the file was replaced meanwhile."""
+    mark, other = KeyMark(tmp_path / "x.keys"), KeyMark(tmp_path / "x.keys")
+    assert (mark.exists(), mark.number) == (False, 0)
+    mark.attach()
+    assert (mark.exists(), mark.number) == (False, 0)
+    other.touch()
+    assert mark.exists()
+    seen = {mark.number}
+    other.touch()
+    seen.add(mark.number)
+    os.unlink(other.path)
+    other.touch()
+    other.touch()
+    other.touch()
+    mark.attach()
+    seen.add(mark.number)
+    assert seen == {1, 2, 3}
+    mark.close()
+    assert mark.number == 0
