@@ -179,7 +179,7 @@ class ToolCallAssembler:
     @property
     def undecided(self) -> int:
         """How many calls have begun whose name is not certain yet."""
-        return sum(not slot.started for slot in self._slots)
+        return sum(not slot.started for slot in self._slots) if self._slots else 0
 
     def add(self, fragment: Fragment) -> list[TurnEvent]:
         """Take one fragment; the events it causes, in order."""
@@ -217,6 +217,14 @@ class ToolCallAssembler:
             slot.clear()
             slot.append(arguments, self._kept_of(slot, arguments))
 
+    def settle_name(self, index: int, name: str) -> list[TurnEvent]:
+        """Say what the name of the call with that index is, unless it was told already."""
+        slot = self._by_index.get(index)
+        if slot is None or slot.started:
+            return []
+        slot.name = name
+        return self._start(slot)
+
     def finish(self) -> list[TurnEvent]:
         """The turn has ended: every named call, decided and whole.
 
@@ -240,6 +248,11 @@ class ToolCallAssembler:
     def extra(self, seq: int) -> Mapping[str, Any]:
         """The unknown fields of a call's fragments, merged: thought signatures and their like."""
         return self._slots[seq].extra
+
+    def as_sent(self, seq: int) -> tuple[str | None, str, str]:
+        """Id, name and arguments of a named call as the upstream gave them, nothing repaired."""
+        slot = self._slots[seq]
+        return slot.upstream_id, slot.name or "", slot.arguments
 
     def _place(self, fragment: Fragment) -> _Slot:
         """The slot a fragment belongs to, a new one if it opens a call."""

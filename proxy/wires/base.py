@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from proxy.events import Frame, ToolCall, ToolDefinition, ToolResult
+from proxy.events import Frame, ResultImage, ToolCall, ToolDefinition, ToolResult
 from proxy.records import MessageRecord
 
 __all__ = [
@@ -168,7 +168,14 @@ class BodyEditor(Protocol):
         ...
 
     def withdraw(self) -> None:
-        """Undo :meth:`offer`: the body as the client sent it."""
+        """Undo :meth:`offer` and :meth:`withhold`: the body as the client sent it."""
+        ...
+
+    def withhold(self, names: Collection[str]) -> None:
+        """Leave these of the offered tools out of every request from now on, and out of the choice.
+
+        A choice that forces one of them becomes ``auto``.  What is offered otherwise keeps its bytes.
+        """
         ...
 
     def rename_model(self, model: str) -> None: ...
@@ -193,8 +200,20 @@ class BodyEditor(Protocol):
         """The hidden part of the conversation since the client's request, ready to be stored."""
         ...
 
-    def result_message(self, call: ToolCall, content: str) -> bytes:
-        """One result as the upstream wants it."""
+    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+        """One result as the upstream wants it.
+
+        Images that the wire, or this upstream, does not take are said in words.
+        """
+        ...
+
+    def leave_out_images(self) -> None:
+        """Say images in words: this upstream was seen to refuse them."""
+        ...
+
+    @property
+    def images_refused(self) -> bool:
+        """Whether :meth:`recover` left images out and the refusal was not about one of them."""
         ...
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
@@ -251,8 +270,25 @@ class ResourceWriter(Protocol):
 class TurnReader(Protocol):
     """One upstream response, read."""
 
-    def feed(self, chunk: bytes) -> list[Frame]:
-        """Frames that ``chunk`` completes.  Raises :class:`~proxy.errors.WireError`."""
+    def feed(self, chunk: bytes, *, together: bool = False) -> list[Frame]:
+        """Frames that ``chunk`` completes.  Raises :class:`~proxy.errors.WireError`.
+
+        ``together`` says that the writer hands frames on as they come.  Then events that differ in
+        their text alone may be told together, once their bytes have gone out.
+        """
+        ...
+
+    def skim(self, chunk: bytes) -> bool:
+        """Take ``chunk`` unread, where it is whole events that differ from one before in their text
+        alone.  Its bytes may go out as the writer passes them on; the next frames begin with one
+        that tells what it said.
+
+        ``False`` where that is not certain: then it has to be fed.
+        """
+        ...
+
+    def catch_up(self) -> list[Frame]:
+        """What was skimmed and not told yet, for a stream that will not be fed or closed any more."""
         ...
 
     def close(self) -> list[Frame]:
@@ -268,6 +304,13 @@ class TurnReader(Protocol):
 
     def message(self) -> bytes:
         """The turn's assistant message as the upstream wants it back."""
+        ...
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        """A call of this turn as the upstream sent it: JSON, with fields that nobody here knows.
+
+        Only its private arguments are masked.
+        """
         ...
 
     @property
@@ -290,6 +333,10 @@ class StreamWriter(Protocol):
     @property
     def composing(self) -> bool:
         """Whether the stream is no longer the upstream's own bytes."""
+        ...
+
+    def pass_on(self, chunk: bytes) -> bytes | None:
+        """Whole events of text as they leave, without a frame; ``None`` where frames have to be written."""
         ...
 
     def write(self, frame: Frame) -> bytes: ...

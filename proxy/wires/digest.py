@@ -1,24 +1,49 @@
 """Digests of conversations: the same words in the same order, whoever sends them."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-__all__ = ["conversation_digest"]
+__all__ = ["Beginnings", "conversation_digest"]
 
 
-def conversation_digest(words: Sequence[str], visible: Iterable[Sequence[Any]]) -> str:
-    """A digest of some words and of what is visible of each message, in hexadecimal.
+class Beginnings:
+    """Digests over the beginnings of one conversation; each of its messages is taken in once.
+
+    ``visible`` gives what makes a message the same message, ``None`` for one that does not count.
+    """
+
+    __slots__ = ("_digests", "_messages", "_state", "_visible")
+
+    def __init__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        visible: Callable[[Mapping[str, Any]], Sequence[Any] | None],
+    ) -> None:
+        self._messages = messages
+        self._visible = visible
+        self._state = hashlib.blake2b(digest_size=32)
+        self._digests = [self._state.digest()]
+
+    def upto(self, end: int | None) -> bytes:
+        """A digest of the first ``end`` messages, of all for ``None``."""
+        wanted = len(self._messages) if end is None else min(end, len(self._messages))
+        for message in self._messages[len(self._digests) - 1 : wanted]:
+            if (visible := self._visible(message)) is not None:
+                part = orjson.dumps(visible, option=orjson.OPT_SORT_KEYS)
+                self._state.update(len(part).to_bytes(8, "big") + part)
+            self._digests.append(self._state.digest())
+        return self._digests[wanted]
+
+
+def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
+    """A digest of some words and of a conversation's beginning, in hexadecimal.
 
     Every part stands behind its length, so that no two lists of parts read alike.
     """
     digest = hashlib.blake2b(digest_size=24)
-    parts = [word.encode("utf-8", "surrogatepass") for word in words]
-    digest.update(len(parts).to_bytes(4, "big"))
-    parts += [orjson.dumps(message, option=orjson.OPT_SORT_KEYS) for message in visible]
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
+    for part in [*(word.encode("utf-8", "surrogatepass") for word in words), beginning]:
+        digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()

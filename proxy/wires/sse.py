@@ -20,12 +20,14 @@ __all__ = [
     "SSEEvent",
     "SSEParser",
     "comment",
+    "decode_event",
     "encode_event",
 ]
 
 DONE = b"[DONE]"
 END_MARK = b"data: [DONE]\n\n"
 
+_PLAIN_END = b"\n\n" + END_MARK
 _BOM = b"\xef\xbb\xbf"
 # Atomic groups: CR LF is one line end and must never be read as two.
 _LINE_ENDS = re.compile(rb"[\r\n]+")
@@ -66,6 +68,9 @@ class SSEParser:
     """
 
     def __init__(self, *, max_event_bytes: int = 16 * 1024 * 1024, at_start: bool = True) -> None:
+        self.data = b""
+        self.at = 0
+        self._has_cr = False
         self._pending = bytearray()
         self._searched = 0
         self._max = max_event_bytes
@@ -76,32 +81,55 @@ class SSEParser:
         """The bytes after the last whole event."""
         return bytes(self._pending)
 
+    @property
+    def between(self) -> bool:
+        """Whether the last event is whole and none has begun since."""
+        return not self._pending
+
     def feed(self, chunk: bytes) -> list[SSEEvent]:
         """The events that ``chunk`` completes.  Raises :class:`FrameTooLarge`."""
-        pending = self._pending
-        data: bytes | bytearray
-        if pending:
+        self.take(chunk)
+        events = []
+        while (event := self.next()) is not None:
+            events.append(event)
+        return events
+
+    def take(self, chunk: bytes) -> None:
+        """Take bytes in; :meth:`next` is then called until there is no event left.
+
+        ``data`` are the bytes that wait, from ``at`` on, and begin with an event.  Whoever knows what
+        whole events are there may skip them.  Raises :class:`FrameTooLarge`.
+        """
+        self.data, self.at = chunk, 0
+        if pending := self._pending:
             pending += chunk
-            data = pending
-            position = self._searched
-        else:
-            data = chunk
-            position = 0
-        events: list[SSEEvent] = []
-        start = 0
-        has_cr = data.find(b"\r", position) >= 0
-        while (end := _next_boundary(data, position, has_cr)) >= 0:
-            events.append(self._event(bytes(data[start:end])))
-            start = position = end
-        if data is pending:
-            del pending[:start]
-        else:
-            pending += data[start:]
-        if len(pending) > self._max:
+            self.data = b""
+            self._has_cr = pending.find(b"\r", self._searched) >= 0
+            if _next_boundary(pending, self._searched, self._has_cr) < 0:
+                self._keep()
+                return
+            self.data = bytes(pending)
+            pending.clear()
+        self._has_cr = b"\r" in self.data
+
+    def next(self) -> SSEEvent | None:
+        """The next event of those that were taken in.  Raises :class:`FrameTooLarge`."""
+        start = self.at
+        end = _next_boundary(self.data, start, self._has_cr)
+        if end < 0:
+            self._pending += self.data[start:]
+            self.data, self.at = b"", 0
+            self._keep()
+            return None
+        self.at = end
+        return self._event(self.data[start:end])
+
+    def _keep(self) -> None:
+        """Hold an event that has begun, within the bound."""
+        if len(self._pending) > self._max:
             raise FrameTooLarge(f"an event grew past {self._max} bytes before its blank line")
         # A boundary is at most four bytes, so the last three may be the start of one.
-        self._searched = max(0, len(pending) - 3)
-        return events
+        self._searched = max(0, len(self._pending) - 3)
 
     def close(self) -> SSEEvent | None:
         """The unfinished last event, its missing blank line completed; ``None`` where there is none.
@@ -117,7 +145,7 @@ class SSEParser:
             self._at_start = False
             if raw.startswith(_BOM):
                 return _decode(raw, raw[3:])
-        return _decode(raw, raw)
+        return decode_event(raw)
 
 
 def _next_boundary(data: bytes | bytearray, position: int, has_cr: bool) -> int:
@@ -136,7 +164,15 @@ def _may_grow(data: bytes | bytearray, boundary: bytes | bytearray, end: int) ->
     return end == len(data) and boundary[-1:] == b"\r" and boundary != b"\r\r"
 
 
+def decode_event(raw: bytes) -> SSEEvent:
+    """One whole event, from the middle of a stream."""
+    return _decode(raw, raw)
+
+
 def _decode(raw: bytes, text: bytes) -> SSEEvent:
+    if text[:6] == b"data: " and text.find(b"\n") == len(text) - 2 and b"\r" not in text:
+        # One line of data, as nearly always.
+        return SSEEvent(raw, text[6:-2])
     data: list[bytes] = []
     name = b""
     for line in _LINE_ENDS.split(text):
@@ -191,6 +227,10 @@ class EventBoundary:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that may leave now."""
+        if chunk[-2:] == b"\n\n" and not self._held and not self.overflowing and chunk.find(DONE) < 0:
+            # Whole events, as nearly always.  (`in` asks bytes for an index first, and raises inside.)
+            self._at_start = False
+            return chunk
         # No boundary lies in what is held, but one may begin in its last three bytes.
         searched = max(0, len(self._held) - 3)
         data = self._held + chunk if self._held else chunk
@@ -209,6 +249,10 @@ class EventBoundary:
         return data[:end]
 
     def _look_for_end_mark(self, data: bytes, skip: int = 0) -> None:
+        if data.endswith(_PLAIN_END) or (data == END_MARK and not skip):
+            # By far the most common: the mark as everybody writes it, an event by itself.
+            self.done_seen = True
+            return
         parser = SSEParser(at_start=self._at_start)
         # Where the data ends an event has ended, also on a CR that could be half of a CRLF.
         events = [*parser.feed(data), parser.close()][skip:]
@@ -216,6 +260,8 @@ class EventBoundary:
 
     def close(self) -> bytes:
         """The held bytes of a stream that ended properly, and its end mark if it had none."""
+        if self.done_seen and not self._held and not self.overflowing:
+            return b""
         tail, self._held = self._held, b""
         completion = b"\n\n" if self.overflowing else missing_blank_line(tail)
         self._look_for_end_mark(tail + completion)

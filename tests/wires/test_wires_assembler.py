@@ -952,3 +952,14 @@ def test_what_python_alone_reads_is_no_object() -> None:
     assert not is_object('{"a":NaN}')
     assert not is_object('{"a":"\\ud800"}')
     assert not is_object('{"a":"\ud800"}')
+
+
+def test_the_last_word_on_a_name() -> None:
+    """A name is settled until it was told; of a call that nobody began nothing is said."""
+    calls = ToolCallAssembler(DECLARED)
+    assert calls.add(f(0, "call_1", "get")) == []
+    assert calls.settle_name(0, "get_weather") == [ToolCallStarted(0, "call_1", "get_weather")]
+    assert calls.settle_name(0, "time") == []
+    assert calls.settle_name(1, "time") == []
+    finished = [event.call.name for event in calls.finish() if isinstance(event, ToolCallFinished)]
+    assert finished == ["get_weather"]

@@ -141,6 +141,94 @@ def test_withdrawing() -> None:
         assert body.render() == editor(raw).render()
 
 
+def named(name: str) -> dict[str, Any]:
+    """A choice of one function, as it also stands in a list of allowed tools."""
+    return {"type": "function", "function": {"name": name}}
+
+
+def allowed(*names: str, mode: str = "auto") -> dict[str, Any]:
+    """A choice among these functions."""
+    return {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": mode, "tools": [named(name) for name in names]},
+    }
+
+
+def test_what_is_withheld_is_not_sent() -> None:
+    """What stays of the tools has the bytes of an offer without the others; later words change nothing."""
+    body, less = editor(ODD), editor(ODD)
+    body.offer([TIME, WEATHER], [])
+    before = members(body.render())
+    body.withhold([TIME.name])
+    less.offer([WEATHER], [])
+    assert body.render() == less.render()
+    after = members(body.render())
+    assert list(after) == list(before)
+    assert {key for key in before if before[key] != after[key]} == {"tools"}
+    body.withhold([])
+    assert members(body.render()) == before
+
+
+def test_a_declaration_of_ours_is_withheld_too() -> None:
+    """The client's own functions stay, also beside one that means a tool of ours."""
+    body = editor(request(tools=[named("mine"), named("now")]))
+    body.offer([], [ToolDefinition("now", "ours", {})])
+    body.withhold(["now"])
+    assert rendered(body)["tools"] == [named("mine")]
+
+
+@pytest.mark.parametrize(
+    ("choice", "left"),
+    [
+        ("auto", "auto"),
+        ("required", "required"),
+        (named(TIME.name), "auto"),
+        ({"type": "function", "name": TIME.name}, "auto"),
+        (named("mine"), named("mine")),
+        ({"type": "function", "function": {"name": [TIME.name]}}, None),
+        (allowed(TIME.name, "mine", mode="required"), allowed("mine", mode="required")),
+        (allowed("mine"), allowed("mine")),
+        (allowed(TIME.name), "none"),
+        (allowed(), allowed()),
+    ],
+)
+def test_no_choice_names_what_is_withheld(choice: Any, left: Any) -> None:
+    """A forced tool becomes ``auto``, a list is shortened, and an empty one allows nothing."""
+    body = editor(request(tools=[named("mine")], tool_choice=choice))
+    body.offer([TIME], [])
+    body.withhold([TIME.name])
+    assert rendered(body)["tool_choice"] == (choice if left is None else left)
+    raw = json.dumps(choice).encode()
+    assert (members(body.render())["tool_choice"] == raw) == (left in (choice, None))
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required", named(TIME.name), allowed(TIME.name)])
+def test_nothing_is_chosen_where_no_tool_is_left(choice: Any) -> None:
+    """Upstreams refuse a choice and a word on parallel calls without tools, on the last turn too."""
+    body = editor(request(tool_choice=choice, parallel_tool_calls=False))
+    body.offer([TIME], [])
+    body.withhold([TIME.name])
+    assert rendered(body) == request()
+    body.forbid_tools()
+    assert rendered(body) == request()
+    body.withdraw()
+    assert rendered(body) == request(tool_choice="none", parallel_tool_calls=False)
+
+
+def test_the_older_form_is_withheld_alike() -> None:
+    """Functions and ``function_call`` lose what is withheld."""
+    own = {"name": "mine", "parameters": {}}
+    for declared, choice, left in (
+        ([own], {"name": TIME.name}, request(functions=[own], function_call="auto")),
+        ([own], {"name": "mine"}, request(functions=[own], function_call={"name": "mine"})),
+        ([{"name": "now"}], "auto", request()),
+    ):
+        body = editor(request(functions=declared, function_call=choice))
+        body.offer([TIME], [ToolDefinition("now", "ours", {})])
+        body.withhold([TIME.name, "now"])
+        assert rendered(body) == left
+
+
 def test_offers_are_byte_stable() -> None:
     """Rule T7: the same tools give the same bytes, in whatever order they are offered."""
     one, other = editor(ODD), editor(ODD)

@@ -213,3 +213,79 @@ def test_a_body_that_is_too_deep(depth: int) -> None:
 def test_a_deep_body_that_can_be_written() -> None:
     """Two hundred levels are no fault."""
     orjson.dumps(load_strict(b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"))
+
+
+# Few keys, so that they meet; texts made of what could fool a count of quotes before colons.
+_KEYS = st.sampled_from(["a", "b", 'a"', ":", '":', "\\", "é"])
+_TRICKS = st.text(st.sampled_from(list('":\\ ,ua0')), max_size=6)
+
+
+def _all_escaped(text: str) -> str:
+    return '"' + "".join(f"\\u{ord(character):04x}" for character in text) + '"'
+
+
+@st.composite
+def _repeating(draw: st.DrawFn, depth: int = 2) -> tuple[bytes, bool]:
+    """A JSON object in any spelling, and whether one of its objects names a key twice."""
+    seen: set[str] = set()
+    twice = False
+    pairs = []
+    for _ in range(draw(st.integers(0, 4))):
+        key = draw(_KEYS)
+        twice = twice or key in seen
+        seen.add(key)
+        spelled = json.dumps(key, ensure_ascii=draw(st.booleans()))
+        if draw(st.integers(0, 5)) == 0:
+            spelled = _all_escaped(key)
+        blank = draw(st.sampled_from(["", "", "", " ", "\n", "\t", "\r"]))
+        if depth and draw(st.booleans()):
+            inner, inside = draw(_repeating(depth - 1))
+            value, twice = inner.decode(), twice or inside
+        else:
+            text = draw(_TRICKS)
+            value = draw(
+                st.sampled_from(
+                    [json.dumps(text), _all_escaped(text), '"\\u0075\\u0001"', "1.50", "null", "[]"]
+                )
+            )
+        pairs.append(f"{spelled}{blank}:{draw(st.sampled_from(['', ' ']))}{value}")
+    return ("{" + ",".join(pairs) + "}").encode(), twice
+
+
+@given(_repeating())
+@example((b'{"a" :1,"b":2,"b":"x"}', True))
+@example((b'{"a":"\\u0022\\u0022","b":2,"b":3}', True))
+@example((b'{"a":"\\u0022\\u0022\\u0075\\u0075","b":2,"b":3}', True))
+@example((b'{"a":":","b":"\\":","b":3}', True))
+def test_a_key_twice_is_found_in_every_spelling(case: tuple[bytes, bool]) -> None:
+    """Rule E1: no text, blank or escape hides a key that stands twice, and none makes one up."""
+    raw, twice = case
+    if not twice:
+        assert load_strict(raw) == json.loads(raw)
+        return
+    with pytest.raises(RequestError) as error:
+        load_strict(raw)
+    assert error.value.code == "duplicate_key"
+
+
+def test_an_ordinary_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow search for keys that stand twice runs only where one may."""
+    looked: list[bytes] = []
+
+    def look(raw: bytes, **_: Any) -> None:
+        looked.append(raw)
+
+    monkeypatch.setattr(json, "loads", look)
+    load_strict(b'{"model":"m","messages":[{"role":"user","content":"say \\"a\\": b"}], "n": 1.0}')
+    assert looked == []
+    load_strict(b'{"model":"\\u0022"}')
+    assert looked == [b'{"model":"\\u0022"}']
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b'"",', b"1,"])
+def test_a_body_of_a_million_values(piece: bytes) -> None:
+    """Rule E1: a body that would take a hundred times its size in memory is refused before it is read."""
+    with pytest.raises(RequestError) as error:
+        load_strict(b'{"x":[' + piece * 1_000_000 + b"1]}")
+    assert (error.value.status, error.value.code) == (400, "too_many_entries")
+    load_strict(b'{"x":[' + piece * 499_000 + b"1]}")

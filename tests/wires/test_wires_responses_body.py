@@ -106,6 +106,68 @@ def test_an_offer_is_withdrawn() -> None:
         assert sent(body) == ask(user("hi"), **tools)
 
 
+def named(name: str, kind: str = "function") -> dict[str, Any]:
+    """A choice of one tool, as it also stands in a list of allowed tools."""
+    return {"type": kind, "name": name}
+
+
+def allowed(*tools: dict[str, Any], mode: str = "auto") -> dict[str, Any]:
+    """A choice among these tools."""
+    return {"type": "allowed_tools", "mode": mode, "tools": list(tools)}
+
+
+def test_what_is_withheld_is_not_sent() -> None:
+    """What stays of the tools has the bytes of an offer without the others, hosted tools too."""
+    now, then = ToolDefinition(OURS, "d", {}, False), ToolDefinition("core__then", "d", {}, False)
+    asked = ask(user("hi"), tools=[{"type": "web_search"}, named("mine", "custom"), function("mine_too")])
+    body, less = body_of(asked), body_of(asked)
+    body.offer([now, then], [])
+    body.withhold([OURS])
+    less.offer([then], [])
+    assert body.render() == less.render()
+    body.append_turn(turn_of(CALL), [result("call_h")])
+    less.append_turn(turn_of(CALL), [result("call_h")])
+    assert body.render() == less.render()
+
+
+@pytest.mark.parametrize(
+    ("choice", "left"),
+    [
+        ("auto", "auto"),
+        ("required", "required"),
+        (named(OURS), "auto"),
+        (named(OURS, "custom"), "auto"),
+        (named("mine"), named("mine")),
+        ({"type": "mcp", "server_label": "s", "name": OURS}, None),
+        ({"type": "function", "name": {}}, None),
+        (allowed(named(OURS), named("mine"), mode="required"), allowed(named("mine"), mode="required")),
+        (allowed(named(OURS), {"type": "web_search"}), allowed({"type": "web_search"})),
+        (allowed(named(OURS)), "none"),
+    ],
+)
+def test_no_choice_names_what_is_withheld(choice: Any, left: Any) -> None:
+    """A forced tool becomes ``auto``, a list is shortened, and an empty one allows nothing."""
+    body = body_of(ask(user("hi"), tools=[function("mine")], tool_choice=choice))
+    body.offer([ToolDefinition(OURS, "d", {}, False)], [])
+    body.withhold([OURS])
+    assert sent(body)["tool_choice"] == (choice if left is None else left)
+
+
+def test_nothing_is_chosen_where_no_tool_is_left() -> None:
+    """Upstreams refuse a choice without tools, on the last turn too; a stored prompt may have some."""
+    for prompt in ({}, {"prompt": {"id": "pmpt_1"}}):
+        body = body_of(ask(user("hi"), tool_choice=named(OURS), **prompt))
+        body.offer([ToolDefinition(OURS, "d", {}, False)], [])
+        body.withhold([OURS])
+        left = {"tool_choice": "auto", **prompt} if prompt else {}
+        assert sent(body) == ask(user("hi"), **left)
+        body.forbid_tools()
+        left = {"tool_choice": "none", **prompt} if prompt else {}
+        assert sent(body) == ask(user("hi"), **left)
+        body.withdraw()
+        assert sent(body) == ask(user("hi"), tool_choice="none", **prompt)
+
+
 def test_a_model_is_renamed() -> None:
     """The name upstream, and nothing else."""
     body = body_of(ask(user("hi")))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from responses_rig import OURS, Played, calls_of, play, read, reader_of
+from responses_rig import OURS, Played, calls_of, play, read, reader_of, writer_of
 from responses_script import (
     closing,
     custom,
@@ -530,3 +530,50 @@ def test_a_call_is_finished_once() -> None:
     played = read(turn(CALL, events=[*life, *life[-2:], life[-1]]))
     assert len(of(played, ToolCallFinished)) == 1
     assert len(played.message["output"]) == 1
+
+
+# What is not quite JSON.
+
+
+@pytest.mark.parametrize(
+    "odd", [b'"\xff"', rb'"\ud83d"', rb'"\\\ude00"', b"NaN", b"1e400", b"123456789012345678901234567890"]
+)
+def test_a_call_does_not_hide_behind_what_is_no_json(odd: bytes) -> None:
+    """What some client reads is read here too, so that a hidden call stays one (rule W5)."""
+    item = json.dumps({**CALL, "odd": "@"}).encode().replace(b'"@"', odd)
+    done = b'data: {"type":"response.output_item.done","output_index":0,"item":%b}\n\n' % item
+    played = play(encode(opening()) + done + encode([closing()]), writer_of())
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert OURS.encode() not in played.out
+
+
+@pytest.mark.parametrize("data", [b'{"type":"response.output_item.done",', b'{"a" 1}', b'{"a":"\0"}'])
+def test_an_event_that_cannot_be_read_fails_the_turn(data: bytes) -> None:
+    """A piece of the turn is lost, perhaps a call, so that no call of it can be trusted."""
+    (frame,) = reader_of().feed(b"data: " + data + b"\n\n")
+    assert frame.payload is None
+    (failed,) = frame.events
+    assert isinstance(failed, TurnFailed)
+    assert failed.error["code"] == "upstream_malformed"
+
+
+def test_a_half_event_at_the_end_is_no_fault() -> None:
+    """A stream that ends in the middle of an event is cut off, which says nothing of its calls."""
+    turn_ = reader_of()
+    assert turn_.feed(b'data: {"type":"respo') == []
+    assert [frame.events for frame in turn_.close()] == [(), ()]
+
+
+# Calls without their whole name.
+
+
+@pytest.mark.parametrize("begun", ["", OURS[:4]])
+@pytest.mark.parametrize("between", [b"", b": keep-alive\n\n", b"event: ping\n\n", b"data: ping\n\n"])
+def test_a_name_that_comes_whole_in_the_end(begun: str, between: bytes) -> None:
+    """The item that is done says the name, and nothing of a hidden call leaves before it (rule W8)."""
+    added = event("response.output_item.added", output_index=0, item={**CALL, "name": begun, "arguments": ""})
+    done = event("response.output_item.done", output_index=0, item=CALL)
+    data = encode([*opening(), added]) + between + encode([done, closing()])
+    played = play(data, writer_of())
+    assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
+    assert b"call_h" not in played.out

@@ -11,10 +11,11 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall, ToolDefinition
+from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
 from proxy.records import MessageRecord
 from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
+from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, join_array, join_object, members
 
@@ -36,6 +37,7 @@ class ChatBody:
         self._put_back: dict[int, PutBack] = {}
         self._added: list[bytes] = []
         self._used_tokens = 0
+        self._withheld: frozenset[str] = frozenset()
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         ours = {definition.name: self._definition(definition) for definition in replaced}
@@ -45,7 +47,11 @@ class ChatBody:
         if kept or new:
             self._members[self._tools_key] = join_array([*kept, *new])
 
+    def withhold(self, names: Collection[str]) -> None:
+        self._withheld = frozenset(names)
+
     def withdraw(self) -> None:
+        self._withheld = frozenset()
         if self._declared is None:
             self._members.pop(self._tools_key, None)
         else:
@@ -109,10 +115,20 @@ class ChatBody:
             }
         )
 
-    def result_message(self, call: ToolCall, content: str) -> bytes:
+    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+        """One result.  Tool messages of this wire hold text alone, so images are said in words."""
+        if images:
+            content = "\n".join(part for part in (content, *(left_out(one.words) for one in images)) if part)
         if call.legacy:
             return orjson.dumps({"role": "function", "name": call.name, "content": content})
         return orjson.dumps({"role": "tool", "tool_call_id": call.call_id, "content": content})
+
+    def leave_out_images(self) -> None:
+        """Nothing to do: there are none."""
+
+    @property
+    def images_refused(self) -> bool:
+        return False
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """``required`` and a named tool become ``auto``; a list of allowed tools stays a list."""
@@ -125,7 +141,7 @@ class ChatBody:
                 if allowed.get("mode") == "required" and called:
                     relaxed = {**choice, "allowed_tools": {**allowed, "mode": "auto"}}
                     self._members[self._choice_key] = orjson.dumps(relaxed)
-            elif (declared_name(choice) or choice.get("name")) in called:
+            elif _tool_name(choice) in called:
                 self._members[self._choice_key] = b'"auto"'
 
     def forbid_tools(self) -> None:
@@ -139,7 +155,7 @@ class ChatBody:
         return says_too_long(message, code) and drop_unneeded(self._put_back)
 
     def render(self) -> bytes:
-        parts = dict(self._members)
+        parts = self._narrowed()
         parts["messages"] = join_array([*laid_over(self._messages, self._put_back), *self._added])
         if self._used_tokens:
             for key in ("max_completion_tokens", "max_tokens"):
@@ -149,6 +165,17 @@ class ChatBody:
                     parts[key] = str(left).encode()
         return join_object(parts)
 
+    def _narrowed(self) -> dict[str, bytes]:
+        """The members of the body, less the tools that are withheld."""
+        return without_tools(
+            self._members,
+            self._withheld,
+            _tool_name,
+            tools=self._tools_key,
+            choice=self._choice_key,
+            only_with_tools=(self._choice_key, "parallel_tool_calls"),
+        )
+
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows = []
         turn = 0
@@ -157,6 +184,11 @@ class ChatBody:
             turn += message.get("role") == "assistant"
             rows.append(_record(run_id, turn, seq, message))
         return rows
+
+
+def _tool_name(tool: Any) -> str | None:
+    """The name of a tool where it is declared, in either way, or chosen."""
+    return declared_name(tool) or declared_name(tool, legacy=True)
 
 
 def _answering(message: bytes, call_id: str) -> bytes:

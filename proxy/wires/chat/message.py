@@ -15,6 +15,7 @@ from proxy.events import ToolCall
 __all__ = [
     "MessageBuilder",
     "call_object",
+    "native_call",
     "part_text",
     "reply_message",
 ]
@@ -114,6 +115,18 @@ def call_object(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
         **(inner if isinstance(inner, dict) else {}),
     }
     return {"id": call.call_id, "type": "function", "function": function, **rest}
+
+
+def native_call(
+    call_id: str | None, name: str, arguments: str, extra: Mapping[str, Any], *, legacy: bool
+) -> str:
+    """One call as it came, put together from its fragments: a ``tool_calls`` entry or ``function_call``."""
+    if legacy:
+        return orjson.dumps({"name": name, "arguments": arguments}).decode()
+    sent = call_object(ToolCall(call_id or "", name, arguments, 0), extra)
+    if call_id is None:
+        del sent["id"]
+    return orjson.dumps(sent).decode()
 
 
 def reply_message(

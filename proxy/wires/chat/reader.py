@@ -4,9 +4,7 @@ Source for the chunk: OpenAI's API reference, "The chat completion chunk object"
 seen in their recorded streams.
 """
 
-import json
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,37 +22,33 @@ from proxy.events import (
     TurnFailed,
     TurnFinished,
     TurnStarted,
-    Usage,
     UsageReported,
 )
 from proxy.wires.assembler import Fragment, ToolCallAssembler, is_object
-from proxy.wires.chat.message import MessageBuilder, part_text, reply_message
-from proxy.wires.sse import SSEEvent, SSEParser
+from proxy.wires.base import Mask
+from proxy.wires.chat.message import MessageBuilder, native_call, part_text, reply_message
+from proxy.wires.lenient import MALFORMED, loads
+from proxy.wires.sse import SSEEvent
+from proxy.wires.stream_reader import StreamReader
+from proxy.wires.usage import usage_of, without_null_usage
 
-__all__ = ["ChatTurnReader", "usage_of"]
+__all__ = ["ChatTurnReader"]
 
-_MALFORMED = {
-    "message": "The upstream sent an event that is not valid JSON.",
-    "type": "upstream_error",
-    "code": "upstream_malformed",
-}
-_MAX_DEPTH = 200
-_ESCAPES = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[dD][c-fC-F][0-9a-fA-F]{2})?|u[dD][c-fC-F][0-9a-fA-F]{2}|.)",
-    re.DOTALL,
-)
-_LONE_SURROGATE = 6
-_MOST_DIGITS = 20
 _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 
 
-class ChatTurnReader:
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_PADDING = ("obfuscation", "p")
+"""Members that say nothing, so that the length of an event says nothing of its text."""
+
+
+class ChatTurnReader(StreamReader):
     """One response of a Chat upstream.  Odd JSON is looked at and let through, never a crash."""
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> None:
-        self._parser = SSEParser()
+        super().__init__()
         self._bound = max_argument_bytes
         self._calls = ToolCallAssembler(
             declared, is_hidden=is_hidden, kept_bytes=max(1024 * 1024, max_argument_bytes)
@@ -70,18 +64,15 @@ class ChatTurnReader:
     def text(self) -> str:
         return self._message.text
 
-    def feed(self, chunk: bytes) -> list[Frame]:
-        return [self._read(event) for event in self._parser.feed(chunk)]
-
     def close(self) -> list[Frame]:
-        frames = []
+        frames = self.catch_up()
         if (event := self._parser.close()) is not None:
             frames.append(self._read(event, cut=True))
         frames.append(Frame(b"", events=tuple(self._finish())))
         return frames
 
     def read_reply(self, body: bytes) -> Frame:
-        payload = _loads(body)
+        payload = loads(body)
         if not isinstance(payload, dict):
             raise WireError("the upstream's reply is not a JSON object")
         events = [*self._events(payload, whole=True), *self._finish()]
@@ -93,6 +84,11 @@ class ChatTurnReader:
         if self._reply is not None:
             return reply_message(self._reply, calls, extras)
         return self._message.build(calls, extras)
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        seq = self._finished[call.index].seq
+        call_id, name, arguments = self._calls.as_sent(seq)
+        return native_call(call_id, name, mask(name, arguments), self._calls.extra(seq), legacy=call.legacy)
 
     def _repaired(self, call: ToolCall) -> ToolCall:
         """A hidden call whose arguments are no JSON object, or too long, goes back with ``{}``.
@@ -113,16 +109,37 @@ class ChatTurnReader:
             # What comes after the end mark is not part of the turn.
             self._ended = True
             return Frame(event.raw, is_end_mark=True, undecided=self._calls.undecided)
-        payload = _loads(event.data) if event.data else None
+        payload = loads(event.data) if event.data else None
         events: list[TurnEvent] = []
         if isinstance(payload, dict):
             events = self._events(payload, whole=False)
         else:
             if event.data[:1] == b"{" and not cut:
                 # A piece of the turn is lost, so that no call of it can be trusted.
-                events = [TurnFailed(_MALFORMED)]
+                events = [TurnFailed(MALFORMED)]
             payload = None
         return Frame(event.raw, payload, tuple(events), undecided=self._calls.undecided)
+
+    def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
+        payload = frame.payload or {}
+        choices = payload.get("choices")
+        delta = choices[0].get("delta") if isinstance(choices, list) and len(choices) == 1 else None
+        if not isinstance(delta, dict):
+            return None
+        # A piece of a call may cause no event by itself and still count, each time that it comes.
+        said = {
+            name: value
+            for name, value in delta.items()
+            if value is not None and name != "role" and not (name == "tool_calls" and value == [])
+        }
+        # Other members would be merged once for all events, not once for each.
+        if any(name not in _TEXTS or type(value) is not str for name, value in said.items()):
+            return None
+        usage = without_null_usage(frame.raw) if "usage" in payload else frame.raw
+        if b'"usage"' in usage:
+            # Taken out of an event that is read, or left in one, otherwise than where it is not.
+            return None
+        return tuple(said), [name for name in _PADDING if type(payload.get(name)) is str]
 
     def _events(self, payload: dict[str, Any], *, whole: bool) -> list[TurnEvent]:
         events: list[TurnEvent] = []
@@ -132,21 +149,15 @@ class ChatTurnReader:
             # Azure opens with a chunk whose id is blank.
             self._started = True
             events.append(TurnStarted(payload["id"], str(payload.get("model") or "")))
-        choices = payload.get("choices")
-        if isinstance(choices, list):
-            for choice in choices:
-                if isinstance(choice, dict) and not choice.get("index"):
-                    self._choice(choice, events, whole)
+        for choice in _first_choices(payload):
+            self._choice(choice, events, whole)
         if (usage := usage_of(payload)) is not None:
             events.append(UsageReported(usage))
         return events
 
     def _choice(self, choice: dict[str, Any], events: list[TurnEvent], whole: bool) -> None:
-        delta = choice.get("delta")
-        if not isinstance(delta, dict):
-            # A whole reply, or a gateway that streams messages instead of deltas.
-            delta = choice.get("message")
-        if isinstance(delta, dict):
+        delta = _delta_of(choice)
+        if delta is not None:
             if whole:
                 self._reply = delta
             self._delta(delta, events, whole)
@@ -157,11 +168,10 @@ class ChatTurnReader:
     def _delta(self, delta: dict[str, Any], events: list[TurnEvent], whole: bool) -> None:
         self._message.add(delta)
         content = delta.get("content")
-        if type(content) is str:
-            if content:
-                events.append(TextDelta(content))
-        elif isinstance(content, list) and (text := "".join(map(part_text, content))):
-            events.append(TextDelta(text))
+        if isinstance(content, list):
+            content = "".join(map(part_text, content))
+        if isinstance(content, str) and content:
+            events.append(TextDelta(content))
         for key in ("reasoning_content", "reasoning"):
             if isinstance(thought := delta.get(key), str) and thought:
                 events.append(ReasoningDelta(thought))
@@ -182,55 +192,20 @@ class ChatTurnReader:
             events += self._calls.add(_legacy_fragment(call))
 
 
-def _loads(data: bytes) -> Any:
-    """The event's data as JSON; ``None`` where it is none, or nested deeper than JSON can be written.
-
-    Invalid UTF-8 and half surrogate pairs are replaced for reading only: a call must not hide behind
-    one bad byte, and some servers cut an emoji in two.  So are NaN and infinities, which JSON does
-    not have: Python servers write them as log probabilities, and clients in Python read them.
-    """
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        whole = _ESCAPES.sub(_whole_character, data.decode("utf-8", "replace").encode())
-        try:
-            value = orjson.loads(whole)
-        except orjson.JSONDecodeError:
-            try:
-                value = json.loads(whole, parse_constant=lambda _: None, parse_int=_integer)
-            except (ValueError, RecursionError):
-                return None
-    if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
-        return None
-    return value
+def _first_choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The choices that count: the first, in however many pieces."""
+    choices = payload.get("choices")
+    if not isinstance(choices, list):
+        return []
+    return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
 
 
-def _whole_character(match: re.Match[bytes]) -> bytes:
-    """The JSON escape ``match``; the replacement character for half a surrogate pair."""
-    escape = match[0]
-    return rb"\ufffd" if len(escape) == _LONE_SURROGATE else escape
-
-
-def _depth(value: Any) -> int:
-    """How deeply containers are nested in a JSON value."""
-    depth = 0
-    level = [value]
-    while level:
-        depth += 1
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list)
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-    return depth
-
-
-def _integer(text: str) -> int | float:
-    """A whole number as orjson reads it: what 64 bits do not hold becomes a float."""
-    if len(text) <= _MOST_DIGITS and -(2**63) <= (number := int(text)) < 2**64:
-        return number
-    return float(text)
+def _delta_of(choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        # A whole reply, or a gateway that streams messages instead of deltas.
+        delta = choice.get("message")
+    return delta if isinstance(delta, dict) else None
 
 
 def _text(value: Any) -> str | None:
@@ -278,23 +253,3 @@ def _fragment(call: Mapping[str, Any]) -> Fragment:
 def _legacy_fragment(call: Mapping[str, Any]) -> Fragment:
     arguments = _arguments(call.get("arguments"))
     return Fragment(None, None, _text(call.get("name")), arguments, {"type": "function_call"}, legacy=True)
-
-
-def usage_of(payload: Mapping[str, Any]) -> Usage | None:
-    """The usage a chunk or reply reports, wherever the provider puts it."""
-    native = payload.get("usage")
-    if not isinstance(native, dict):
-        groq = payload.get("x_groq")
-        native = groq.get("usage") if isinstance(groq, dict) else None
-        if not isinstance(native, dict):
-            return None
-    return Usage(
-        _count(native.get("prompt_tokens")),
-        _count(native.get("completion_tokens")),
-        _count(native.get("total_tokens")),
-        native,
-    )
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0

@@ -58,6 +58,9 @@ class ChatReplyWriter:
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
 
+    def pass_on(self, chunk: bytes) -> bytes | None:
+        return None
+
     def write(self, frame: Frame) -> bytes:
         """Take a whole reply; nothing leaves before :meth:`finish`."""
         payload = frame.payload or {}

@@ -5,14 +5,14 @@ Source: OpenAI's API reference, "Create chat completion".
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from proxy.errors import RequestError
+from proxy.errors import ModelMissing, RequestError
 from proxy.wires.base import Answer, ReturnedCalls
-from proxy.wires.digest import conversation_digest
+from proxy.wires.digest import Beginnings, conversation_digest
 
 __all__ = [
     "MAX_CALL_ID",
@@ -46,6 +46,10 @@ class ChatRequest:
     max_calls: int | None = None
     open_names: bool = False
     brings_ours: bool = False
+    _beginnings: Beginnings = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_beginnings", Beginnings(self.messages, _visible))
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every tool message answers one open call of the assistant message before it, once."""
@@ -83,13 +87,11 @@ class ChatRequest:
         ]
 
     def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
-        return conversation_digest(("chat answer", caller, shape, self.model, text), self._visible(upto))
+        words = ("chat answer", caller, shape, self.model, text)
+        return conversation_digest(words, self._beginnings.upto(upto))
 
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
-        return conversation_digest(("chat", caller, *sorted(call_ids)), self._visible(upto))
-
-    def _visible(self, upto: int | None) -> list[list[Any]]:
-        return [_visible(message) for message in self.messages[:upto]]
+        return conversation_digest(("chat", caller, *sorted(call_ids)), self._beginnings.upto(upto))
 
 
 def _check_result(
@@ -187,7 +189,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
-        raise RequestError(400, "You must provide a model parameter.", param="model")
+        raise ModelMissing()
     messages = payload.get("messages")
     if not isinstance(messages, list):
         raise RequestError(400, "messages must be a list of messages.", param="messages")

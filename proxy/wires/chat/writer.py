@@ -28,7 +28,7 @@ from proxy.wires.chat.message import part_text
 from proxy.wires.held import HeldFrames
 from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.trace import reasoning_line, status_line, trace_call, trace_result
-from proxy.wires.usage import add_usage
+from proxy.wires.usage import add_usage, without_null_usage
 
 __all__ = ["ChatStreamWriter", "error_event"]
 
@@ -102,17 +102,26 @@ class ChatStreamWriter:
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
 
+    def pass_on(self, chunk: bytes) -> bytes | None:
+        if self._composing or self._held or self._hold_turn:
+            return None
+        return without_null_usage(chunk) if self._filter_usage else chunk
+
     def write(self, frame: Frame) -> bytes:
         if self._composing:
             return self._held.put(frame) if self._hold_text else self._compose(frame)
-        started = [event for event in frame.events if isinstance(event, ToolCallStarted)]
-        if any(self._is_hidden(event.name) for event in started):
+        started = [event for event in frame.events if type(event) is ToolCallStarted]
+        if started and any(self._is_hidden(event.name) for event in started):
             return self._begin_composing(frame)
         if not (started or frame.undecided or self._held or self._hold_turn):
             return self._forward(frame)
         self._held.put(frame)
         self._hold_turn = self._hold_turn or not all(map(self._is_shown, started))
         return b"" if frame.undecided or self._hold_turn else self._release()
+
+    @property
+    def _knows_head(self) -> bool:
+        return self._role_sent and bool(self._head["id"])
 
     def _is_shown(self, call: ToolCallStarted) -> bool:
         """Whether the upstream's own bytes show a client call under the id that we hold it by.
@@ -142,8 +151,8 @@ class ChatStreamWriter:
             return frame.raw
         payload = frame.payload
         if payload is None:
-            return frame.raw
-        if not self._role_sent or not self._head["id"]:
+            return without_null_usage(frame.raw) if self._filter_usage and not frame.count else frame.raw
+        if not self._knows_head:
             self._note_head(payload)
             self._role_sent = self._role_sent or _has_role(payload)
         for event in frame.events:
@@ -156,11 +165,10 @@ class ChatStreamWriter:
 
     def _without_usage(self, raw: bytes, payload: dict[str, Any]) -> bytes:
         """Take out what only our own ``include_usage`` put in (rule W2)."""
-        if "usage" not in payload:
+        if "usage" not in payload or not raw:
             return raw
         if payload["usage"] is None:
-            # Inside a JSON string the quotes would be escaped, so this can only be the key.
-            less = raw.replace(b',"usage":null', b"").replace(b', "usage": null', b"")
+            less = without_null_usage(raw)
             if less != raw:
                 return less
         elif not payload.get("choices"):
@@ -432,8 +440,10 @@ def _choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _has_role(payload: Mapping[str, Any]) -> bool:
-    deltas = [choice.get("delta") for choice in _choices(payload)[:1]]
-    return any(isinstance(delta, dict) and delta.get("role") for delta in deltas)
+    for choice in _choices(payload)[:1]:
+        delta = choice.get("delta")
+        return isinstance(delta, dict) and bool(delta.get("role"))
+    return False
 
 
 def _shown_indices(payload: Mapping[str, Any]) -> dict[str, int]:

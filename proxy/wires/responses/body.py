@@ -8,25 +8,36 @@ appends to it by itself and wants only the outputs.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall, ToolDefinition
+from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
 from proxy.records import MessageRecord
 from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import HeldTurn, Mask, StateHabit
+from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, join_array, join_object, members
 from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
+from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
 from proxy.wires.responses.request import ResponsesRequest
 
 __all__ = ["ResponsesBody", "upstream_ids"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _LEAST_TOKENS = 16
+_MOST_IMAGE_BYTES = 24 << 20
+"""Of images of ours in one request, in base64; providers take requests of some 50 MB."""
 _OURS = SERVER_LABEL.encode()
 _REASONING_REFUSED = ("encrypted_content", "encrypted content", "without its required")
+_ONE_IMAGE = re.compile(
+    r"(valid|corrupt\w*|process|parse|decode|download\w*|fetch\w*|load\w*|read)\b[^.]{0,40}\bimages?\b"
+    r"|\bimages?\b[^.]{0,40}\b(data|format|url|bytes|size|dimensions?|large|small|pixels?|\d+ ?mb)\b"
+    r"|image_(parse|too|content|file)|too (large|long|many)|at most|\bsize\b"
+)
+"""About an image that cannot be used, which says nothing about others."""
 _NOT_RUN = orjson.dumps(
     {"ok": False, "error_code": "budget_exhausted", "message": "Not run: the request was over."}
 ).decode()
@@ -55,6 +66,11 @@ class ResponsesBody:
         self._repair = False
         self._calls_made = 0
         self._kept_upstream: list[str] = []
+        self._without_images = False
+        self._images_refused = False
+        self._image_bytes: dict[int, int] = {}
+        self._new_image_bytes = 0
+        self._withheld: frozenset[str] = frozenset()
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         ours = {definition.name: _definition(definition) for definition in replaced}
@@ -64,7 +80,11 @@ class ResponsesBody:
         if kept or new:
             self._members["tools"] = join_array([*kept, *new])
 
+    def withhold(self, names: Collection[str]) -> None:
+        self._withheld = frozenset(names)
+
     def withdraw(self) -> None:
+        self._withheld = frozenset()
         if self._declared is None:
             self._members.pop("tools", None)
         else:
@@ -93,6 +113,7 @@ class ResponsesBody:
             self._text_input = None
             self._before = before
             self._repair = True
+            self._count_images(-1, before)
 
     def continuation(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
         """What the request after this run has to go on with.
@@ -120,7 +141,7 @@ class ResponsesBody:
     def _answers(self, calls: Sequence[HeldTurn]) -> list[bytes]:
         """An output for each call that is not the client's to answer, run or not."""
         return [
-            call.result or _output(call.call_id, _NOT_RUN)
+            call.result or output_item(call.call_id, _NOT_RUN)
             for call in calls
             if call.result is not None or call.client_id is None
         ]
@@ -146,6 +167,7 @@ class ResponsesBody:
         self._text_input = None
         self._put_back[position] = PutBack(end, restored, needed)
         self._repair = True
+        self._count_images(position, restored)
         return sum(map(len, restored)) - sum(map(len, self._input[position:end]))
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
@@ -189,8 +211,47 @@ class ResponsesBody:
             items = self._answers(calls)
         return orjson.dumps({"items": [_masked(item, mask).decode() for item in items]})
 
-    def result_message(self, call: ToolCall, content: str) -> bytes:
-        return _output(call.call_id, content)
+    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+        """One result.  Images go beside the text, as far as there is room for them in the request."""
+        passed: list[ResultImage] = []
+        lines = [content]
+        for image in images:
+            if self._without_images or not self._make_room(len(image.url)):
+                lines.append(left_out(image.words))
+            else:
+                self._new_image_bytes += len(image.url)
+                passed.append(image)
+        return output_item(call.call_id, "\n".join(line for line in lines if line), passed)
+
+    def leave_out_images(self) -> None:
+        self._without_images = True
+
+    @property
+    def images_refused(self) -> bool:
+        return self._images_refused
+
+    def _count_images(self, place: int, items: Sequence[bytes]) -> None:
+        """Count what came back at a place of the input, -1 for before all."""
+        if size := image_bytes(items):
+            self._image_bytes[place] = size
+            self._make_room(0)
+
+    def _make_room(self, size: int) -> bool:
+        """Whether so many bytes of images go into the request; those of the past give way to words, the
+        oldest first."""
+        most = _MOST_IMAGE_BYTES - self._new_image_bytes - size
+        if most < 0:
+            return False
+        while sum(self._image_bytes.values()) > most:
+            oldest = min(self._image_bytes)
+            del self._image_bytes[oldest]
+            if oldest < 0:
+                self._before = [without_images(item) for item in self._before]
+            else:
+                over = self._put_back[oldest]
+                said = [without_images(item) for item in over.messages]
+                self._put_back[oldest] = replace(over, messages=said)
+        return True
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         choice = orjson.loads(self._members.get("tool_choice", b"null"))
@@ -211,7 +272,10 @@ class ResponsesBody:
     def recover(self, message: str, code: str | None) -> bool:
         """Change what the upstream refused, if it is of a kind that can be done without."""
         if says_too_long(message, code):
-            return drop_unneeded(self._put_back)
+            dropped = drop_unneeded(self._put_back)
+            known = {at: size for at, size in self._image_bytes.items() if at < 0 or at in self._put_back}
+            self._image_bytes = known
+            return dropped
         said = f"{code or ''} {message}".lower()
         if any(words in said for words in _REASONING_REFUSED) or ("rs_" in said and "not found" in said):
             if self._without_reasoning or not any(map(_is_reasoning, (*self._whole_input(), *self._added))):
@@ -222,10 +286,22 @@ class ResponsesBody:
             self._chained = False
             self._state = "stateless"
             return True
+        ours = self._ours() if not self._without_images else []
+        if any(without_images(item) != item for item in ours):
+            # Servers that take no images say so in many ways.
+            self._without_images = True
+            self._images_refused = bool(message) and not _ONE_IMAGE.search(said)
+            return True
         return False
 
+    def _ours(self) -> list[bytes]:
+        """The items in the next request among which results of our tools are."""
+        if self._added and (self._chained or "conversation" in self._members):
+            return self._outputs
+        return [*self._whole_input(), *self._added]
+
     def render(self) -> bytes:
-        parts = dict(self._members)
+        parts = self._narrowed()
         if self._added:
             parts["input"] = self._later_input(parts)
         elif self._text_input is None and (whole := self._whole_input()):
@@ -242,18 +318,34 @@ class ResponsesBody:
             parts["max_tool_calls"] = str(max(1, self._request.max_calls - self._calls_made)).encode()
         return join_object(parts)
 
+    def _narrowed(self) -> dict[str, bytes]:
+        """The members of the body, less the tools that are withheld."""
+        return without_tools(
+            self._members,
+            self._withheld,
+            _called_by,
+            tools="tools",
+            choice="tool_choice",
+            # A stored prompt may bring tools of its own.
+            only_with_tools=() if self._request.open_names else ("tool_choice",),
+        )
+
     def _later_input(self, parts: dict[str, bytes]) -> bytes:
         """The input of a turn after the first."""
         if "conversation" in parts:
-            return join_array(self._outputs)
+            return join_array(self._said(self._outputs))
         if self._chained:
             parts["previous_response_id"] = orjson.dumps(self._last_id)
-            return join_array(self._outputs)
+            return join_array(self._said(self._outputs))
         return join_array(_unique_calls(self._kept([*self._whole_input(), *self._added])))
+
+    def _said(self, items: Sequence[bytes]) -> Sequence[bytes]:
+        """The items, with words for our images where the upstream takes none."""
+        return [without_images(item) for item in items] if self._without_images else items
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """The items less what the upstream could not read, or what has lost what it belongs to."""
-        known = [one for item in items for one in _as_upstream(item)]
+        known = [one for item in self._said(items) for one in _as_upstream(item)]
         kept: list[bytes] = []
         for position, item in enumerate(known):
             if _is_reasoning(item):
@@ -286,10 +378,6 @@ def upstream_ids(continuation: bytes) -> list[str]:
     return list(held.get("upstream_ids") or ())
 
 
-def _output(call_id: str, content: str) -> bytes:
-    return orjson.dumps({"type": "function_call_output", "call_id": call_id, "output": content})
-
-
 def _as_upstream(item: bytes) -> list[bytes]:
     """An item as it came, or what the upstream knows in place of one of ours."""
     if _OURS in item and (ours := as_upstream_items(orjson.loads(item))) is not None:
@@ -320,6 +408,13 @@ def _function_name(raw: bytes) -> str:
     tool = orjson.loads(raw)
     name = tool.get("name") if isinstance(tool, dict) and tool.get("type") == "function" else None
     return name if isinstance(name, str) else ""
+
+
+def _called_by(tool: Any) -> str | None:
+    """The name that a model calls a tool by, where it is declared or chosen."""
+    callable_ = isinstance(tool, dict) and tool.get("type") in ("function", "custom")
+    name = tool.get("name") if callable_ else None
+    return name if isinstance(name, str) else None
 
 
 def _kind(raw: bytes) -> str:
@@ -368,13 +463,12 @@ def _record(run_id: str, turn: int, seq: int, item: Mapping[str, Any]) -> Messag
     """An item as a row, in the terms that all wires share."""
     kind = item.get("type") or "message"
     if kind == "function_call_output":
-        output = item.get("output")
         return MessageRecord(
             run_id,
             turn,
             seq,
             "tool",
-            content=output if isinstance(output, str) else orjson.dumps(output).decode(),
+            content=recorded_output(item.get("output")),
             tool_call_id=str(item.get("call_id")),
         )
     if kind == "function_call":

@@ -5,7 +5,7 @@ llama-server sends neither indices nor sequence numbers.  What ``output_item.don
 the last word on it.  Source: OpenAI's API reference, "Streaming events".
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,12 +23,15 @@ from proxy.events import (
     TurnFailed,
     TurnFinished,
     TurnStarted,
-    Usage,
     UsageReported,
 )
 from proxy.wires.assembler import Fragment, ToolCallAssembler, is_object, mint_call_id
+from proxy.wires.base import Mask
+from proxy.wires.lenient import MALFORMED, loads
 from proxy.wires.responses.items import item_text
-from proxy.wires.sse import SSEEvent, SSEParser
+from proxy.wires.sse import SSEEvent
+from proxy.wires.stream_reader import StreamReader
+from proxy.wires.usage import read_usage
 
 __all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader"]
 
@@ -42,8 +45,15 @@ CLOSING = frozenset(
         "response.done",
     }
 )
+_KEPT = OPENING | CLOSING | {"response.output_item.added", "response.output_item.done"}
 _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_UNSAID = ("sequence_number", "obfuscation")
+"""Members of an event of text that say nothing of it."""
 _MAX_ITEMS = 4096
+_MAX_TURN_BYTES = 64 * 1024 * 1024
+"""Of deltas and items that are kept of one response: no model says as much."""
+_PIECE = 64
+"""What a kept piece costs beside its text."""
 
 
 class ItemKeys:
@@ -101,13 +111,13 @@ class ItemKeys:
         return None
 
 
-class ResponsesTurnReader:
+class ResponsesTurnReader(StreamReader):
     """One response of a Responses upstream."""
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> None:
-        self._parser = SSEParser()
+        super().__init__()
         self._bound = max_argument_bytes
         self._declared = frozenset(declared)
         self._is_hidden = is_hidden
@@ -117,6 +127,7 @@ class ResponsesTurnReader:
         self._keys = ItemKeys()
         self._call_keys: set[int] = set()
         self._call_ids: dict[int, str] = {}
+        self._sent_ids: dict[int, Any] = {}
         self._opened: dict[int, dict[str, Any]] = {}
         self._items: dict[int, dict[str, Any]] = {}
         self._seqs: dict[int, int] = {}
@@ -125,18 +136,16 @@ class ResponsesTurnReader:
         self._id = ""
         self._final: Mapping[str, Any] = {}
         self._text: list[str] = []
+        self._size = 0
 
     @property
     def text(self) -> str:
         return "".join(self._text) or "".join(map(item_text, self._output()))
 
-    def feed(self, chunk: bytes) -> list[Frame]:
-        return [self._read(event) for event in self._parser.feed(chunk)]
-
     def close(self) -> list[Frame]:
-        frames = []
+        frames = self.catch_up()
         if (event := self._parser.close()) is not None:
-            frames.append(self._read(event))
+            frames.append(self._read(event, cut=True))
         frames.append(Frame(b"", events=tuple(self._finish())))
         return frames
 
@@ -164,6 +173,15 @@ class ResponsesTurnReader:
         return orjson.dumps(
             {"id": self._id, "store": self._final.get("store"), "output": self._repaired_output()}
         )
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        seq = self._finished[call.index].seq
+        key = next(key for key, at in self._seqs.items() if at == seq)
+        _, name, arguments = self._calls.as_sent(seq)
+        item = self._items.get(key) or self._opened[key]
+        return orjson.dumps(
+            {**item, "call_id": self._sent_ids[key], "arguments": mask(name, arguments)}
+        ).decode()
 
     def _output(self) -> list[dict[str, Any]]:
         """The turn's items in order: as streamed, else as the terminal event has them."""
@@ -197,26 +215,42 @@ class ResponsesTurnReader:
         self._finished = [event for event in events if isinstance(event, ToolCallFinished)]
         return events
 
-    def _read(self, event: SSEEvent) -> Frame:
-        if not event.data:
-            return Frame(event.raw)
-        if event.is_end_mark:
-            return Frame(event.raw, is_end_mark=True)
-        try:
-            payload = orjson.loads(event.data)
-        except orjson.JSONDecodeError:
-            payload = None
+    def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
+        """One event as a frame.  ``cut`` says that the stream ended before the event did."""
+        payload = loads(event.data) if event.data else None
         if not isinstance(payload, dict):
-            return Frame(event.raw)
+            # Nobody knows what a client reads in an object that is none here, perhaps a call.
+            lost = event.data[:1] == b"{" and not cut
+            return Frame(
+                event.raw,
+                events=(TurnFailed(MALFORMED),) if lost else (),
+                is_end_mark=event.is_end_mark,
+                undecided=self._calls.undecided,
+            )
         kind = payload.get("type")
         if not isinstance(kind, str):
             # Some gateways name the event in its SSE field only.
             kind = event.event.decode("ascii", "replace")
             payload = {**payload, "type": kind}
         events: list[TurnEvent] = []
+        if kind in _KEPT:
+            self._keep(len(event.data))
         self._event(kind, payload, events)
         ended = kind in CLOSING
         return Frame(event.raw, payload, tuple(events), is_end_mark=ended, undecided=self._calls.undecided)
+
+    def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
+        payload = frame.payload or {}
+        if "item" in payload:
+            # Another may be meant each time.
+            return None
+        return ("delta",), [name for name in _UNSAID if name in payload]
+
+    def _keep(self, size: int) -> None:
+        """Count what stays in memory until the turn has ended."""
+        self._size += size + _PIECE
+        if self._size > _MAX_TURN_BYTES:
+            raise WireError(f"one response is larger than {_MAX_TURN_BYTES} bytes")
 
     def _event(self, kind: str, payload: dict[str, Any], events: list[TurnEvent]) -> None:
         if kind.endswith(".delta"):
@@ -242,6 +276,7 @@ class ResponsesTurnReader:
         delta = payload.get("delta")
         if not isinstance(delta, str) or not delta:
             return
+        self._keep(len(delta))
         if kind == "response.output_text.delta":
             self._text.append(delta)
             events.append(TextDelta(delta))
@@ -269,6 +304,7 @@ class ResponsesTurnReader:
         )
         if item.get("type") != "function_call" and not custom:
             return
+        self._sent_ids.setdefault(key, item.get("call_id"))
         call_id = item["call_id"] = self._call_id(key, _text(item.get("call_id")))
         arguments = item.get("input" if custom else "arguments")
         text = arguments if isinstance(arguments, str) else ""
@@ -281,6 +317,8 @@ class ResponsesTurnReader:
             events += self._calls.add(Fragment(key, call_id, name, text, item_id=item_id))
         elif whole:
             self._arguments(key, text)
+            if name:
+                events += self._calls.settle_name(key, name)
 
     def _call_id(self, key: int, call_id: str | None) -> str:
         """The id that a call goes by, repaired where it is blank or another call's (rule W8)."""
@@ -329,7 +367,7 @@ class ResponsesTurnReader:
             events.append(TurnStarted(self._id, str(response.get("model") or "")))
         self._take_final(events)
         if isinstance(native := response.get("usage"), dict):
-            events.append(UsageReported(_usage(native)))
+            events.append(UsageReported(read_usage(native)))
         status = response.get("status")
         if status in ("failed", "cancelled") or kind in ("response.failed", "response.cancelled"):
             error = response.get("error")
@@ -351,9 +389,3 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
-
-
-def _usage(native: Mapping[str, Any]) -> Usage:
-    counts = [native.get(key) for key in ("input_tokens", "output_tokens", "total_tokens")]
-    first, second, third = (value if type(value) is int and value > 0 else 0 for value in counts)
-    return Usage(first, second, third, native)

@@ -65,6 +65,9 @@ class ResponsesReplyWriter:
     def result(self) -> dict[str, Any] | None:
         return self._result
 
+    def pass_on(self, chunk: bytes) -> bytes | None:
+        return None
+
     def write(self, frame: Frame) -> bytes:
         """Take a whole reply; nothing leaves before :meth:`finish`."""
         payload = frame.payload or {}

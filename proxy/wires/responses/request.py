@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.errors import RequestError
+from proxy.errors import ModelMissing, RequestError
 from proxy.wires.base import Answer, ReturnedCalls
-from proxy.wires.digest import conversation_digest
+from proxy.wires.digest import Beginnings, conversation_digest
 from proxy.wires.responses.items import as_upstream_items, is_model_item, item_text
 
 __all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
@@ -46,6 +46,13 @@ class ResponsesRequest:
     open_names: bool
     asked: Mapping[str, Any] = field(repr=False)
     choices: int = 1
+
+    _beginnings: Beginnings = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # What a conversation holds already is not sent again, so it cannot be compared.
+        items = () if self.conversation else self.items
+        object.__setattr__(self, "_beginnings", Beginnings(items, _visible))
 
     @property
     def brings_ours(self) -> bool:
@@ -144,7 +151,7 @@ class ResponsesRequest:
 
     def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
         words = ("responses answer", caller, shape, self.model, self.continues or "", text)
-        return conversation_digest(words, self._visible_items(upto))
+        return conversation_digest(words, self._beginnings.upto(upto))
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
         """Whether an item is a call that the client answers; other custom calls are the provider's."""
@@ -155,16 +162,16 @@ class ResponsesRequest:
 
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
         words = ("responses", caller, self.continues or "", self.conversation, *sorted(call_ids))
-        return conversation_digest(words, self._visible_items(upto))
-
-    def _visible_items(self, upto: int | None) -> list[list[Any]]:
-        # What a conversation holds already is not sent again, so it cannot be compared.
-        items = () if self.conversation else self.items[:upto]
-        return [_visible(item) for item in items if item.get("type") != "reasoning"]
+        return conversation_digest(words, self._beginnings.upto(upto))
 
 
-def _visible(item: Mapping[str, Any]) -> list[Any]:
-    """What makes an item the same item, with or without the ids and states that libraries drop."""
+def _visible(item: Mapping[str, Any]) -> list[Any] | None:
+    """What makes an item the same item, with or without the ids and states that libraries drop.
+
+    Reasoning makes none: it comes and goes with libraries and settings.
+    """
+    if item.get("type") == "reasoning":
+        return None
     kind = item.get("type") or "message"
     if kind == "message":
         content = item.get("content")
@@ -192,7 +199,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
-        raise RequestError(400, "You must provide a model parameter.", param="model")
+        raise ModelMissing()
     choice = payload.get("tool_choice")
     text = payload.get("text")
     form = text.get("format") if isinstance(text, dict) else None

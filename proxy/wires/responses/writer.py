@@ -92,6 +92,9 @@ class ResponsesStreamWriter:
         """The Response resource the client was given last; ``None`` before the end."""
         return self._result
 
+    def pass_on(self, chunk: bytes) -> bytes | None:
+        return None if self._composing or self._held or self._hold_text else chunk
+
     def write(self, frame: Frame) -> bytes:
         for event in frame.events:
             if isinstance(event, TurnStarted):
@@ -119,7 +122,7 @@ class ResponsesStreamWriter:
             self._done_seen = self._done_seen or frame.is_end_mark
             return frame.raw
         number = payload.get("sequence_number")
-        self._sequence = number + 1 if type(number) is int else self._sequence + 1
+        self._sequence = number + 1 if type(number) is int else self._sequence + frame.count
         kind = payload.get("type")
         if kind in OPENING or kind in CLOSING:
             self._note_lifecycle(str(kind), payload)

@@ -1,0 +1,77 @@
+"""JSON of an upstream's events, read also where it is not quite JSON but some client would read it."""
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+__all__ = ["MALFORMED", "loads"]
+
+MALFORMED = {
+    "message": "The upstream sent an event that is not valid JSON.",
+    "type": "upstream_error",
+    "code": "upstream_malformed",
+}
+_MAX_DEPTH = 200
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_MOST_DIGITS = 20
+
+
+def loads(data: bytes) -> Any:
+    """An event's data as JSON; ``None`` where it is none, or nested deeper than JSON can be written.
+
+    Invalid UTF-8 and half surrogate pairs are replaced for reading only: a call must not hide behind
+    one bad byte, and some servers cut an emoji in two.  So are NaN and infinities, which JSON does
+    not have: Python servers write them as log probabilities, and clients in Python read them.
+    """
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        if b"\0" in data:
+            return None
+        whole = _whole_characters(data)
+        try:
+            value = orjson.loads(whole)
+        except orjson.JSONDecodeError:
+            try:
+                value = json.loads(whole.decode(), parse_constant=lambda _: None, parse_int=_integer)
+            except (ValueError, RecursionError):
+                return None
+    if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
+        return None
+    return value
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Text in UTF-8 with no half of a character in it, nor an escape of half a surrogate pair.
+
+    It holds no NUL, so that two of them can stand for an escaped backslash: what is behind one is no escape.
+    """
+    text = data.decode("utf-8", "replace").encode().replace(b"\\\\", b"\0\0")
+    return _HALF_PAIR.sub(rb"\\ufffd", text).replace(b"\0\0", b"\\\\")
+
+
+def _depth(value: Any) -> int:
+    """How deeply containers are nested in a JSON value."""
+    depth = 0
+    level = [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+    return depth
+
+
+def _integer(text: str) -> int | float:
+    """A whole number as orjson reads it: what 64 bits do not hold becomes a float."""
+    if len(text) <= _MOST_DIGITS and -(2**63) <= (number := int(text)) < 2**64:
+        return number
+    return float(text)

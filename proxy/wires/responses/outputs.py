@@ -1,0 +1,86 @@
+"""Results of server tools as items of the Responses wire, with their images where there are some.
+
+An image is an ``input_image`` behind a line of text that says what it is.  That line makes our images
+known among a client's, also in what an earlier request left; so they can be taken out again, here or
+for a file that no image may be in.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from proxy.events import ResultImage, left_out
+from proxy.wires.rawjson import join_object, members
+
+__all__ = ["image_bytes", "output_item", "recorded_output", "without_images"]
+
+_LABEL = "[toolrelay: image "
+_SIGN = orjson.dumps(_LABEL)[:-1]
+
+Part = dict[str, Any]
+
+
+def output_item(call_id: str, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+    """A ``function_call_output``; a list of content only where there are images."""
+    output: str | list[Part] = content
+    if images:
+        output = [{"type": "input_text", "text": content}] if content else []
+        for image in images:
+            output.append({"type": "input_text", "text": f"{_LABEL}{image.words}]"})
+            # Official clients leave ``detail`` out, and some servers ask for it.
+            output.append({"type": "input_image", "image_url": image.url, "detail": "auto"})
+    return orjson.dumps({"type": "function_call_output", "call_id": call_id, "output": output})
+
+
+def image_bytes(items: Sequence[bytes]) -> int:
+    """Bytes of the items that hold images of ours, which is little more than the images."""
+    return sum(len(item) for item in items if _SIGN in item and b'"input_image"' in item)
+
+
+def without_images(item: bytes) -> bytes:
+    """The item with words in place of our images; a client's own stay."""
+    if _SIGN not in item:
+        return item
+    output = orjson.loads(item).get("output")
+    if not isinstance(output, list):
+        return item
+    text = _as_text(output, lambda words, _: left_out(words))
+    return item if text is None else join_object({**members(item), "output": orjson.dumps(text)})
+
+
+def recorded_output(output: Any) -> str:
+    """An output as a row has it: its text, and of an image what it was."""
+    if isinstance(output, str):
+        return output
+    text = _as_text(output, lambda _, url: _placeholder(url)) if isinstance(output, list) else None
+    return orjson.dumps(output).decode() if text is None else text
+
+
+def _as_text(parts: Sequence[Any], say: Callable[[str, str], str]) -> str | None:
+    """A list of content as one text, ``say`` taking the words about an image and its URL.
+
+    ``None`` where something is in it that is not ours.
+    """
+    lines: list[str] = []
+    words = ""
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "input_text" and isinstance(part.get("text"), str):
+            text = part["text"]
+            words = text.removeprefix(_LABEL)[:-1] if text.startswith(_LABEL) else ""
+            lines.append(text)
+        elif kind == "input_image" and words and isinstance(part.get("image_url"), str):
+            lines[-1] = say(words, part["image_url"])
+            words = ""
+        else:
+            return None
+    return "\n".join(lines)
+
+
+def _placeholder(url: str) -> str:
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:"):
+        return f"[image {url}]"
+    size = len(data) * 3 // 4 - data[-2:].count("=")
+    return f"[image {head[5:].removesuffix(';base64')} {size} bytes]"

@@ -1,0 +1,128 @@
+"""The event stream of a turn: events in, frames out, and what is alike not read twice."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+from proxy.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, ToolCallStarted
+from proxy.wires.mould import Mould
+from proxy.wires.sse import SSEEvent, SSEParser, decode_event
+
+__all__ = ["StreamReader"]
+
+_TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
+_MOST_SKIMMED = 256
+_MOST_VAIN = 8
+"""Moulds that nothing fitted, before no more are made: every event of this stream is another."""
+
+
+class StreamReader(ABC):
+    """The part of a :class:`~proxy.wires.base.TurnReader` that takes its stream apart.
+
+    An event that has been read and gave nothing but text leaves its mould.  Those that fit it are only
+    *skimmed*: what they say is told in one frame, as one event, before the next event that is read.
+    """
+
+    def __init__(self) -> None:
+        self._parser = SSEParser()
+        self._mould: Mould | None = None
+        self._example: Frame | None = None
+        self._vain = 0
+
+    @abstractmethod
+    def _read(self, event: SSEEvent) -> Frame:
+        """What one event says."""
+
+    @abstractmethod
+    def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
+        """The members of an event of text that may differ: its texts, and what says nothing at all.
+
+        Several such events must come to the same as one that has their texts joined.  ``None`` where
+        that is not certain.
+        """
+
+    def feed(self, chunk: bytes, *, together: bool = False) -> list[Frame]:
+        """See :meth:`proxy.wires.base.TurnReader.feed`."""
+        parser = self._parser
+        parser.take(chunk)
+        frames: list[Frame] = []
+        while True:
+            if together:
+                frames += self._skim_on()
+            event = parser.next()
+            if event is None:
+                return frames
+            frames += self.catch_up()
+            frame = self._read(event)
+            frames.append(frame)
+            self._note(frame)
+            # From a call on the writer may have to say itself what comes.
+            together = together and not (frame.undecided or _opens_call(frame))
+
+    def skim(self, chunk: bytes) -> bool:
+        """See :meth:`proxy.wires.base.TurnReader.skim`."""
+        if self._example is not None:
+            self._make_mould(self._example)
+        mould = self._mould
+        if mould is None or not self._parser.between:
+            return False
+        before = len(mould.found)
+        if before >= _MOST_SKIMMED:
+            return False
+        at, size = 0, len(chunk)
+        while at < size:
+            at = mould.fit(chunk, at)
+            if at < 0:
+                del mould.found[before:]
+                return False
+        self._vain = 0
+        return True
+
+    def catch_up(self) -> list[Frame]:
+        """See :meth:`proxy.wires.base.TurnReader.catch_up`."""
+        mould = self._mould
+        if mould is None or not mould.found:
+            return []
+        count = len(mould.found)
+        frame = self._read(decode_event(mould.cast()))
+        return [replace(frame, raw=b"", count=count)]
+
+    def _skim_on(self) -> list[Frame]:
+        """Skim what fits of the bytes that wait."""
+        parser = self._parser
+        start = at = parser.at
+        if self._example is not None and start < len(parser.data):
+            self._make_mould(self._example)
+        mould = self._mould
+        if mould is None:
+            return []
+        frames = self.catch_up() if len(mould.found) >= _MOST_SKIMMED else []
+        while (end := mould.fit(parser.data, at)) >= 0:
+            at = end
+        if at > start:
+            self._vain = 0
+            parser.at = at
+            frames.append(Frame(parser.data[start:at], count=0))
+        return frames
+
+    def _note(self, frame: Frame) -> None:
+        """Remember an event of text, whose mould is made when another event comes."""
+        if frame.is_end_mark:
+            # What comes after it may be read otherwise than what came before.
+            self._mould = self._example = None
+            self._vain = _MOST_VAIN
+        elif frame.events and isinstance(frame.events[0], _TEXTS) and self._vain < _MOST_VAIN:
+            self._example = frame
+
+    def _make_mould(self, example: Frame) -> None:
+        self._example = None
+        if not all(isinstance(event, _TEXTS) for event in example.events):
+            return
+        self._vain += 1
+        names = self._free_names(example)
+        mould = Mould.of(example.raw, *names) if names is not None else None
+        self._mould = mould or self._mould
+
+
+def _opens_call(frame: Frame) -> bool:
+    return ToolCallStarted in map(type, frame.events)

@@ -1,0 +1,147 @@
+"""The mould of an event: what fits it, and what is never sure enough to have one."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.wires.mould import Mould
+
+EVENT = b'data: {"id":"c","n":7,"delta":{"content":"word"},"pad":"abc"}\n\n'
+
+
+def mould_of(raw: bytes = EVENT) -> Mould | None:
+    """The mould of an event whose text is its content."""
+    return Mould.of(raw, ["content"], ["pad", "n"])
+
+
+def made() -> Mould:
+    """The mould of the usual event."""
+    mould = mould_of()
+    assert mould is not None
+    return mould
+
+
+def said(content: bytes, number: bytes = b"7", pad: bytes = b"abc") -> bytes:
+    """The event with other values."""
+    return b'data: {"id":"c","n":%b,"delta":{"content":"%b"},"pad":"%b"}\n\n' % (number, content, pad)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"more words",
+        b"{}[],:",
+        rb"\" \\ \/ \b \f \n \r \t",
+        rb"\u00e9 \ud83d\ude00",
+        "é € 😀 \x7f".encode(),
+        rb"\\",
+    ],
+)
+def test_an_event_with_another_text_fits(content: bytes) -> None:
+    """Whatever a JSON string may hold is text, wherever in the data it begins."""
+    event = said(content, b"0", b"")
+    json.loads(event[6:])
+    mould = made()
+    assert mould.fit(b"xyz" + event + EVENT, 3) == 3 + len(event)
+    assert mould.found == [[b"0", content, b""]]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        said(b'x"'),
+        said(b"x\\"),
+        said(b'"},"tool_calls":[],"x":{"y":"'),
+        said(b"\n"),
+        said(b"\x00"),
+        said(rb"\x"),
+        said(rb"\u12"),
+        said(rb"\ud83d"),
+        said(rb"\ude00"),
+        said(rb"\ud83d\u0041"),
+        said(b"\xf0\x9f"),
+        said(b"\x98\x80"),
+        said(b"\xc0\xaf"),
+        said(b"\xed\xa0\x80"),
+        said(b"\xf5\x80\x80\x80"),
+        said(b"x", b"07"),
+        said(b"x", b"-7"),
+        said(b"x", b"7.5"),
+        said(b"x", b""),
+        said(b"x").replace(b'"c"', b'"d"'),
+        said(b"x")[:-1],
+        said(b"x")[1:],
+        b"",
+    ],
+)
+def test_what_is_not_certain_does_not_fit(event: bytes) -> None:
+    """What ends the string, is no JSON by itself, or differs elsewhere, has to be read."""
+    mould = made()
+    assert mould.fit(event, 0) == -1
+    assert mould.found == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        EVENT[:-1],
+        EVENT.replace(b'"content"', b'"cont\\u0065nt"'),
+        EVENT.replace(b'"id":"c"', b'"cont\\u0065nt":"c"'),
+        EVENT.replace(b'"id":"c"', b'"content":"c"'),
+        EVENT.replace(b'"id"', b'"content"'),
+        EVENT.replace(b'"id":"c"', b'"id":"content"'),
+        EVENT.replace(b'"word"', b"null"),
+        EVENT.replace(b'"word"', b'"\\ud83d"'),
+        EVENT.replace(b'"word"', b'"a\xff"'),
+        EVENT.replace(b":7", b":null"),
+        EVENT.replace(b":7", b":7e300"),
+        EVENT.replace(b":7", b":7.5"),
+        b'data: {"content":"a","pad":"","n":7',
+        EVENT.replace(b'"pad":', b'"pad"'),
+        EVENT.replace(b'"pad"', b'"other"'),
+    ],
+)
+def test_an_event_with_a_doubt_has_no_mould(raw: bytes) -> None:
+    """A name that stands twice, or may, and a value of another kind give no mould."""
+    assert mould_of(raw) is None
+
+
+def test_an_event_without_text_has_no_mould() -> None:
+    """Padding alone is nothing that could be joined."""
+    assert Mould.of(EVENT, [], ["pad"]) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'event: x\ndata: {"n" : 1 , "pad":\t"" ,"content": "a"}\n\n',
+        b'data: {"content":"a",\r\ndata: "n":1,"pad":"\\u00e9"}\r\n\r\n',
+        b'\n: comment\ndata:{"n":1,"pad":"","content":"a"}\n\n',
+    ],
+)
+def test_events_of_any_form_have_a_mould(raw: bytes) -> None:
+    """White space, line ends and other fields are fixed bytes like any."""
+    mould = mould_of(raw)
+    assert mould is not None
+    assert mould.fit(raw.replace(b'"a"', b'"bcd"'), 0) == len(raw) + 2
+    assert mould.cast() == raw.replace(b'"a"', b'"bcd"')
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=8), st.integers(0, 10**15)), min_size=1, max_size=5), st.booleans()
+)
+def test_what_is_cast_says_what_all_said(events: list[tuple[str, int]], ascii_only: bool) -> None:
+    """The texts are joined in order, of the rest the last counts, and nothing stays behind."""
+    mould = made()
+    for content, number in events:
+        text = json.dumps(content, ensure_ascii=ascii_only)[1:-1].encode("utf-8", "replace")
+        event = said(text, b"%d" % number, b"p%d" % number)
+        if mould.fit(event, 0) < 0:
+            return  # half a surrogate pair
+    payload = json.loads(mould.cast()[6:])
+    assert payload["delta"]["content"] == "".join(content for content, _ in events)
+    assert (payload["n"], payload["pad"]) == (events[-1][1], f"p{events[-1][1]}")
+    assert mould.found == []
