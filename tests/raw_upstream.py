@@ -7,6 +7,7 @@ A script is a list of steps, played once a whole request has been read:
 ``RESET``     ends the connection with a TCP reset
 ``FIN``       closes it in order
 ``HANG``      says nothing more until the client closes
+``HALF``      closes its sending side only, and takes what still comes
 ``KEEP``      ends this response and waits for the next request on the same connection
 an ``asyncio.Event``  waits until the test sets it
 
@@ -17,18 +18,22 @@ import asyncio
 import enum
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from waiting import PATIENCE_S
+
 __all__ = [
     "FIN",
+    "HALF",
     "HANG",
     "KEEP",
     "LAST_CHUNK",
     "RESET",
     "RawRequest",
     "RawUpstream",
+    "Script",
     "Step",
     "chunk",
     "chunked",
@@ -44,10 +49,11 @@ class End(enum.Enum):
     RESET = "reset"
     FIN = "fin"
     HANG = "hang"
+    HALF = "half"
     KEEP = "keep"
 
 
-RESET, FIN, HANG, KEEP = End.RESET, End.FIN, End.HANG, End.KEEP
+RESET, FIN, HANG, HALF, KEEP = End.RESET, End.FIN, End.HANG, End.HALF, End.KEEP
 Step = bytes | float | End | asyncio.Event
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -100,13 +106,17 @@ class RawRequest:
         return {name.lower() for name, _ in self.headers}
 
 
+Script = Sequence[Step] | Callable[[RawRequest], Sequence[Step]]
+
+
 class RawUpstream:
     """``async with RawUpstream(first_script, second_script) as upstream: upstream.url``.
 
-    The n-th request plays the n-th script, the last script all further ones.
+    The n-th request plays the n-th script, the last script all further ones.  A function in place of
+    a script is given the request and returns one.
     """
 
-    def __init__(self, *scripts: Sequence[Step]) -> None:
+    def __init__(self, *scripts: Script) -> None:
         self.scripts = scripts
         self.requests: list[RawRequest] = []
         self.connections = 0
@@ -115,6 +125,7 @@ class RawUpstream:
         self._port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._news = asyncio.Condition()
@@ -142,15 +153,20 @@ class RawUpstream:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # What nobody took would keep its transport open beyond the loop, and some later test would pay.
+        unsent = [writer for writer in self._writers if writer.transport.get_write_buffer_size()]
+        for writer in unsent:
+            writer.transport.abort()
+        await asyncio.gather(*[writer.wait_closed() for writer in unsent], return_exceptions=True)
 
-    async def all_closed(self, within_s: float = 2.0) -> None:
-        """Wait until no connection is open; TimeoutError after ``within_s`` seconds."""
-        async with asyncio.timeout(within_s):
+    async def all_closed(self) -> None:
+        """Wait until no connection is open; TimeoutError where that takes too long."""
+        async with asyncio.timeout(PATIENCE_S):
             await self._all_closed.wait()
 
     async def asked(self, times: int) -> None:
         """Wait until that many requests have been read."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             async with self._news:
                 await self._news.wait_for(lambda: len(self.requests) >= times)
 
@@ -158,6 +174,7 @@ class RawUpstream:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._writers.add(writer)
         self.connections += 1
         self.open_connections += 1
         self._all_closed.clear()
@@ -165,9 +182,11 @@ class RawUpstream:
         try:
             while (request := await _read_request(reader, number)) is not None:
                 self.requests.append(request)
+                script = self.scripts[min(len(self.requests), len(self.scripts)) - 1]
                 async with self._news:
                     self._news.notify_all()
-                script = self.scripts[min(len(self.requests), len(self.scripts)) - 1]
+                if callable(script):
+                    script = script(request)
                 if not await self._play(script, reader, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -175,6 +194,8 @@ class RawUpstream:
         finally:
             self._tasks.discard(task)
             writer.close()
+            if not writer.transport.get_write_buffer_size():
+                self._writers.discard(writer)
             self.open_connections -= 1
             if not self.open_connections:
                 self._all_closed.set()
@@ -196,7 +217,9 @@ class RawUpstream:
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     writer.transport.abort()
                     return False
-                case End.HANG:
+                case End.HANG | End.HALF:
+                    if step is End.HALF:
+                        writer.write_eof()
                     while await reader.read(1 << 16):
                         pass
                     return False

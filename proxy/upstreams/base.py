@@ -1,17 +1,33 @@
 """What an upstream is: something that takes one HTTP-shaped request and streams one response."""
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
 
-__all__ = ["Headers", "Upstream", "UpstreamRequest", "UpstreamResponse"]
+from proxy.errors import UpstreamBroken
+
+__all__ = [
+    "Headers",
+    "PulledResponse",
+    "Sink",
+    "Upstream",
+    "UpstreamRequest",
+    "UpstreamResponse",
+    "read_whole",
+]
 
 Headers = Sequence[tuple[str, str]]
 """Header pairs in order, names as they came; one name may stand several times."""
 
+Sink = Callable[[bytes], Awaitable[None] | None]
+"""Takes a piece of a body at once, never an empty one.
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+What it returns is waited for before the next piece, and the upstream is not read meanwhile; ``None``:
+it can take more.
+"""
+
+
+class UpstreamRequest(NamedTuple):
     """One request to a provider.
 
     ``path`` is below the upstream's base URL and starts with a slash (``/chat/completions``);
@@ -58,13 +74,59 @@ class UpstreamResponse(Protocol):
         """
         ...
 
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        """Give the body to ``sink``: what is here at once, the rest as it arrives, where it can be
+        within the read that brings it.
+
+        What it returns is to be awaited for the rest; ``None``: the whole body was here.  Both end and
+        raise as :meth:`chunks` does, and raise what ``sink`` does.
+        """
+        ...
+
     async def read(self, limit: int) -> bytes:
-        """The whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
+        """The whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes.
+
+        Whatever keeps it from being read whole, a cancellation too, lets go of the response.
+        """
         ...
 
     async def aclose(self) -> None:
         """Let go of the response; one not read to its end has its connection closed. Idempotent."""
         ...
+
+
+class PulledResponse(ABC):
+    """The part of an :class:`UpstreamResponse` that cannot push: its chunks are handed over."""
+
+    @abstractmethod
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        return self._hand_over(sink)
+
+    async def _hand_over(self, sink: Sink) -> None:
+        async for piece in self.chunks():
+            if (wait := sink(piece)) is not None:
+                await wait
+
+
+async def read_whole(response: UpstreamResponse, upstream: str, limit: int) -> bytes:
+    """A whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes.
+
+    Where it raises, or is cancelled, the response is let go of: nobody else may have it yet.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in response.chunks():
+            size += len(piece)
+            if size > limit:
+                raise UpstreamBroken(f"upstream {upstream!r} sent a body of over {limit} bytes")
+            pieces.append(piece)
+    except BaseException:
+        await response.aclose()
+        raise
+    return b"".join(pieces)
 
 
 class Upstream(Protocol):

@@ -70,8 +70,6 @@ def load_exchanges(folders: Iterable[Path]) -> list[RecordedTurn]:
     """
     turns: list[RecordedTurn] = []
     for root in folders:
-        if not root.is_dir():
-            raise ConfigError(str(root), "is not a folder of fixtures")
         for meta_file in sorted(root.rglob("meta.toml")):
             folder = meta_file.parent
             name = folder.relative_to(root).as_posix() if folder != root else folder.name

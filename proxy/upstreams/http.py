@@ -14,12 +14,12 @@ from contextvars import ContextVar
 import aiohttp
 from yarl import URL
 
-from proxy.errors import ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstreams.base import UpstreamRequest
-from proxy.upstreams.body_filters import shapes_of_secrets
 from proxy.upstreams.header_rules import accept_encoding, first, forwardable, without
 from proxy.upstreams.http_protocol import Attempt, WatchfulConnector
 from proxy.upstreams.http_response import HttpResponse
+from proxy.upstreams.origin import checked_base_url, checked_headers, secret_shapes
 
 __all__ = ["HttpUpstream"]
 
@@ -35,9 +35,6 @@ _FIRST_BACKOFF_S = 0.1
 
 _AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """What aiohttp would add by itself."""
-
-_SECRET_NAMES = ("authorization", "key", "token", "secret")
-"""A configured header with one of these in its name carries a credential."""
 
 
 class HttpUpstream:
@@ -66,9 +63,9 @@ class HttpUpstream:
         key.  Raises :class:`~proxy.errors.ConfigError` for a URL or header that cannot be used.
         """
         self._name = name
-        self._base = _checked_base_url(name, base_url)
+        self._base = checked_base_url(name, base_url)
         self._key = api_key
-        self._configured = _checked_headers(name, headers or {})
+        self._configured = checked_headers(name, headers or {})
         self._connect_timeout_s = connect_timeout_s
         self._first_byte_timeout_s = first_byte_timeout_s
         self._idle_timeout_s = idle_timeout_s
@@ -80,12 +77,7 @@ class HttpUpstream:
             "keepalive_timeout": keepalive_s,
             "ssl": ssl_context if ssl_context is not None else True,
         }
-        configured_secrets = [
-            value.removeprefix("Bearer ")
-            for header, value in self._configured.items()
-            if any(word in header.lower() for word in _SECRET_NAMES)
-        ]
-        self._secrets = shapes_of_secrets([api_key, *configured_secrets])
+        self._secrets = secret_shapes(api_key, self._configured)
         self._current: ContextVar[Attempt] = ContextVar(f"attempt-{name}")
         self._pooled: aiohttp.ClientSession | None = None
         self._unpooled: aiohttp.ClientSession | None = None
@@ -221,9 +213,12 @@ class HttpUpstream:
     def _unreachable(self, exc: Exception) -> UpstreamError:
         if isinstance(exc, aiohttp.ConnectionTimeoutError):
             return UpstreamTimeout(
-                f"upstream {self._name!r} could not be reached within {self._connect_timeout_s:g} s"
+                f"upstream {self._name!r} could not be reached within {self._connect_timeout_s:g} s",
+                unsent=True,
             )
-        return UpstreamUnreachable(f"upstream {self._name!r} could not be reached: {_reason(exc)}")
+        return UpstreamUnreachable(
+            f"upstream {self._name!r} could not be reached: {_reason(exc)}", unsent=True
+        )
 
     def _lost(self, attempt: Attempt) -> UpstreamError:
         if attempt.received:
@@ -262,28 +257,3 @@ async def _watched(body: AsyncIterator[bytes], attempt: Attempt) -> AsyncIterato
     except Exception as exc:
         attempt.body_error = exc
         raise
-
-
-def _checked_base_url(name: str, base_url: str) -> str:
-    """The URL without a trailing slash, or ConfigError."""
-    setting = f"upstreams.{name}.base_url"
-    try:
-        url = URL(base_url, encoded=True)
-        port_fits = url.port is not None and 0 < url.port < 65536
-    except ValueError:
-        raise ConfigError(setting, "is not a URL", "Write it like https://api.openai.com/v1") from None
-    if url.scheme not in ("http", "https") or not url.host or not port_fits:
-        raise ConfigError(setting, "is not an http or https URL", "Write it like https://api.openai.com/v1")
-    if url.user is not None or url.password is not None:
-        raise ConfigError(setting, "holds credentials", 'Put them into api_key, as "env:NAME"')
-    if url.raw_query_string or url.raw_fragment:
-        raise ConfigError(setting, "has a query or a fragment", "Leave off everything from ? or # on")
-    return base_url.rstrip("/")
-
-
-def _checked_headers(name: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """The configured headers, or ConfigError naming the one that no HTTP head can hold."""
-    for header, value in headers.items():
-        if any(ord(c) < 32 or ord(c) == 127 for c in header + value) or not header.isascii() or not header:
-            raise ConfigError(f"upstreams.{name}.headers", f"{header!r} cannot be sent as a header")
-    return dict(headers)

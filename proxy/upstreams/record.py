@@ -16,8 +16,15 @@ from typing import Any
 import orjson
 import structlog
 
-from proxy.errors import UpstreamBroken, UpstreamError
-from proxy.upstreams.base import Headers, Upstream, UpstreamRequest, UpstreamResponse
+from proxy.errors import UpstreamError
+from proxy.upstreams.base import (
+    Headers,
+    PulledResponse,
+    Upstream,
+    UpstreamRequest,
+    UpstreamResponse,
+    read_whole,
+)
 from proxy.upstreams.body_filters import REDACTED, shapes_of_secrets
 from proxy.upstreams.exchange import WIRE_PATHS, Conversation, conversation_of
 
@@ -27,6 +34,12 @@ _MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_CONVERSATIONS = 1000
 _KEPT_HEADERS = frozenset({"content-type", "openai-processing-ms", "openai-version", "retry-after", "server"})
 _WIRES = {path: wire for wire, path in WIRE_PATHS.items()}
+_LAST_EVENT = re.compile(
+    rb"""^data:\ *\[DONE\]\s*\Z
+    | ^event:\ *(?:response\.(?:completed|incomplete|failed)|message_stop)\r?\n
+      data:[^\r\n]*\r?\n\r?\n\Z""",
+    re.VERBOSE | re.MULTILINE,
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -54,6 +67,7 @@ class RecordingUpstream:
         self._out = out
         self._shapes = shapes_of_secrets(secrets)
         self._conversations: list[_Recorded] = []
+        self._saving: set[asyncio.Task[None]] = set()
 
     @property
     def name(self) -> str:
@@ -70,11 +84,21 @@ class RecordingUpstream:
         return _TeeResponse(self, response, request.path, asked, started)
 
     async def aclose(self) -> None:
-        """Close the upstream that is recorded."""
+        """Close the upstream that is recorded, when all that it answered is written."""
+        await asyncio.gather(*self._saving, return_exceptions=True)
         await self._inner.aclose()
 
     async def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
-        """Write one turn; a disk that fails is logged and costs the client nothing."""
+        """Write one turn, also where whoever waits for it is stopped.
+
+        A disk that fails is logged and costs the client nothing.
+        """
+        task = asyncio.ensure_future(self._save(path, asked, answer))
+        self._saving.add(task)
+        task.add_done_callback(self._saving.discard)
+        await asyncio.shield(task)
+
+    async def _save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
         folder, number = self._place(path, asked)
         try:
             await asyncio.to_thread(self._write, folder, number, path, asked, answer)
@@ -153,7 +177,7 @@ class _Answer:
         return "\n".join(lines) + "\n"
 
 
-class _TeeResponse:
+class _TeeResponse(PulledResponse):
     """A response that is kept while it is read, and saved at its end."""
 
     def __init__(
@@ -169,6 +193,10 @@ class _TeeResponse:
         self._path = path
         self._asked = asked
         self._started = started
+        self._pieces: list[bytes] = []
+        self._sizes: list[tuple[float, int]] = []
+        self._size = 0
+        self._settled = False
 
     @property
     def status(self) -> int:
@@ -183,43 +211,45 @@ class _TeeResponse:
         return self._inner.content_type
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        pieces: list[bytes] = []
-        sizes: list[tuple[float, int]] = []
-        size = 0
         try:
             async for piece in self._inner.chunks():
-                size += len(piece)
-                if size <= _MAX_BODY_BYTES:
-                    pieces.append(piece)
-                    sizes.append(((time.monotonic() - self._started) * 1000, len(piece)))
+                self._size += len(piece)
+                if self._size <= _MAX_BODY_BYTES:
+                    self._pieces.append(piece)
+                    self._sizes.append(((time.monotonic() - self._started) * 1000, len(piece)))
                 yield piece
         except UpstreamError:
-            await self._save(pieces, sizes, size, broken=True)
+            await self._save(broken=True)
             raise
-        await self._save(pieces, sizes, size, broken=False)
+        await self._save(broken=False)
 
     async def read(self, limit: int) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
-        async for piece in self.chunks():
-            size += len(piece)
-            if size > limit:
-                await self.aclose()
-                raise UpstreamBroken(f"upstream {self._recorder.name!r} sent a body of over {limit} bytes")
-            pieces.append(piece)
-        return b"".join(pieces)
+        return await read_whole(self, self._recorder.name, limit)
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        """Let go of the response, and save it where only the end of the message was not waited for.
 
-    async def _save(
-        self, pieces: list[bytes], sizes: list[tuple[float, int]], size: int, *, broken: bool
-    ) -> None:
-        if size > _MAX_BODY_BYTES:
+        A client may go as soon as it has read the last event of a stream.
+        """
+        await self._inner.aclose()
+        if not self._settled and self._size:
+            if self._streamed and _LAST_EVENT.search(b"".join(self._pieces)):
+                await self._save(broken=False)
+            else:
+                self._settled = True
+                _log.warning("exchange_not_saved", reason="it was given up before its end")
+
+    @property
+    def _streamed(self) -> bool:
+        return self.content_type == "text/event-stream"
+
+    async def _save(self, *, broken: bool) -> None:
+        self._settled = True
+        if self._size > _MAX_BODY_BYTES:
             _log.warning("exchange_not_saved", reason=f"the body is over {_MAX_BODY_BYTES} bytes")
             return
-        streamed = self.content_type == "text/event-stream"
-        answer = _Answer(self.status, self.headers, streamed, b"".join(pieces), sizes, broken)
+        body = b"".join(self._pieces)
+        answer = _Answer(self.status, self.headers, self._streamed, body, self._sizes, broken)
         await self._recorder.save(self._path, self._asked, answer)
 
 

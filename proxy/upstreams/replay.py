@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from proxy.errors import ConfigError, UpstreamBroken, UpstreamError, error_body
-from proxy.upstreams.base import Headers, Upstream, UpstreamRequest, UpstreamResponse
+from proxy.upstreams.base import Headers, PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.exchange import RecordedTurn, conversation_of, load_exchanges
 from proxy.upstreams.header_rules import HOP_BY_HOP, media_type, without
 
@@ -62,6 +62,13 @@ class ReplayUpstream:
         real provider.  ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1
         keeps them.  Raises :class:`~proxy.errors.ConfigError` for a fixture that cannot be read.
         """
+        for folder in folders:
+            if not folder.is_dir():
+                raise ConfigError(
+                    f"upstreams.{name}.base_url",
+                    f"{folder} is no folder",
+                    "Name one of fixtures, as toolrelay record writes them",
+                )
         self._name = name
         self._turns = load_exchanges(folders)
         self._fresh_ids = fresh_ids
@@ -141,7 +148,7 @@ class ReplayUpstream:
         return _json(200, one)
 
 
-class _ReplayResponse:
+class _ReplayResponse(PulledResponse):
     """A recorded body, given out piece by piece as (seconds to wait before, bytes).
 
     ``broken_by`` is the upstream's name where the recorded connection ended before the message did.

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_upstream import HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, event, head, whole
+from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import UpstreamBroken
 from proxy.upstreams.base import UpstreamRequest
@@ -120,7 +121,7 @@ def test_no_secret_survives_any_cut(words: list[str], sizes: list[int]) -> None:
 async def body_of(script: list[Step], key: str = KEY) -> tuple[dict[str, str], bytes]:
     """Lower-cased headers and body of one exchange."""
     async with RawUpstream(script) as raw:
-        upstream = HttpUpstream("main", raw.url, key, idle_timeout_s=5)
+        upstream = HttpUpstream("main", raw.url, key, idle_timeout_s=LATE_S)
         try:
             response = await upstream.open(POST)
             body = await response.read(64 << 20)
@@ -149,7 +150,7 @@ async def test_each_flushed_event_is_decoded_at_once() -> None:
     async with RawUpstream([opening, chunk(first), HANG]) as raw:
         upstream = HttpUpstream("main", raw.url, KEY)
         response = await upstream.open(POST)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert await anext(response.chunks()) == event("1")
         await response.aclose()
         await upstream.aclose()

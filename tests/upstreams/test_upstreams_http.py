@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
+from closed_port import closed_port
 from raw_upstream import (
     FIN,
     HANG,
@@ -19,11 +21,14 @@ from raw_upstream import (
     head,
     whole,
 )
+from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.http import HttpUpstream
-from proxy.upstreams.http_response import HttpResponse
+from proxy.upstreams.lean import LeanUpstream
+
+pytestmark = pytest.mark.both_loops
 
 KEY = "sk-server-0123456789abcdef"
 SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
@@ -35,7 +40,7 @@ def post(body: bytes | AsyncIterator[bytes] | None = b"{}", **fields: object) ->
     return UpstreamRequest("POST", "/chat/completions", body=body, **fields)  # type: ignore[arg-type]
 
 
-async def ask(upstream: HttpUpstream, request: UpstreamRequest | None = None) -> bytes:
+async def ask(upstream: Upstream, request: UpstreamRequest | None = None) -> bytes:
     """Open, read to the end, let go."""
     response = await upstream.open(request or post())
     try:
@@ -44,8 +49,8 @@ async def ask(upstream: HttpUpstream, request: UpstreamRequest | None = None) ->
         await response.aclose()
 
 
-class Client(HttpUpstream):
-    """An upstream that closes itself at the end of a ``with`` block."""
+class Closing:
+    """Closes itself at the end of a ``with`` block."""
 
     async def __aenter__(self) -> "Client":
         return self
@@ -54,9 +59,26 @@ class Client(HttpUpstream):
         await self.aclose()
 
 
+class OverAiohttp(Closing, HttpUpstream):
+    """The upstream over aiohttp's client session."""
+
+
+class Lean(Closing, LeanUpstream):
+    """The upstream over connections of our own."""
+
+
+Client = Lean
+
+
+@pytest.fixture(params=[OverAiohttp, Lean], autouse=True)
+def _either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test holds for both clients."""
+    monkeypatch.setattr(sys.modules[__name__], "Client", request.param)
+
+
 def client(raw: RawUpstream, **options: object) -> Client:
     """An upstream for a raw server, with short times."""
-    settings: dict[str, object] = {"first_byte_timeout_s": 5.0, "idle_timeout_s": 5.0, **options}
+    settings: dict[str, object] = {"first_byte_timeout_s": LATE_S, "idle_timeout_s": LATE_S, **options}
     return Client("main", raw.url, KEY, **settings)  # type: ignore[arg-type]
 
 
@@ -245,7 +267,7 @@ async def test_redirects_cookies_and_codings_are_left_alone() -> None:
     coded = whole(b"not really gzip", "Content-Encoding: gzip")
     async with RawUpstream(moved, coded) as raw:
         # By name, because cookie jars keep nothing for an address.
-        upstream = HttpUpstream("main", f"http://localhost:{raw.port}/v1", KEY)
+        upstream = Client("main", f"http://localhost:{raw.port}/v1", KEY)
         first = await upstream.open(post())
         assert (first.status, await first.read(1)) == (307, b"")
         second = await upstream.open(post())
@@ -295,12 +317,12 @@ async def test_every_broken_ending_is_told_at_once(case: str, slow_reader: bool)
     """What arrived is given, then UpstreamBroken: long before the idle time, and never a clean end."""
     got = bytearray()
 
-    async def gather(response: HttpResponse) -> None:
+    async def gather(response: UpstreamResponse) -> None:
         async for piece in response.chunks():
             got.extend(piece)
 
-    async with RawUpstream(BROKEN[case]) as raw, client(raw, idle_timeout_s=30.0) as upstream:
-        async with asyncio.timeout(3):
+    async with RawUpstream(BROKEN[case]) as raw, client(raw) as upstream:
+        async with asyncio.timeout(PATIENCE_S):
             response = await upstream.open(post())
             if slow_reader:
                 await asyncio.sleep(0.15)
@@ -330,8 +352,8 @@ HEADLESS: dict[str, list[Step]] = {
 @pytest.mark.parametrize("case", HEADLESS)
 async def test_a_head_that_is_none_is_a_bad_gateway(case: str) -> None:
     """Garbage, half heads and giant ones: 502 at once, asked once, connection closed."""
-    async with RawUpstream(HEADLESS[case]) as raw, client(raw, first_byte_timeout_s=30.0) as upstream:
-        async with asyncio.timeout(5):
+    async with RawUpstream(HEADLESS[case]) as raw, client(raw) as upstream:
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(UpstreamBroken) as caught:
                 await upstream.open(post())
             await raw.all_closed()
@@ -372,11 +394,11 @@ async def test_a_slow_upload_does_not_use_up_the_first_byte_time() -> None:
     """The wait for an answer begins anew with each piece of the body."""
 
     async def pieces() -> AsyncIterator[bytes]:
-        for _ in range(5):
-            await asyncio.sleep(0.1)
+        for _ in range(10):
+            await asyncio.sleep(0.15)
             yield b"x"
 
-    async with RawUpstream(whole(b"{}")) as raw, client(raw, first_byte_timeout_s=0.3) as upstream:
+    async with RawUpstream(whole(b"{}")) as raw, client(raw, first_byte_timeout_s=1.0) as upstream:
         assert await ask(upstream, post(pieces())) == b"{}"
 
 
@@ -427,14 +449,12 @@ async def test_a_body_that_cannot_be_sent_again_is_not() -> None:
 
 async def test_refused_connections_are_tried_again_and_then_named() -> None:
     """Rule E2: as many more attempts as configured, then an error that names the upstream, not the key."""
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-        upstream = HttpUpstream("spare", f"http://127.0.0.1:{port}/v1", KEY, retries=2)
+    with closed_port() as port:
+        upstream = Client("spare", f"http://127.0.0.1:{port}/v1", KEY, retries=2)
         started = asyncio.get_running_loop().time()
         with pytest.raises(UpstreamUnreachable, match=r"'spare'.*refused") as caught:
             await upstream.open(post())
-        assert asyncio.get_running_loop().time() - started < 5
+        assert asyncio.get_running_loop().time() - started < PATIENCE_S
         await upstream.aclose()
     assert KEY not in str(caught.value)
     assert str(port) not in str(caught.value)
@@ -442,9 +462,10 @@ async def test_refused_connections_are_tried_again_and_then_named() -> None:
 
 async def test_an_upstream_that_comes_up_is_reached_by_a_retry() -> None:
     """Rule E2: a connection refused once does not cost the request."""
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
+    # A bound socket that does not listen yet refuses, and nobody else gets its port.
+    reserved = socket.socket()
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
@@ -455,7 +476,7 @@ async def test_an_upstream_that_comes_up_is_reached_by_a_retry() -> None:
     async with Client("late", f"http://127.0.0.1:{port}/v1", retries=5) as upstream:
         asked = asyncio.create_task(ask(upstream))
         await asyncio.sleep(0.05)
-        server = await asyncio.start_server(answer, "127.0.0.1", port)
+        server = await asyncio.start_server(answer, sock=reserved)
         assert await asked == b"{}"
         server.close()
 
@@ -464,7 +485,7 @@ async def test_a_failed_tls_handshake_is_named() -> None:
     """Speaking TLS to a plain server is an unreachable upstream, not an unhandled exception."""
     async with RawUpstream([FIN]) as raw:
         url = f"https://127.0.0.1:{raw.port}/v1"
-        upstream = HttpUpstream("tls", url, KEY, retries=0, connect_timeout_s=0.5)
+        upstream = Client("tls", url, KEY, retries=0, connect_timeout_s=0.5)
         with pytest.raises(UpstreamError, match="'tls'"):
             await upstream.open(post())
         await upstream.aclose()
@@ -488,7 +509,7 @@ async def test_closing_wakes_a_reader_that_waits() -> None:
         reading = asyncio.create_task(response.read(100))
         await asyncio.sleep(0.02)
         await response.aclose()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(UpstreamBroken):
                 await reading
 
@@ -535,7 +556,7 @@ async def test_a_cancelled_upload_is_dropped_not_finished() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asked
         left.set()
-        assert await asyncio.wait_for(taken, 5) < 64 << 20
+        assert await asyncio.wait_for(taken, PATIENCE_S) < 64 << 20
     server.close()
 
 
@@ -558,7 +579,7 @@ async def test_an_answer_before_the_end_of_the_upload_is_an_answer() -> None:
 
     server = await asyncio.start_server(eager, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    async with Client("main", url, KEY, idle_timeout_s=5) as upstream:
+    async with Client("main", url, KEY, idle_timeout_s=LATE_S) as upstream:
         body = (await upstream.open(post(pieces()))).chunks()
         assert await anext(body) == b"taken"
         answered.set()
@@ -635,7 +656,7 @@ async def test_a_closed_upstream_says_so() -> None:
 def test_a_base_url_that_cannot_be_used_is_the_operators_fault(url: str) -> None:
     """A wrong base URL is a ConfigError that names its setting and repeats no credential."""
     with pytest.raises(ConfigError) as caught:
-        HttpUpstream("main", url)
+        Client("main", url)
     assert caught.value.setting == "upstreams.main.base_url"
     assert "u:p" not in str(caught.value)
 
@@ -643,4 +664,4 @@ def test_a_base_url_that_cannot_be_used_is_the_operators_fault(url: str) -> None
 def test_a_configured_header_that_cannot_be_sent_is_the_operators_fault() -> None:
     """A header with a line break is a ConfigError."""
     with pytest.raises(ConfigError, match=r"upstreams\.main\.headers"):
-        HttpUpstream("main", "http://h/v1", headers={"X-A": "1\r\nX-B: 2"})
+        Client("main", "http://h/v1", headers={"X-A": "1\r\nX-B: 2"})

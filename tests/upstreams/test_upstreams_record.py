@@ -1,5 +1,6 @@
 """Recording: what passes through unchanged is saved so that replay can answer it again."""
 
+import asyncio
 import json
 import stat
 import tomllib
@@ -110,6 +111,59 @@ async def test_a_response_that_breaks_is_kept_as_broken(tmp_path: Path) -> None:
             RecordingUpstream(ReplayUpstream([tmp_path]), tmp_path / "again"),
             post({"model": "m", "messages": [], "stream": True}),
         )
+
+
+COMPLETED = b'event: response.completed\ndata: {"type":"response.completed"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "last", "kept"),
+    [
+        ("/chat/completions", [event("[DONE]")], True),
+        ("/chat/completions", [b"data: [DO", b"NE]\n\n"], True),
+        ("/chat/completions", [event('"[DONE]"')], False),
+        ("/chat/completions", [b'data: {"text":"the end is data: [DONE]'], False),
+        ("/responses", [COMPLETED], True),
+        ("/responses", [COMPLETED[:20], COMPLETED[20:50], COMPLETED[50:]], True),
+        ("/responses", [COMPLETED[:-1]], False),
+    ],
+)
+async def test_a_reader_may_go_after_the_last_event(
+    tmp_path: Path, path: str, last: list[bytes], kept: bool
+) -> None:
+    """A stream is saved once its last event came, also when nobody waits for the connection to say so."""
+    opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+    script = [opening, chunk(event("1")), *(chunk(piece) for piece in last), HANG]
+    expected = event("1") + b"".join(last)
+    async with RawUpstream(script) as raw:
+        recorder = RecordingUpstream(HttpUpstream("main", raw.url), tmp_path)
+        asked = b'{"model":"m","messages":[],"stream":true}'
+        response = await recorder.open(UpstreamRequest("POST", path, body=asked))
+        body = response.chunks()
+        seen = b""
+        while len(seen) < len(expected):
+            seen += await anext(body)
+        await response.aclose()
+        await body.aclose()  # type: ignore[attr-defined]
+        await recorder.aclose()
+    bodies = [file.read_bytes() for file in saved(tmp_path) if file.name == "response.sse"]
+    assert bodies == ([expected] if kept else [])
+
+
+async def test_a_turn_is_written_though_its_reader_is_stopped(tmp_path: Path) -> None:
+    """Whoever waits for the disk may be cancelled; closing the upstream waits for what is being written."""
+    recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path)
+    asked = post(exchange("demo/time").turns[0].request or {})
+    reading = asyncio.ensure_future(drink(recorder, asked))
+    for _ in range(1000):
+        if recorder._saving:
+            break
+        await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await recorder.aclose()
+    assert [file.name for file in saved(tmp_path) if file.name == "response.toml"]
 
 
 async def test_what_is_no_exchange_passes_unrecorded(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""A response whose body is decoded and scrubbed as it arrives, whatever HTTP client brings it."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+
+import orjson
+
+from proxy.errors import UpstreamError, error_body
+from proxy.upstreams.base import Headers, PulledResponse, Sink, read_whole
+from proxy.upstreams.body_filters import Inflater, Scrubber
+from proxy.upstreams.header_rules import described, without
+
+__all__ = ["FilteredResponse"]
+
+_UNSCRUBBABLE = "the upstream's error body came in a coding that cannot be read here, and is withheld"
+
+
+class FilteredResponse(PulledResponse):
+    """An :class:`~proxy.upstreams.base.UpstreamResponse` less the connection it comes over.
+
+    ``headers`` say what is true of the body that :meth:`chunks` gives; ``content_type`` is the media type
+    in lower case without parameters.  A subclass brings the raw body (:meth:`_next`, and
+    :meth:`_push_raw` where it can push) and lets go of the connection (:meth:`_close`).
+    """
+
+    def __init__(
+        self, upstream: str, status: int, headers: Sequence[tuple[str, str]], secrets: tuple[bytes, ...]
+    ) -> None:
+        """``headers`` are clean; ``secrets`` are taken out of the body where the status is an error."""
+        self._upstream = upstream
+        self._scrubber: Scrubber | None = None
+        self._inflater: Inflater | None = None
+        self._instead: bytes | None = None
+        self.status = status
+        self.headers: Headers
+        self.content_type: str
+        self._prepare(headers, secrets)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives; see :meth:`proxy.upstreams.base.UpstreamResponse.chunks`."""
+        if self._instead is not None:
+            self._close()
+            yield self._instead
+            return
+        try:
+            while raw := await self._next():
+                for piece in self._decoded(raw):
+                    if piece := self._scrub(piece):
+                        yield piece
+                    if self._inflater is not None:
+                        # One read can decode to a great deal; others are served in between.
+                        await asyncio.sleep(0)
+            if self._inflater is not None:
+                self._inflater.finish()
+        except UpstreamError:
+            self._close()
+            raise
+        if self._scrubber is not None and (rest := self._scrubber.finish()):
+            yield rest
+
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        """Give the body to ``sink``; see :meth:`proxy.upstreams.base.UpstreamResponse.push`."""
+        if self._scrubber is None and self._inflater is None and self._instead is None:
+            return self._push_raw(sink)
+        return super().push(sink)
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
+        return await read_whole(self, self._upstream, limit)
+
+    async def aclose(self) -> None:
+        """Let go of the response, and of its connection where the body was not read to its end."""
+        self._close()
+
+    @abstractmethod
+    async def _next(self) -> bytes:
+        """What arrived next, ``b""`` at the end of the message; raises as :meth:`chunks` does."""
+
+    def _push_raw(self, sink: Sink) -> Awaitable[None] | None:
+        """The raw body to ``sink``, as :meth:`push` gives it."""
+        return super().push(sink)
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Let go of the connection.  May be called again."""
+
+    def _prepare(self, headers: Sequence[tuple[str, str]], secrets: tuple[bytes, ...]) -> None:
+        """Choose what is done to the body, and the headers that fit what will come out of it."""
+        must_scrub = self.status >= 400 and bool(secrets)
+        self.content_type, coding = described(headers)
+        if coding and (must_scrub or self.content_type == "text/event-stream"):
+            if coding in Inflater.CODINGS:
+                self._inflater = Inflater(coding)
+                headers = without(headers, "content-encoding", "content-length")
+            elif must_scrub:
+                self._instead = _error_json(_UNSCRUBBABLE)
+                headers = without(headers, "content-encoding", "content-length", "content-type")
+                self.headers = [*headers, ("Content-Type", "application/json")]
+                self.content_type = "application/json"
+                return
+        if must_scrub:
+            self._scrubber = Scrubber(secrets)
+            headers = without(headers, "content-length")
+        self.headers = headers
+
+    def _scrub(self, piece: bytes) -> bytes:
+        return piece if self._scrubber is None else self._scrubber.feed(piece)
+
+    def _decoded(self, raw: bytes) -> Iterable[bytes]:
+        return (raw,) if self._inflater is None else self._inflater.feed(raw)
+
+
+def _error_json(message: str) -> bytes:
+    return orjson.dumps(error_body(message, type="upstream_error", code="upstream_error"))

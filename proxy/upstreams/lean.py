@@ -1,0 +1,267 @@
+"""A model provider behind HTTP/1.1, with as little between socket and relay as there can be.
+
+It keeps every promise of :class:`~proxy.upstreams.http.HttpUpstream`, at a quarter of its cost for a
+request and half for a piece of a stream: aiohttp's client session is what costs most on the path of
+bytes.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Awaitable, Mapping
+
+from yarl import URL
+
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.upstreams.base import Sink, UpstreamRequest
+from proxy.upstreams.filtered_response import FilteredResponse
+from proxy.upstreams.header_rules import accept_encoding, clean_response_headers, first, forwardable, without
+from proxy.upstreams.lean_connection import LeanConnection, LeanPool
+from proxy.upstreams.lean_exchange import ConnectionLost, Exchange
+from proxy.upstreams.origin import checked_base_url, checked_headers, secret_shapes
+
+__all__ = ["LeanResponse", "LeanUpstream"]
+
+_CONNECT_RETRY_BUDGET_S = 5.0
+"""No connection failure is retried later than this after the request came."""
+
+_FIRST_BACKOFF_S = 0.1
+_TICKS = 16
+"""How many times in the shortest silence allowed the pool looks for one that lasts too long."""
+
+_SPLIT_BYTES = 64 * 1024
+"""A body larger than this is written by itself, not copied behind its head."""
+
+
+class LeanResponse(FilteredResponse):
+    """An :class:`~proxy.upstreams.base.UpstreamResponse` over one exchange."""
+
+    def __init__(self, upstream: str, exchange: Exchange, secrets: tuple[bytes, ...]) -> None:
+        self._exchange = exchange
+        headers = clean_response_headers(exchange.raw_headers, secrets)
+        # A stream may stay open for an hour, and only the clean ones are asked for.
+        exchange.raw_headers.clear()
+        super().__init__(upstream, exchange.status, headers, secrets)
+
+    async def _next(self) -> bytes:
+        return await self._exchange.next_piece()
+
+    def _push_raw(self, sink: Sink) -> Awaitable[None] | None:
+        return self._exchange.push(sink)
+
+    def _close(self) -> None:
+        self._exchange.close()
+
+
+class LeanUpstream:
+    """An :class:`~proxy.upstreams.base.Upstream` that is reached over HTTP/1.1 or HTTPS."""
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str,
+        api_key: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        connect_timeout_s: float = 10.0,
+        first_byte_timeout_s: float = 600.0,
+        idle_timeout_s: float = 120.0,
+        retries: int = 2,
+        forward_authorization: bool = False,
+        keepalive_s: float = 15.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """``base_url`` ends before ``/chat/completions``.  Times are seconds.
+
+        ``retries`` counts further attempts to connect.  With ``forward_authorization`` a client's own
+        ``Authorization`` goes out in place of the key.  Raises :class:`~proxy.errors.ConfigError` for
+        a URL or header that cannot be used.
+        """
+        self._name = name
+        url = URL(checked_base_url(name, base_url), encoded=True)
+        self._host = url.raw_host or ""
+        self._port = url.port or 0
+        self._secure = url.scheme == "https"
+        self._path = url.raw_path.rstrip("/")
+        self._key = api_key
+        self._bearer = f"Bearer {api_key}"
+        self._configured = checked_headers(name, headers or {})
+        self._configured_names = tuple(header.lower() for header in self._configured)
+        self._fixed = _lines([("Host", url.host_port_subcomponent or ""), *self._configured.items()])
+        self._connect_timeout_s = connect_timeout_s
+        self._first_byte_timeout_s = first_byte_timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._retries = retries
+        self._forward_authorization = forward_authorization
+        self._keepalive_s = keepalive_s
+        self._ssl_context = ssl_context
+        self._secrets = secret_shapes(api_key, self._configured)
+        self._pool: LeanPool | None = None
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration."""
+        return self._name
+
+    async def open(self, request: UpstreamRequest) -> LeanResponse:
+        """Send the request; see :meth:`proxy.upstreams.base.Upstream.open`."""
+        if not request.path.startswith("/"):
+            raise ValueError(f"an upstream path starts with a slash: {request.path!r}")
+        pool = self._opened_pool()
+        can_repeat = request.body is None or isinstance(request.body, bytes)
+        head = self._head(request)
+        connection = pool.take()
+        while True:
+            reused = connection is not None
+            if connection is None:
+                connection = await self._connect(pool, can_repeat=can_repeat)
+            exchange = Exchange(
+                self._name,
+                connection,
+                pool.loop,
+                first_byte_timeout_s=self._first_byte_timeout_s,
+                idle_timeout_s=self._idle_timeout_s,
+                bodiless=request.method == "HEAD",
+            )
+            try:
+                _send(connection, exchange, request, head)
+                await exchange.head
+            except ConnectionLost as exc:
+                # The upstream may close an idle connection in the very moment it is reused.  The
+                # second attempt gets a new connection, so there is no third.
+                exchange.close()
+                if exc.received or not reused or not can_repeat:
+                    raise self._lost(exc) from exc
+                connection = None
+            except BaseException:
+                exchange.close()
+                raise
+            else:
+                return LeanResponse(self._name, exchange, self._secrets)
+
+    async def aclose(self) -> None:
+        """Close every connection.  Nothing can be opened after."""
+        self._closed = True
+        if self._pool is not None:
+            self._pool.close()
+
+    def _opened_pool(self) -> LeanPool:
+        if self._closed:
+            raise UpstreamUnreachable(f"upstream {self._name!r} is closed")
+        if self._pool is None:
+            self._pool = LeanPool(
+                self._host,
+                self._port,
+                tls=self._tls if self._secure else None,
+                keepalive_s=self._keepalive_s,
+                tick_s=min(self._first_byte_timeout_s, self._idle_timeout_s, self._keepalive_s) / _TICKS,
+            )
+        return self._pool
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._ssl_context is not None:
+            return self._ssl_context
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    async def _connect(self, pool: LeanPool, *, can_repeat: bool) -> LeanConnection:
+        """A new connection, tried for more than once where that can help."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _CONNECT_RETRY_BUDGET_S
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._connect_timeout_s):
+                    return await pool.connect()
+            except ssl.SSLError as exc:
+                raise self._unreachable(exc) from exc
+            except (OSError, ConnectionLost) as exc:
+                pause = _FIRST_BACKOFF_S * 2**failures
+                failures += 1
+                too_late = loop.time() + pause > give_up_at
+                if not can_repeat or failures > self._retries or too_late or self._closed:
+                    raise self._unreachable(exc) from exc
+            await asyncio.sleep(pause)
+
+    def _head(self, request: UpstreamRequest) -> bytes:
+        """The request's head, its blank line included."""
+        headers = forwardable(request.headers)
+        body = request.body
+        if isinstance(body, bytes):
+            headers.append(("Content-Length", str(len(body))))
+        elif body is not None:
+            length = _length(request)
+            framing = ("Transfer-Encoding", "chunked") if length is None else ("Content-Length", length)
+            headers.append(framing)
+        elif request.method in ("POST", "PUT", "PATCH"):
+            headers.append(("Content-Length", "0"))
+        coding = "identity" if request.expect_stream else accept_encoding(request.headers)
+        if coding is not None:
+            headers.append(("Accept-Encoding", coding))
+        authorization = first(request.headers, "authorization") if self._forward_authorization else ""
+        if authorization or self._key:
+            headers.append(("Authorization", authorization or self._bearer))
+        if self._configured:
+            headers = without(headers, *self._configured_names)
+        query = f"?{request.query}" if request.query else ""
+        line = f"{request.method} {self._path}{request.path}{query} HTTP/1.1\r\n"
+        return line.encode("ascii") + self._fixed + _lines(headers) + b"\r\n"
+
+    def _unreachable(self, exc: Exception) -> UpstreamError:
+        if isinstance(exc, TimeoutError) and not exc.errno:
+            return UpstreamTimeout(
+                f"upstream {self._name!r} could not be reached within {self._connect_timeout_s:g} s",
+                unsent=True,
+            )
+        return UpstreamUnreachable(
+            f"upstream {self._name!r} could not be reached: {_reason(exc)}", unsent=True
+        )
+
+    def _lost(self, lost: ConnectionLost) -> UpstreamError:
+        if lost.received:
+            return UpstreamBroken(f"upstream {self._name!r} broke off in its response head")
+        return UpstreamUnreachable(f"upstream {self._name!r} closed the connection without an answer")
+
+
+def _send(connection: LeanConnection, exchange: Exchange, request: UpstreamRequest, head: bytes) -> None:
+    """Send a request; raises :class:`ConnectionLost` where the connection is gone."""
+    if not connection.begin(exchange):
+        raise ConnectionLost(received=False)
+    body = request.body
+    if not body:
+        connection.write(head)
+    elif not isinstance(body, bytes):
+        connection.write(head)
+        exchange.send(body, chunked=_length(request) is None)
+    elif len(body) > _SPLIT_BYTES:
+        connection.write(head)
+        connection.write(body)
+    else:
+        connection.write(head + body)
+
+
+def _length(request: UpstreamRequest) -> str | None:
+    """How long a body in pieces will be, where the client said so."""
+    length = first(request.headers, "content-length")
+    return length if length.isascii() and length.isdigit() else None
+
+
+def _lines(headers: list[tuple[str, str]]) -> bytes:
+    # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
+    return "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("utf-8", "surrogateescape")
+
+
+def _reason(exc: Exception) -> str:
+    """Why there is no connection, without URL, address or anything the peer said."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return "its TLS certificate is not trusted"
+    if isinstance(exc, ssl.SSLError):
+        return "the TLS handshake failed"
+    if isinstance(exc, socket.gaierror):
+        return "its host name was not found"
+    if isinstance(exc, OSError) and exc.errno == errno.ECONNREFUSED:
+        return "connection refused"
+    return "no connection"

@@ -1,0 +1,11 @@
+"""A body that is pushed, waited for to its end."""
+
+from proxy.upstreams.base import Sink, UpstreamResponse
+
+__all__ = ["pushed"]
+
+
+async def pushed(response: UpstreamResponse, sink: Sink) -> None:
+    """Give the whole body to ``sink``, what is here and what is to come."""
+    if (rest := response.push(sink)) is not None:
+        await rest
