@@ -42,7 +42,7 @@ def function(name: str) -> Item:
     return {"type": "function", "name": name, "parameters": {"type": "object", "properties": {}}}
 
 
-def output(call_id: str, text: str) -> Item:
+def output(call_id: str, text: str | list[Item]) -> Item:
     """A client's answer to a call."""
     return {"type": "function_call_output", "call_id": call_id, "output": text}
 

@@ -5,6 +5,7 @@ for ``time`` in a question it calls the server's clock, for ``calendar`` the cli
 both at once, and then says what the results were.  Nothing here uses the package under test.
 """
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -39,9 +40,11 @@ class Refused(Exception):
 
 @dataclass
 class Provider:
-    """``calls`` maps a word of a question to the function it leads to.  ``keeps`` is whether it stores."""
+    """``calls`` maps a word of a question to the function it leads to.  ``keeps`` is whether it stores,
+    ``sees`` whether its model takes images."""
 
     keeps: bool = True
+    sees: bool = True
     calls: dict[str, str] = field(
         default_factory=lambda: {"time": "core__get_current_time", "calendar": "get_calendar"}
     )
@@ -108,6 +111,7 @@ class Provider:
                         f"No tool call found for function call output with call_id {item['call_id']}."
                     )
                 waiting.remove(item["call_id"])
+                self._check_output(item["output"])
             elif waiting:
                 raise Refused(f"No tool output found for function call {waiting[0]}.")
             elif kind == "reasoning":
@@ -120,6 +124,31 @@ class Provider:
             prefix = PREFIXES.get(item.get("type", ""))
             if prefix and item.get("id") and not item["id"].startswith(prefix):
                 raise Refused(f"Invalid 'id': '{item['id']}'. Expected an ID that begins with '{prefix}'.")
+
+    def _check_output(self, output: Any) -> None:
+        if isinstance(output, str):
+            return
+        if not isinstance(output, list) or not output:
+            raise Refused("Invalid type for 'input[].output': expected a string or a list.")
+        for part in output:
+            if part["type"] == "input_image":
+                if not self.sees:
+                    raise Refused(
+                        "Invalid content type. image_url is only supported by certain models.",
+                        "invalid_value",
+                    )
+                head, comma, data = part["image_url"].partition(",")
+                if part.get("detail") not in (None, "low", "high", "auto") or set(part) - {
+                    "type",
+                    "image_url",
+                    "detail",
+                }:
+                    raise Refused("Unknown parameter of an image.")
+                if not comma or head not in ("data:image/png;base64", "data:image/jpeg;base64"):
+                    raise Refused("Invalid image_url.")
+                base64.b64decode(data, validate=True)
+            elif part["type"] != "input_text" or set(part) != {"type", "text"}:
+                raise Refused(f"Invalid value: '{part['type']}'.")
 
     def _check_reasoning(self, item: Item, following: list[Item]) -> None:
         if item.get("id") not in self.made:
@@ -163,7 +192,9 @@ def _text(item: Item) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-def _short(output: str) -> str:
+def _short(output: Any) -> str:
+    if isinstance(output, list):
+        return " ".join("IMAGE" if part["type"] == "input_image" else part["text"] for part in output)
     try:
         told = json.loads(output)
     except ValueError:

@@ -1,19 +1,30 @@
 """The ports of the relay, and what an operator can set about a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from proxy.errors import UpstreamError
 from proxy.upstreams.base import Headers
 
-__all__ = ["ClientStream", "RunEvents", "RunSettings", "no_events"]
+__all__ = ["ClientStream", "OnBroken", "RunEvents", "RunSettings", "ignore_broken", "no_events"]
 
 RunEvents = Callable[[str, Mapping[str, Any]], None]
-"""Told what happens in a run, for a person who watches: ``(kind, facts)``, everything redacted."""
+"""Told what happens in a run, for whoever watches: ``(kind, facts)``, everything redacted.
+
+The kinds are ``run_started``, ``turn_finished``, ``tool_finished`` and ``run_finished``.
+"""
+
+OnBroken = Callable[[UpstreamError], None]
+"""Told that an upstream's response broke after it had begun."""
 
 
 def no_events(kind: str, facts: Mapping[str, Any]) -> None:
     """Nobody watches."""
+
+
+def ignore_broken(error: UpstreamError) -> None:
+    """Nobody counts."""
 
 
 class ClientStream(Protocol):
@@ -24,16 +35,31 @@ class ClientStream(Protocol):
         """Whether status and headers have gone out, so that they can no longer change."""
         ...
 
-    async def start(self, status: int, headers: Headers) -> None:
-        """Send the head of the response."""
+    @property
+    def cut_off(self) -> bool:
+        """Whether a cancellation is the server's own end, so that the client is still there to be told."""
+        ...
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Begin the response; its head goes out with the first bytes, or with :meth:`flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Send now what waits to go out with what follows; does nothing where the client has gone."""
+        ...
+
+    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+        """Send bytes now.  What it returns is to be awaited before more is sent: the client does not
+        read; ``None``: it does.  With ``last`` they wait for :meth:`finish` or :meth:`flush`, and go
+        out in one write with what ends the response.  Raises ``ConnectionError``."""
         ...
 
     async def write(self, data: bytes) -> None:
         """Send bytes now; waits while the client does not read.  Raises ``ConnectionError``."""
         ...
 
-    async def finish(self) -> None:
-        """End the response properly."""
+    def finish(self) -> None:
+        """End the response properly.  Raises ``ConnectionError``."""
         ...
 
     def abort(self) -> None:
@@ -43,17 +69,22 @@ class ClientStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Budgets and habits of a run; 0 tokens means no bound.  Times are seconds."""
+    """Budgets and habits of a run; 0 tokens or cost (in billionths) means no bound.  Times are seconds.
+
+    ``shared`` says that another process may get the request that goes on from this one.
+    """
 
     max_turns: int = 8
     max_calls: int = 32
     max_tokens: int = 0
+    max_cost: int = 0
     request_timeout_s: float = 300.0
     keepalive_s: float = 10.0
     parallel: bool = True
     retries: int = 2
     max_reply_bytes: int = 64 * 1024 * 1024
     max_argument_bytes: int = 8192
+    shared: bool = False
 
     def within(self, max_calls: int | None) -> "RunSettings":
         """The same, within a client's own bound on calls."""

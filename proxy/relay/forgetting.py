@@ -5,6 +5,7 @@ the client has: left there, it would come back as it was before anything was hid
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -13,12 +14,14 @@ from proxy.errors import UpstreamError
 from proxy.records import ResponseRecord
 from proxy.relay.routing import Router, Served
 from proxy.store.base import Store
-from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.base import Headers, UpstreamRequest
 
 __all__ = ["Forgetting"]
 
 _PATIENCE_S = 10.0
 _MOST = 64
+_ID = re.compile(r"[A-Za-z0-9_:-]{1,256}\Z")
+"""What may stand in a path with our key: ids are the upstream's words, and a path means something."""
 
 
 class Forgetting:
@@ -30,15 +33,20 @@ class Forgetting:
         self._upstream_ids = upstream_ids
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
-    async def __call__(self, record: ResponseRecord) -> None:
-        """Delete what hangs on ``record`` upstream.  What fails is logged: ours is gone all the same."""
+    async def __call__(self, record: ResponseRecord, headers: Headers = ()) -> None:
+        """Delete what hangs on ``record`` upstream.  What fails is logged: ours is gone all the same.
+
+        ``headers`` are the client's, for an upstream that takes the client's own key.
+        """
         ids = self._upstream_ids(record.continuation)[:_MOST]
         if not ids:
             return
         served = await self._served(record.run_id)
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                deleted = await asyncio.gather(*(self._delete(served, upstream_id) for upstream_id in ids))
+                deleted = await asyncio.gather(
+                    *(self._delete(served, upstream_id, headers) for upstream_id in ids)
+                )
         except TimeoutError:
             deleted = [False]
         if not all(deleted):
@@ -51,9 +59,13 @@ class Forgetting:
         return next((s for s in self._router.served if s.upstream.name == name), self._router.default)
 
     @staticmethod
-    async def _delete(served: Served, upstream_id: str) -> bool:
+    async def _delete(served: Served, upstream_id: str, headers: Headers) -> bool:
+        if not _ID.match(upstream_id):
+            return False
         try:
-            response = await served.upstream.open(UpstreamRequest("DELETE", f"/responses/{upstream_id}"))
+            response = await served.upstream.open(
+                UpstreamRequest("DELETE", f"/responses/{upstream_id}", headers=headers)
+            )
         except UpstreamError:
             return False
         await response.aclose()

@@ -21,7 +21,7 @@ from proxy.errors import StoreError
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
 from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
-from proxy.wires.rawjson import join_object, members
+from proxy.wires.rawjson import join_object
 
 __all__ = ["History", "Restored"]
 
@@ -32,12 +32,16 @@ _MOST_LOOKUPS = 256
 class Restored:
     """How many hidden turns were put back, how many bytes that added, and whose word is in them.
 
-    ``untrusted`` names a tool whose result was a stranger's text, if one is among them.
+    ``untrusted`` names a tool whose result was a stranger's text, if one is among them.  ``upstream``
+    is the one that the newest of them came from; signatures and caches are its own.  ``bound`` says
+    that the request goes on from a response by its id, which no other upstream knows.
     """
 
     turns: int = 0
     size: int = 0
     untrusted: str = ""
+    upstream: str = ""
+    bound: bool = False
 
     def __bool__(self) -> bool:
         return self.turns > 0
@@ -70,25 +74,30 @@ class History:
         self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None
     ) -> "Restored":
         continuation = await self._resume(request, editor, caller)
-        turns, size, untrusted = int(bool(continuation)), 0, _stranger(continuation)
+        turns, size, bound = int(bool(continuation)), 0, bool(continuation)
+        untrusted, upstream = _marks(continuation)
         for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
             if held is not None and held.caller == caller:
                 size += editor.restore(returned.position, held.payload)
                 turns += 1
-                untrusted = untrusted or _stranger(held.payload)
-        for answer in request.answers()[:_MOST_LOOKUPS] if shape is not None else ():
-            key = request.answer_key(caller, shape or "", answer.text, upto=answer.position)
-            found = await self._store.find_hidden(key)
+                stranger, home = _marks(held.payload)
+                untrusted, upstream = untrusted or stranger, upstream if bound else home
+        answers = request.answers()[:_MOST_LOOKUPS] if shape is not None else ()
+        keys = [request.answer_key(caller, shape or "", each.text, upto=each.position) for each in answers]
+        hidden = await self._store.find_all_hidden(keys) if keys else {}
+        for answer, key in zip(answers, keys, strict=True):
+            found = hidden[key]
             if len(found) > 1:
                 # The same words came about in two ways: from here on it is the client's version.
                 break
             if found and found[0].caller == caller:
                 size += editor.restore(answer.position, found[0].payload, needed=False)
                 turns += 1
-                untrusted = untrusted or _stranger(found[0].payload)
-        return Restored(turns, size, untrusted)
+                stranger, home = _marks(found[0].payload)
+                untrusted, upstream = untrusted or stranger, upstream if bound else home
+        return Restored(turns, size, untrusted, upstream, bound)
 
     def remember(
         self,
@@ -103,11 +112,12 @@ class History:
         message: bytes,
         mask: Mask,
         untrusted: str = "",
+        upstream: str = "",
     ) -> None:
         """Keep the turns behind an answer for when the client sends the answer back."""
         if not visible or not request.keeps:
             return
-        payload = _marked(editor.suspend(message, (), mask), untrusted)
+        payload = _marked(editor.suspend(message, (), mask), untrusted=untrusted)
         self._store.put_hidden(
             HiddenTurns(
                 key=request.answer_key(caller, shape, visible),
@@ -115,7 +125,7 @@ class History:
                 run_id=run_id,
                 caller=caller,
                 wire=wire,
-                payload=payload,
+                payload=_marked(payload, upstream=upstream),
                 created_at=self._now(),
             )
         )
@@ -141,6 +151,7 @@ class History:
         calls: Sequence[HeldTurn],
         mask: Mask,
         untrusted: str = "",
+        upstream: str = "",
     ) -> None:
         """Keep a response whose whole only we know, under the id the client was given."""
         if isinstance(editor, ChainedEditor) and isinstance(resource.get("id"), str):
@@ -151,7 +162,9 @@ class History:
                     caller=caller,
                     response=orjson.dumps(resource),
                     input_items=editor.input_items(),
-                    continuation=_marked(editor.continuation(message, calls, mask), untrusted),
+                    continuation=_marked(
+                        editor.continuation(message, calls, mask), untrusted=untrusted, upstream=upstream
+                    ),
                     created_at=self._now(),
                 )
             )
@@ -168,6 +181,7 @@ class History:
         calls: Sequence[HeldTurn],
         mask: Mask,
         untrusted: str = "",
+        upstream: str = "",
     ) -> None:
         """Hold a turn until the client returns with the results of its own calls."""
         ids = [call.client_id for call in calls if call.client_id is not None]
@@ -177,18 +191,22 @@ class History:
                 run_id=run_id,
                 caller=caller,
                 wire=wire,
-                payload=_marked(editor.suspend(message, calls, mask), untrusted),
+                payload=_marked(editor.suspend(message, calls, mask), untrusted=untrusted, upstream=upstream),
                 created_at=self._now(),
                 ephemeral=not request.keeps,
             )
         )
 
 
-def _marked(payload: bytes, untrusted: str) -> bytes:
-    """What is kept, with the tool whose untrusted result the model has read in it."""
-    return join_object({**members(payload), "untrusted": orjson.dumps(untrusted)}) if untrusted else payload
+def _marked(payload: bytes, **marks: str) -> bytes:
+    """What is kept, with what the relay has to know of it: ``untrusted``, the tool whose untrusted
+    result the model has read in it, and ``upstream``, where it was made."""
+    said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
+    # An editor's object is never empty and has no members of these names.
+    return payload[:-1] + b"," + join_object(said)[1:] if said else payload
 
 
-def _stranger(payload: bytes) -> str:
-    """The tool that :func:`_marked` named; empty where none was."""
-    return str(orjson.loads(payload).get("untrusted", "")) if payload else ""
+def _marks(payload: bytes) -> tuple[str, str]:
+    """The tool and the upstream that :func:`_marked` named; each empty where it named none."""
+    kept = orjson.loads(payload) if payload else {}
+    return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))

@@ -1,9 +1,14 @@
 """What one client request is while it runs: what is fixed, and what changes."""
 
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from proxy.records import Meter
 from proxy.relay.base import ClientStream
+from proxy.relay.fallback import Candidates
 from proxy.relay.offer import Offer
+from proxy.relay.prices import Price
 from proxy.relay.routing import Route
 from proxy.relay.run import Run
 from proxy.tools.ledger import RunContext, RunLedger
@@ -24,7 +29,9 @@ class Job:
     ``kept_request`` is the client's body where it is to be kept, else empty.
     ``repeat`` is what a repeat of this request has in common with it, ``ledger`` holds the effects.
     ``headers`` are those an upstream may see, ``query`` goes with every turn; ``policy`` is the
-    caller's, already intersected.
+    caller's, already intersected.  ``meter`` counts what the caller uses; ``price`` is the model's.
+    ``candidates`` are the upstreams that may have the run until one has answered, and ``elsewhere``
+    makes the job of the next one, from the same request.
     """
 
     run_id: str
@@ -45,6 +52,10 @@ class Job:
     query: str = ""
     prompt_shape: str = ""
     kept_request: bytes = b""
+    meter: Meter | None = None
+    price: Price | None = None
+    candidates: Candidates | None = None
+    elsewhere: "Callable[[], Awaitable[Job]] | None" = None
 
 
 @dataclass(slots=True)
@@ -52,8 +63,13 @@ class State:
     """What changes while a job runs.
 
     ``reader`` belongs to the turn that runs, and ``answers`` are that turn's result messages by call
-    id.  ``answer`` is the head of the first response, the one the client gets.  ``effects`` says that
-    a tool with side effects has been run.
+    id.  ``first_chunk_at`` is when its stream began, 0 before.  ``told`` is the last turn that whoever
+    watches was told of.  ``answer`` is the head of the first response, the one the client gets.
+    ``effects`` says that a tool with side effects has been run.  ``began`` is ``started_at`` by the
+    monotonic clock.  ``settled`` is what the meter has been told: tokens, cost.  ``metered``
+    says that use is limited; then ``events`` counts those of the turn's stream.
+    ``masked`` are arguments as they may be written in the clear, by the call's name and arguments.
+    ``withheld`` maps tools that the run offers, and its turns from here on do not, to the rule.
     """
 
     run: Run
@@ -62,20 +78,42 @@ class State:
     context: RunContext
     client: ClientStream
     started_at: float
+    began: float = field(default_factory=time.monotonic)
     turn_started_at: float = 0.0
+    first_chunk_at: float = 0.0
+    told: int = 0
     reader: TurnReader | None = None
     answer: Headers = ()
     effects: bool = False
     finish_reason: str | None = None
     answers: dict[str, bytes] = field(default_factory=dict)
+    settled: tuple[int, int] = (0, 0)
+    metered: bool = False
+    events: int = 0
+    masked: dict[tuple[str, str], str] = field(default_factory=dict)
+    withheld: Mapping[str, str] = field(default_factory=dict)
 
-    async def send(self, data: bytes) -> None:
-        """Send a piece of the stream; the first one takes the head with it."""
+    def now(self) -> float:
+        """The time of day as it was when the run began, and what has passed since then.
+
+        Somebody may set the clock meanwhile; nothing in a run ends before it began.
+        """
+        return self.started_at + time.monotonic() - self.began
+
+    def push(self, data: bytes) -> Awaitable[None] | None:
+        """Send a piece of the stream, at once where that can be."""
+        if not data:
+            return None
+        return self.client.push(data) if self.client.started else self.send(data)
+
+    async def send(self, data: bytes, *, last: bool = False) -> None:
+        """Send a piece of the stream; the first one takes the head with it, the last one the end."""
         if not data:
             return
         if not self.client.started:
-            await self.client.start(200, self.answer)
-        await self.client.write(data)
+            self.client.start(200, self.answer)
+        if (wait := self.client.push(data, last=last)) is not None:
+            await wait
 
     async def keep_alive(self, silent: bool) -> None:
         """Let a client that reads a stream, and whatever buffers it, know that the run goes on."""

@@ -1,7 +1,5 @@
 """The record of a run, kept as it goes.  Nothing here waits for a store."""
 
-from collections.abc import Callable
-
 from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import RunEvents
 from proxy.relay.job import Job, State
@@ -17,10 +15,9 @@ _MAX_REQUEST_BYTES = 4 * 1024 * 1024
 class Journal:
     """Writes rows, and tells whoever watches."""
 
-    def __init__(self, store: Store, watch: RunEvents, now: Callable[[], float]) -> None:
+    def __init__(self, store: Store, watch: RunEvents) -> None:
         self._store = store
         self._watch = watch
-        self._now = now
 
     def began(self, job: Job, state: State) -> None:
         self._store.put_run(self._run(job, state, "running", None))
@@ -30,8 +27,10 @@ class Journal:
         facts = {"run_id": job.run_id, "model": job.request.model, "preview": job.request.preview}
         self._watch("run_started", facts)
 
-    def turn_ended(self, job: Job, state: State) -> None:
+    def turn_ended(self, job: Job, state: State, error: str | None = None) -> None:
+        """Put the turn on record; ``error`` is what the run makes of a turn that failed."""
         turn = state.run.turn
+        state.run.count_usage()
         usage = turn.usage
         self._store.put_turn(
             TurnRecord(
@@ -40,19 +39,46 @@ class Journal:
                 upstream_id=turn.upstream_id[:200],
                 finish_reason=turn.reason[:64] if turn.reason else None,
                 started_at=state.turn_started_at,
-                ended_at=self._now(),
+                ended_at=state.now(),
                 input_tokens=usage.input_tokens if usage else 0,
                 output_tokens=usage.output_tokens if usage else 0,
                 total_tokens=usage.total_tokens if usage else 0,
                 tool_calls=len(turn.calls),
                 error_code=str(turn.error.get("code") or "upstream_error")[:64] if turn.error else None,
+                cost=turn.cost,
+                withheld=state.withheld,
             )
+        )
+        self._tell_turn(job, state, error)
+
+    def _tell_turn(self, job: Job, state: State, error: str | None) -> None:
+        """Tell whoever watches, once, that the turn is over."""
+        turn = state.run.turn
+        if state.told >= turn.number:
+            return
+        state.told = turn.number
+        usage = turn.usage
+        self._watch(
+            "turn_finished",
+            {
+                "run_id": job.run_id,
+                "number": turn.number,
+                "response_id": turn.upstream_id[:200],
+                "response_model": turn.upstream_model[:200],
+                "finish_reason": turn.reason[:64] if turn.reason else None,
+                "first_chunk_at": state.first_chunk_at,
+                "input_tokens": usage.input_tokens if usage else None,
+                "output_tokens": usage.output_tokens if usage else None,
+                "cost": turn.cost,
+                "error_code": "upstream_error" if turn.error and not error else error,
+            },
         )
 
     def ended(self, job: Job, state: State, status: RunStatus, error: str | None, mask: Mask) -> None:
         """Close the run.  Its messages are kept where tools took part, since nobody else remembers
         them, and where the request is kept, but not where the client asked that nothing be (rules
         R2 and R3)."""
+        self._tell_turn(job, state, error)
         record = self._run(job, state, status, error)
         if (state.run.turns_hidden or job.kept_request) and job.request.keeps:
             rows = list(job.editor.records(job.run_id, mask))
@@ -70,7 +96,7 @@ class Journal:
                 "error_code": error,
                 "turns": record.turns,
                 "tool_calls": record.tool_calls,
-                "ms": (self._now() - state.started_at) * 1000,
+                "ms": (state.now() - state.started_at) * 1000,
             },
         )
 
@@ -86,7 +112,7 @@ class Journal:
             stream=job.request.stream,
             status=status,
             started_at=state.started_at,
-            ended_at=None if status == "running" else self._now(),
+            ended_at=None if status == "running" else state.now(),
             error_code=error,
             finish_reason=state.finish_reason,
             turns=run.turn.number,
@@ -95,7 +121,8 @@ class Journal:
             output_tokens=run.output_tokens,
             total_tokens=run.total_tokens,
             offered=state.offer.tool_ids(),
-            withheld=dict(job.offer.withheld),
+            withheld=dict(state.offer.withheld),
             trace=job.trace,
             shape=job.prompt_shape,
+            cost=run.cost,
         )

@@ -3,12 +3,14 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable
+from typing import Literal
 
 import orjson
 
 from proxy.errors import ToolRelayError, UpstreamError, WireError
-from proxy.relay.base import RunSettings
+from proxy.relay.base import OnBroken, RunSettings, ignore_broken
+from proxy.relay.fallback import Reread, ask
 from proxy.relay.headers import returned
 from proxy.relay.job import Job, State
 from proxy.relay.offer import Offer
@@ -21,14 +23,15 @@ from proxy.wires.base import TurnReader
 __all__ = ["ModelTurns", "ToolMemory", "TurnRejected"]
 
 _MAX_ERROR_BYTES = 1024 * 1024
+_MAX_MESSAGE = 4096
 _MAX_WAIT_S = 5.0
 _AFTER_REASON_S = 5.0
 """For the usage and the end mark that come after a finish reason."""
 _AFTER_HIDDEN_END_S = 0.05
 """For the end of the HTTP message, so that its connection can be used for the next turn."""
-_REFUSALS = (400, 404, 422)
+_REFUSALS = (400, 404, 413, 422)
 _NO_TOOLS = re.compile(
-    r"(does not|doesn't|not|no|cannot|can't|without|support\w*)[^.]{0,60}"
+    r"(does not|doesn't|not|no|cannot|can't|without|support\w{0,12})[^.]{0,60}"
     r"\b(tools?|tool[_ ](use|choice|calling|calls?)|functions?|function[_ ]call\w*)\b"
     r"|\b(tools?|tool[_ ](use|choice|calling|calls?)|function[_ ]call\w*)\b[^.]{0,60}"
     r"(not|n't|un)[- ]?(support|allow|available|enabled|permit)"
@@ -40,60 +43,79 @@ _MISSING = re.compile(r"\bno tool (output|call)s? (was |were )?found\b", re.IGNO
 
 
 class TurnRejected(ToolRelayError):
-    """A later turn was answered with something other than a turn."""
+    """A later turn was answered with something other than a turn.  ``said`` are the upstream's own words."""
 
-    def __init__(self, status: int, message: str, code: str | None) -> None:
+    def __init__(self, status: int, message: str, code: str | None, said: str = "") -> None:
         self.status = status
         self.message = message
+        self.said = said
         self.code = code or "upstream_error"
         super().__init__(message)
 
 
+Refused = Literal["tools", "images"]
+
+
 class ToolMemory:
-    """Which models of which upstreams were seen to take no tools; bounded, forgotten in time."""
+    """Which models of which upstreams were seen to take no tools, or no images in their results.
+
+    Bounded, and forgotten in time.
+    """
 
     def __init__(self, *, keep_s: float = 3600.0, most: int = 1024) -> None:
         self._keep_s = keep_s
         self._most = most
-        self._refused: dict[tuple[str, str], float] = {}
+        self._refused: dict[tuple[str, str, Refused], float] = {}
 
-    def refuses(self, upstream: str, model: str) -> bool:
-        """Whether this model said lately that it takes no tools."""
-        until = self._refused.get((upstream, model))
+    def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
+        """Whether this model was seen lately to refuse them."""
+        until = self._refused.get((upstream, model, what))
         return until is not None and until > time.monotonic()
 
-    def remember(self, upstream: str, model: str) -> None:
+    def remember(self, upstream: str, model: str, what: Refused = "tools") -> None:
         if len(self._refused) >= self._most:
             self._refused.pop(next(iter(self._refused)))
-        self._refused[upstream, model] = time.monotonic() + self._keep_s
+        self._refused[upstream, model, what] = time.monotonic() + self._keep_s
 
 
 class ModelTurns:
     """Asks models."""
 
-    def __init__(self, settings: RunSettings, memory: ToolMemory, now: Callable[[], float]) -> None:
+    def __init__(self, settings: RunSettings, memory: ToolMemory, broken: OnBroken = ignore_broken) -> None:
         self._settings = settings
         self._memory = memory
-        self._now = now
+        self._broken = broken
 
     async def call(self, job: Job, state: State, command: CallModel) -> Command:
         """Carry out a :class:`CallModel`; what the run wants next.
 
-        Raises :class:`UpstreamError`, :class:`~proxy.errors.WireError` and :class:`TurnRejected`.
+        Raises :class:`~proxy.relay.fallback.NextUpstream` where another upstream may have the run,
+        :class:`UpstreamError`, :class:`~proxy.errors.WireError` and :class:`TurnRejected`.
         """
-        state.turn_started_at = self._now()
+        state.turn_started_at = state.now()
+        state.first_chunk_at = 0.0
+        state.events = 0
         state.answers = {}
         if command.number > 1:
             job.editor.spend_tokens(state.run.output_tokens)
         if command.last:
             job.editor.forbid_tools()
+        place = job.route.served.upstream.name, job.route.model
+        if command.number == 1 and self._memory.refuses(*place, "images"):
+            job.editor.leave_out_images()
         response = await self._open(job, state, command)
+        if response.status < 300 and job.editor.images_refused:
+            # It took without them what it had refused with them.
+            self._memory.remember(*place, "images")
         try:
             if response.status >= 300:
                 # Only the first turn comes back with an error status; it is the client's to see.
                 return await self._relay_refusal(state, response)
             if not await self._read(job, state, command, response):
                 return Finish(answered=True)
+        except UpstreamError as error:
+            self._broken(error)
+            raise
         finally:
             await response.aclose()
         return state.run.turn_ended()
@@ -101,12 +123,14 @@ class ModelTurns:
     async def _open(self, job: Job, state: State, command: CallModel) -> UpstreamResponse:
         """Send the turn's request.  Later turns are retried, since no SDK can do it (rule E2)."""
         if command.number == 1:
-            response = await self._request(job)
+            response = await self._request(job, first=True)
             refused = response.status in _REFUSALS and (bool(state.offer) or job.put_back)
             return await self._ask_again(job, state, response) if refused else response
         attempt = 0
         while True:
-            response = await keeping_alive(self._request(job), self._settings.keepalive_s, state.keep_alive)
+            response = await keeping_alive(
+                self._request(job), self._settings.keepalive_s, state.keep_alive, let_go=_close
+            )
             if response.status < 300:
                 return response
             retry = response.status == 429 or response.status >= 500
@@ -114,14 +138,14 @@ class ModelTurns:
             if not retry or attempt >= job.route.served.retries or wait is None:
                 rejection = await _rejection(response)
                 refused = response.status in _REFUSALS
-                if not refused or not job.editor.recover(rejection.message, rejection.code):
+                if not refused or not job.editor.recover(rejection.said, rejection.code):
                     raise rejection
                 continue
             await response.aclose()
             await keeping_alive(asyncio.sleep(wait), self._settings.keepalive_s, state.keep_alive)
             attempt += 1
 
-    async def _request(self, job: Job) -> UpstreamResponse:
+    async def _request(self, job: Job, *, first: bool = False) -> UpstreamResponse:
         request = UpstreamRequest(
             "POST",
             job.wire.path,
@@ -131,7 +155,9 @@ class ModelTurns:
             # What comes back has to be read here, streamed or not, so it must not be compressed.
             expect_stream=True,
         )
-        return await job.route.served.upstream.open(request)
+        if first and job.candidates is not None:
+            return await job.candidates.ask(job.route, request)
+        return await ask(job.route.served, request)
 
     async def _ask_again(self, job: Job, state: State, response: UpstreamResponse) -> UpstreamResponse:
         """Ask again, once, without what was refused, if it was something of ours.
@@ -140,17 +166,22 @@ class ModelTurns:
         """
         body = await response.read(_MAX_ERROR_BYTES)
         message, code = _error_message(body)
-        if state.offer and _NO_TOOLS.search(message) and not _MISSING.search(message):
-            await response.aclose()
-            return await self._without_tools(job, state)
-        if job.editor.recover(message, code):
+        no_tools = bool(state.offer and _NO_TOOLS.search(message) and not _MISSING.search(message))
+        # What is said of images in results of tools sounds much the same.
+        if not (no_tools and "image" not in message.lower()) and job.editor.recover(message, code):
             await response.aclose()
             return await self._request(job)
-        return _Reread(response, body)
+        if no_tools:
+            await response.aclose()
+            return await self._without_tools(job, state)
+        return Reread(response, body)
 
     async def _without_tools(self, job: Job, state: State) -> UpstreamResponse:
-        """The model says that it takes no tools: none for this request, and none for a while."""
-        self._memory.remember(job.route.served.upstream.name, job.route.model)
+        """The model says that it takes no tools: none for this request, and none for a while.
+
+        That is remembered only where it was true: what an error says may be the client's own words, and
+        nobody is to turn off the tools of others.
+        """
         job.editor.withdraw()
         reason = "the model was seen to take no tools"
         withheld = {**state.offer.withheld, **dict.fromkeys(state.offer.tool_ids(), reason)}
@@ -159,10 +190,13 @@ class ModelTurns:
             withheld=withheld,
             open_names=job.request.open_names,
         )
-        return await self._request(job)
+        response = await self._request(job)
+        if response.status < 300:
+            self._memory.remember(job.route.served.upstream.name, job.route.model)
+        return response
 
     async def _relay_refusal(self, state: State, response: UpstreamResponse) -> Finish:
-        await pump(response, state.client, error_event=None)
+        await pump(response, state.client, error_event=None, broken=self._broken)
         return Finish(error={"code": f"http_{response.status}"}, answered=True)
 
     async def _read(self, job: Job, state: State, command: CallModel, response: UpstreamResponse) -> bool:
@@ -188,13 +222,13 @@ class ModelTurns:
         except WireError:
             if command.number > 1 or self._calls_ours(job, state, body):
                 raise
-            return await self._relay(state, _Reread(response, body))
+            return await self._relay(state, Reread(response, body))
         state.run.observe(frame.events)
         if job.request.stream:
             # A stream was asked for and one object came: theirs to read, unless it calls our tools.
             if state.run.hidden_calls:
                 raise TurnRejected(502, _unexpected(response), "upstream_malformed")
-            return await self._relay(state, _Reread(response, body))
+            return await self._relay(state, Reread(response, body))
         state.run.saw_end_mark()
         state.writer.write(frame)
         return True
@@ -208,37 +242,53 @@ class ModelTurns:
             state.run.observe(frame.events)
         return bool(state.run.hidden_calls)
 
-    @staticmethod
-    async def _relay(state: State, response: UpstreamResponse) -> bool:
+    async def _relay(self, state: State, response: UpstreamResponse) -> bool:
         """Hand on a first turn that cannot be read here, or need not be (rule W2)."""
-        await pump(response, state.client, error_event=None)
+        await pump(response, state.client, error_event=None, broken=self._broken)
         return False
 
     async def _read_stream(self, state: State, reader: TurnReader, response: UpstreamResponse) -> None:
         """Read one turn's stream to its end; send what the writer lets through, when it comes."""
-        run, writer = state.run, state.writer
+        run, writer, push, metered = state.run, state.writer, state.client.push, state.metered
         ended = waited = False
+        patience = asyncio.timeout(None)
+
+        def relay(chunk: bytes) -> Awaitable[None] | None:
+            nonlocal ended, waited
+            if not state.first_chunk_at:
+                state.first_chunk_at = state.now()
+            if metered:
+                state.events += chunk.count(b"data:")
+            passed = writer.pass_on(chunk)
+            if passed is not None and reader.skim(chunk):
+                return push(passed)
+            out = []
+            for frame in reader.feed(chunk, together=passed is not None):
+                run.observe(frame.events)
+                ended = ended or frame.is_end_mark
+                out.append(writer.write(frame))
+            over = ended or (writer.composing and run.turn.reason is not None)
+            if over and (patience.when() is None or not waited) and not patience.expired():
+                # Some upstreams never close, and some never send an end mark.
+                waited = ended
+                wait_s = _patience_s(ended, writer.composing)
+                patience.reschedule(asyncio.get_running_loop().time() + wait_s)
+            return state.push(out[0] if len(out) == 1 else b"".join(out))
+
         try:
-            async with asyncio.timeout(None) as patience:
-                async for chunk in response.chunks():
-                    out = []
-                    for frame in reader.feed(chunk):
-                        run.observe(frame.events)
-                        ended = ended or frame.is_end_mark
-                        out.append(writer.write(frame))
-                    await state.send(b"".join(out))
-                    over = ended or (writer.composing and run.turn.reason is not None)
-                    if over and (patience.when() is None or not waited):
-                        # Some upstreams never close, and some never send an end mark.
-                        waited = ended
-                        wait_s = _patience_s(ended, writer.composing)
-                        patience.reschedule(asyncio.get_running_loop().time() + wait_s)
+            async with patience:
+                if (rest := response.push(relay)) is not None:
+                    await rest
         except TimeoutError:
             if not ended and run.turn.reason is None:
                 raise
         except UpstreamError:
             if not ended:
                 raise
+        finally:
+            for frame in reader.catch_up():
+                run.observe(frame.events)
+                writer.write(frame)
         for frame in reader.close():
             run.observe(frame.events)
             ended = ended or frame.is_end_mark
@@ -247,32 +297,15 @@ class ModelTurns:
             run.saw_end_mark()
 
 
+async def _close(response: UpstreamResponse) -> None:
+    await response.aclose()
+
+
 def _patience_s(ended: bool, composing: bool) -> float:
     """How long a turn that has said its last word may stay open."""
     if not ended:
         return _AFTER_REASON_S
     return _AFTER_HIDDEN_END_S if composing else AFTER_END_S
-
-
-class _Reread:
-    """A response whose body has been read already."""
-
-    def __init__(self, response: UpstreamResponse, body: bytes) -> None:
-        self._response = response
-        self._body = body
-        self.status = response.status
-        self.headers = response.headers
-        self.content_type = response.content_type
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        if self._body:
-            yield self._body
-
-    async def read(self, limit: int) -> bytes:
-        return self._body[:limit]
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
 
 
 def _is_coded(response: UpstreamResponse) -> bool:
@@ -312,24 +345,30 @@ async def _rejection(response: UpstreamResponse) -> TurnRejected:
     body = await response.read(_MAX_ERROR_BYTES)
     await response.aclose()
     message, code = _error_message(body)
-    said = f": {message}" if message else ""
-    return TurnRejected(response.status, f"The upstream answered {response.status}{said}"[:1000], code)
+    words = f": {message}" if message else ""
+    return TurnRejected(
+        response.status, f"The upstream answered {response.status}{words}"[:1000], code, message
+    )
 
 
 def _error_message(body: bytes) -> tuple[str, str | None]:
-    """Message and code of an error body; empty where it is not JSON (HTML is never shown)."""
+    """Message and code of an error body; empty where it is not JSON (HTML is never shown).
+
+    Of the message only the beginning: it may quote the client at any length, and is searched.
+    """
     try:
         payload = orjson.loads(body)
     except orjson.JSONDecodeError:
         return "", None
     error = payload.get("error", payload) if isinstance(payload, dict) else None
     if isinstance(error, str):
-        return error, None
+        return error[:_MAX_MESSAGE], None
     if not isinstance(error, dict):
         return "", None
     message = error.get("message") or error.get("detail")
     code = error.get("code")
-    return (message if isinstance(message, str) else ""), (code if isinstance(code, str) else None)
+    said = message[:_MAX_MESSAGE] if isinstance(message, str) else ""
+    return said, (code[:_MAX_MESSAGE] if isinstance(code, str) else None)
 
 
 def _unexpected(response: UpstreamResponse) -> str:

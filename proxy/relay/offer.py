@@ -5,16 +5,26 @@ one of our reserved ids: then it means our tool, and our schema goes upstream un
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from proxy.errors import RequestError
 from proxy.events import ToolDefinition
+from proxy.tools.policy import Policy
 from proxy.tools.registry import Selection
 from proxy.tools.spec import ToolSpec
 from proxy.wires.base import ClientRequest
 
-__all__ = ["RESERVED_PREFIX", "Offer", "OfferRules", "Wanted", "decide", "parse_wanted"]
+__all__ = [
+    "RESERVED_PREFIX",
+    "Offer",
+    "OfferRules",
+    "Wanted",
+    "decide",
+    "guard",
+    "guarded_names",
+    "parse_wanted",
+]
 
 RESERVED_PREFIX = "core__"
 HEADER = "x-toolrelay-tools"
@@ -61,7 +71,9 @@ class Offer:
     the client's.  ``names`` maps a name on the wire to the tool's id, ``client_names`` are the
     names whose calls belong to the client; with ``open_names`` every name that is not ours does.
     ``withheld`` maps the tools that were left out to why.  ``shape`` is a digest of the offered tools,
-    their schemas too: it changes when a model would see something else.
+    their schemas too: it changes when a model would see something else.  ``guarded`` are names, of
+    ``added`` and ``replaced``, that a model is not shown for what it has read; a call of one is still
+    ours to refuse.
     """
 
     added: tuple[ToolDefinition, ...] = ()
@@ -71,6 +83,7 @@ class Offer:
     withheld: Mapping[str, str] = field(default_factory=dict)
     open_names: bool = False
     shape: str = ""
+    guarded: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -85,7 +98,8 @@ class Offer:
         return name in self.names if self.open_names else name not in self.client_names
 
     def tool_ids(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self.names.values())))
+        """The ids of the tools that a model is shown."""
+        return tuple(sorted({tool for name, tool in self.names.items() if name not in self.guarded}))
 
 
 def decide(
@@ -143,6 +157,35 @@ def decide(
         open_names=request.open_names,
         shape=_shape({**{spec.name: spec for spec in added}, **replaced}),
     )
+
+
+def guard(offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: str) -> Offer:
+    """The offer of a request that begins behind what ``untrusted`` gave: see :func:`guarded_names`."""
+    by_id = {spec.name: spec for spec in specs}
+    rules = guarded_names(offer, by_id.get, policy, untrusted)
+    if not rules:
+        return offer
+    return replace(
+        offer,
+        withheld={**offer.withheld, **{offer.names[name]: rule for name, rule in rules.items()}},
+        shape=_shape({name: by_id[tool] for name, tool in offer.names.items() if name not in rules}),
+        guarded=frozenset(rules),
+    )
+
+
+def guarded_names(
+    offer: Offer, find: Callable[[str], ToolSpec | None], policy: Policy, untrusted: str
+) -> dict[str, str]:
+    """The names of an offer whose tools need an approval after what ``untrusted`` gave, with the rule.
+
+    Those too that a client declared and that mean a tool of ours.  ``find`` gives the tool of an id.
+    A tool of a guarded name runs no more, whatever a model is shown: the runner asks policy itself.
+    """
+    if not untrusted:
+        return {}
+    found = {name: spec for name, tool in offer.names.items() if (spec := find(tool)) is not None}
+    rules = {name: policy.decide(spec, untrusted=untrusted) for name, spec in found.items()}
+    return {name: decision.rule for name, decision in rules.items() if not decision.allowed}
 
 
 def _shape(offered: Mapping[str, ToolSpec]) -> str:

@@ -14,26 +14,34 @@ from typing import Any
 import orjson
 import structlog
 
-from proxy.errors import UpstreamError, WireError, error_body
+from proxy.errors import ServerStopping, UpstreamError, WireError, error_body
 from proxy.events import ToolCall, ToolResult
 from proxy.records import RunStatus, ToolEffect
-from proxy.relay.base import ClientStream, RunEvents, RunSettings, no_events
+from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
+from proxy.relay.fallback import NextUpstream
 from proxy.relay.history import History
 from proxy.relay.job import Job, State
 from proxy.relay.journal import Journal
 from proxy.relay.model_turn import ModelTurns, ToolMemory, TurnRejected
+from proxy.relay.offer import guarded_names
+from proxy.relay.prices import estimated_usage
 from proxy.relay.repeats import Repeats
 from proxy.relay.run import CallModel, Command, Finish, Run, RunTools, Suspend
-from proxy.relay.waiting import keeping_alive
+from proxy.relay.stopping import stopped
+from proxy.relay.waiting import Bell, keeping_alive
+from proxy.relay.wrapper import is_wrapper, mask_parts
 from proxy.store.base import Store
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
-from proxy.tools.redaction import redact_arguments
+from proxy.tools.redaction import redact_written
 from proxy.tools.registry import Registry
 from proxy.tools.runner import Runner
 from proxy.wires.base import HeldTurn, Mask, ResourceWriter
 
 __all__ = ["Orchestrator"]
+
+_SETTLE_S = 1.0
+"""A record that is slower than this holds up no answer; the client's own version goes then."""
 
 
 class Orchestrator:
@@ -50,6 +58,7 @@ class Orchestrator:
         memory: ToolMemory,
         repeats: Repeats,
         watch: RunEvents = no_events,
+        broken: OnBroken = ignore_broken,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,8 +68,8 @@ class Orchestrator:
         self._history = history
         self._repeats = repeats
         self._settings = settings
-        self._turns = ModelTurns(settings, memory, now)
-        self._journal = Journal(store, watch, now)
+        self._turns = ModelTurns(settings, memory, broken)
+        self._journal = Journal(store, watch)
         self._watch = watch
         self._now = now
         self._clock = clock
@@ -76,30 +85,53 @@ class Orchestrator:
         status: RunStatus = "failed"
         error: str | None = "internal_error"
         try:
-            status, error = await self._loop(job, state)
+            while True:
+                try:
+                    status, error = await self._loop(job, state)
+                    break
+                except NextUpstream:
+                    if job.elsewhere is None:
+                        raise
+                job = await job.elsewhere()
+                state = self._begin(job, client, state.started_at)
         except (UpstreamError, WireError, TurnRejected) as fault:
             error = getattr(fault, "code", "upstream_malformed")
-            self._journal.turn_ended(job, state)
+            self._journal.turn_ended(job, state, error)
             await self._fail(job, state, fault)
         except ConnectionError:
             # The client has gone; there is nobody left to tell.
             status, error = "cancelled", "client_gone"
         except asyncio.CancelledError:
-            status, error = "cancelled", "client_gone"
-            raise
+            if not client.cut_off:
+                status, error = "cancelled", "client_gone"
+                raise
+            end = stopped()
+            error = end.code
+            self._journal.turn_ended(job, state)
+            await self._fail(job, state, end)
         finally:
+            self._settle(job, state)
             self._journal.ended(job, state, status, error, self._mask(state))
+            job.ledger.forget_images()
 
-    def _begin(self, job: Job, client: ClientStream) -> State:
+    def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
         request, served = job.request, job.route.served
+        metered = job.meter is not None and job.meter.counts_usage
 
         def is_hidden(name: str) -> bool:
             # The offer changes when a model turns out to take no tools.
             return state.offer.is_hidden(name)
 
-        asks_usage = request.stream and (served.force_usage or self._settings.max_tokens > 0)
+        asks_usage = request.stream and (
+            served.force_usage or self._settings.max_tokens > 0 or job.price is not None or metered
+        )
         state = State(
-            run=Run(self._settings.within(request.max_calls), is_hidden=is_hidden, clock=self._clock),
+            run=Run(
+                self._settings.within(request.max_calls),
+                is_hidden=is_hidden,
+                clock=self._clock,
+                price=job.price,
+            ),
             writer=job.wire.writer(
                 request,
                 is_hidden=is_hidden,
@@ -108,13 +140,15 @@ class Orchestrator:
                 usage_was_added=asks_usage,
             ),
             offer=job.offer,
-            context=RunContext(job.run_id, 0, job.caller, job.request_id, job.ledger),
+            context=RunContext(job.run_id, 0, job.caller, job.request_id, job.ledger, limiter=job.meter),
             client=client,
-            started_at=self._now(),
+            started_at=self._now() if started_at is None else started_at,
+            metered=metered,
         )
         if job.route.renamed:
             job.editor.rename_model(job.route.model)
         job.editor.offer(job.offer.added, job.offer.replaced)
+        job.editor.withhold(job.offer.guarded)
         if asks_usage:
             job.editor.ask_usage()
         self._journal.began(job, state)
@@ -128,6 +162,7 @@ class Orchestrator:
                 case CallModel():
                     command = await self._turns.call(job, state, command)
                     self._journal.turn_ended(job, state)
+                    self._settle(job, state)
                 case RunTools():
                     results = await self._run_tools(job, state, command)
                     command = self._tools_ran(job, state, results)
@@ -139,28 +174,47 @@ class Orchestrator:
                 case Finish():
                     return await self._finish(job, state, command)
 
+    @staticmethod
+    def _settle(job: Job, state: State) -> None:
+        """Tell the meter what has been used since it was told last, also of a turn that broke."""
+        run = state.run
+        run.count_usage()
+        if state.metered and (state.first_chunk_at or run.turn.ended):
+            run.estimate_usage(lambda: estimated_usage(job.editor.render(), state.events))
+        used = (run.spent_tokens, run.spent_cost)
+        if job.meter is not None and used != state.settled:
+            job.meter.spend(used[0] - state.settled[0], used[1] - state.settled[1])
+            state.settled = used
+
     # Tools.
 
     async def _run_tools(self, job: Job, state: State, command: RunTools) -> list[ToolResult]:
         """Run the turn's calls, show them as far as the client asked, keep the stream alive."""
         run, writer = state.run, state.writer
-        calls = [replace(call, name=state.offer.names.get(call.name, call.name)) for call in command.calls]
+        calls = [
+            replace(
+                call,
+                name=state.offer.names.get(call.name, call.name),
+                native=self._native(job, state, call),
+            )
+            for call in command.calls
+        ]
         shown = {call.call_id: call for call in (*command.calls, *run.hidden_calls)}
         pending: list[bytes] = []
         begun: set[str] = set()
-        wake = asyncio.Event()
+        bell = Bell()
 
         def started(call: ToolCall, arguments_redacted: Any) -> None:
             if call.call_id not in begun:
                 begun.add(call.call_id)
                 pending.append(writer.tool_started(shown.get(call.call_id, call), arguments_redacted))
-                wake.set()
+                bell.ring()
 
         def done(call: ToolCall, result: ToolResult) -> None:
             started(call, result.arguments_redacted)  # A call that was refused has not been shown yet.
             pending.append(writer.tool_finished(shown.get(result.call_id, call), result))
             self._tell(job, call, result)
-            wake.set()
+            bell.ring()
 
         async def show(silent: bool) -> None:
             data = b"".join(pending)
@@ -183,16 +237,25 @@ class Orchestrator:
             on_start=started,
             on_done=done,
         )
-        results = await keeping_alive(work, self._settings.keepalive_s, show, wake)
+        results = await keeping_alive(work, self._settings.keepalive_s, show, bell)
         await show(False)
         return [*results, *command.refused]
+
+    def _native(self, job: Job, state: State, call: ToolCall) -> str:
+        """A call as it came, as it may be kept (rule R3); none of what a wrapper call holds, which has no
+        payload of its own, and none where the client asked that nothing be kept."""
+        own = any(call.call_id == hidden.call_id for hidden in state.run.hidden_calls)
+        if not own or not job.request.keeps or state.reader is None:
+            return ""
+        return state.reader.native(call, self._mask(state))
 
     def _offered_only(self, job: Job, state: State) -> Policy:
         """The caller's policy, and of what it allows only what this request offered."""
         offered = Policy(
-            allow=state.offer.tool_ids(),
+            allow=tuple(state.offer.names.values()),
             max_argument_bytes=job.policy.max_argument_bytes,
             max_result_bytes=job.policy.max_result_bytes,
+            max_image_bytes=job.policy.max_image_bytes,
             settings=("this request", "this request", "this request"),
         )
         return job.policy.intersect(offered)
@@ -207,13 +270,25 @@ class Orchestrator:
         called = [call.name for call in run.turn.calls]
         message = state.message()
         state.answers = {
-            call.call_id: job.editor.result_message(call, content) for call, content in run.answers(results)
+            call.call_id: job.editor.result_message(call, content, images)
+            for call, content, images in run.answers(results)
         }
         command = run.tools_ran()
         if isinstance(command, CallModel):
             job.editor.append_turn(message, list(state.answers.values()))
             job.editor.relax_tool_choice(called)
+            self._narrow(job, state)
         return command
+
+    def _narrow(self, job: Job, state: State) -> None:
+        """Leave out of the turns to come what needs an approval after what the model will have read."""
+        offer = state.offer
+        untrusted = job.ledger.untrusted_before(state.run.turn.number)
+        rules = guarded_names(offer, self._registry.get, job.policy, untrusted)
+        job.editor.withhold(rules)
+        state.withheld = {
+            offer.names[name]: rule for name, rule in rules.items() if name not in offer.guarded
+        }
 
     def _held_calls(self, state: State) -> list[HeldTurn]:
         ids = state.writer.client_ids()
@@ -225,10 +300,11 @@ class Orchestrator:
     def _keep(self, job: Job, state: State) -> None:
         """Keep a response that has an id of its own and that only we know whole."""
         writer = state.writer
-        if not isinstance(writer, ResourceWriter) or not job.request.keeps or state.reader is None:
+        # Whether a writer is of a protocol is dear to ask, and mostly does not matter.
+        if not (writer.composing or job.put_back) or not job.request.keeps or state.reader is None:
             return
-        resource = writer.result()
-        if resource is not None and (writer.composing or job.put_back):
+        resource = writer.result() if isinstance(writer, ResourceWriter) else None
+        if resource is not None:
             self._history.keep(
                 job.editor,
                 resource,
@@ -238,6 +314,7 @@ class Orchestrator:
                 calls=self._held_calls(state),
                 mask=self._mask(state),
                 untrusted=self._read_from_strangers(job),
+                upstream=job.route.served.upstream.name,
             )
 
     def _remember(self, job: Job, state: State) -> None:
@@ -255,6 +332,7 @@ class Orchestrator:
                 message=state.message(),
                 mask=self._mask(state),
                 untrusted=self._read_from_strangers(job),
+                upstream=job.route.served.upstream.name,
             )
 
     def _hold(self, job: Job, state: State) -> None:
@@ -269,6 +347,7 @@ class Orchestrator:
             calls=self._held_calls(state),
             mask=self._mask(state),
             untrusted=self._read_from_strangers(job),
+            upstream=job.route.served.upstream.name,
         )
 
     @staticmethod
@@ -282,16 +361,16 @@ class Orchestrator:
         def mask(name: str, arguments: str) -> str:
             if self._store.sealed:
                 return arguments
+            known = state.masked.get((name, arguments))
+            if known is None:
+                known = state.masked[name, arguments] = masked(name, arguments)
+            return known
+
+        def masked(name: str, arguments: str) -> str:
+            if is_wrapper(name) and name not in state.offer.names:
+                return mask_parts(arguments, mask)
             spec = self._registry.get(state.offer.names.get(name, name))
-            if spec is None or spec.redaction is None or not spec.redaction.private_arguments:
-                return arguments
-            try:
-                decoded = orjson.loads(arguments)
-            except orjson.JSONDecodeError:
-                return "{}"
-            if not isinstance(decoded, dict):
-                return "{}"
-            return orjson.dumps(redact_arguments(decoded, spec.redaction)).decode()
+            return arguments if spec is None else redact_written(arguments, spec)
 
         return mask
 
@@ -330,30 +409,38 @@ class Orchestrator:
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep(job, state)
         self._remember(job, state)
+        if self._settings.shared and (state.run.turns_hidden or job.put_back):
+            # The client goes on as soon as it has this end, and may reach another process.
+            await self._store.settle(_SETTLE_S)
         if not job.request.stream:
-            await client.start(200, [*state.answer, ("Content-Length", str(len(data)))])
-        await state.send(data)
-        await client.finish()
+            client.start(200, [*state.answer, ("Content-Length", str(len(data)))])
+        await state.send(data, last=True)
+        client.finish()
 
-    async def _fail(self, job: Job, state: State, fault: UpstreamError | WireError | TurnRejected) -> None:
+    async def _fail(
+        self, job: Job, state: State, fault: UpstreamError | WireError | TurnRejected | ServerStopping
+    ) -> None:
         """Tell the client: with a status while nothing has been sent, inside the stream after that."""
         client = state.client
         message = str(fault)
         code = getattr(fault, "code", "upstream_malformed")
+        kind = getattr(fault, "type", "upstream_error")
         self._log.warning("run_failed", run_id=job.run_id, error_code=code, turn=state.run.turn.number)
         try:
             if client.started:
-                await client.write(state.writer.fail(message, type="upstream_error", code=code))
+                # Some clients show the message alone, and no header.
+                said = f"{message} ({job.run_id})"
+                await client.write(state.writer.fail(said, type=kind, code=code))
             else:
-                body = orjson.dumps(error_body(message, type="upstream_error", code=code))
+                body = orjson.dumps(error_body(message, type=kind, code=code))
                 headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
                 if state.effects:
                     # An SDK that repeats the request would repeat the effect (rule E3).
                     headers.append(("x-should-retry", "false"))
                 status = getattr(fault, "status", 502)
-                await client.start(status if status >= 400 else 502, headers)
+                client.start(status if status >= 400 else 502, headers)
                 await client.write(body)
-            await client.finish()
+            client.finish()
         except ConnectionError:
             return
 

@@ -6,39 +6,57 @@ whole one, and whether the end mark came (rule W1).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 
-from proxy.errors import UpstreamError
-from proxy.relay.base import ClientStream
+from proxy.errors import ServerStopping, UpstreamError, UpstreamTimeout
+from proxy.relay.base import ClientStream, OnBroken, ignore_broken
+from proxy.relay.fallback import Candidates
 from proxy.relay.headers import returned
-from proxy.upstreams.base import Headers, Upstream, UpstreamRequest, UpstreamResponse
+from proxy.relay.routing import Route
+from proxy.relay.stopping import stopped
+from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
 from proxy.wires.sse import END_MARK, EventBoundary
+from proxy.wires.usage_tap import UsageTap
 
 __all__ = ["AFTER_END_S", "ErrorEvent", "passthrough", "pump"]
 
 AFTER_END_S = 2.0
 """How long a stream may stay open after its end mark: some upstreams never close it."""
 
-ErrorEvent = Callable[[UpstreamError], bytes]
+ErrorEvent = Callable[[UpstreamError | ServerStopping], bytes]
 
 
 async def passthrough(
-    upstream: Upstream,
+    route: Route,
     request: UpstreamRequest,
     client: ClientStream,
     *,
+    candidates: Candidates,
     error_event: ErrorEvent | None,
     headers: Headers = (),
+    tap: UsageTap | None = None,
+    total_s: float | None = None,
+    broken: OnBroken = ignore_broken,
 ) -> int:
     """Send ``request`` on and its response back; the response's status.
 
     ``error_event`` makes the wire's own error event and says by being there that an event stream
-    on this path ends with an end mark.  Raises :class:`UpstreamError` only while nothing has been
-    sent to the client.
+    on this path ends with an end mark.  ``tap`` reads what the response says of usage.  A response
+    that still goes on ``total_s`` seconds after its head is broken off.  Raises
+    :class:`UpstreamError`, and where another upstream may answer
+    :class:`~proxy.relay.fallback.NextUpstream`, only while nothing has been sent to the client.
     """
-    response = await upstream.open(request)
+    response = await candidates.ask(route, request)
     try:
-        await pump(response, client, error_event=error_event, headers=headers)
+        await pump(
+            response,
+            client,
+            error_event=error_event,
+            headers=headers,
+            tap=tap,
+            total_s=total_s,
+            broken=broken,
+        )
     finally:
         await response.aclose()
     return response.status
@@ -50,52 +68,120 @@ async def pump(
     *,
     error_event: ErrorEvent | None,
     headers: Headers = (),
+    tap: UsageTap | None = None,
+    total_s: float | None = None,
+    broken: OnBroken = ignore_broken,
 ) -> None:
-    """Relay a response whose head is here."""
+    """Relay a response whose head is here; ``broken`` is told if it does not come to its end."""
     streaming = response.content_type == "text/event-stream" and response.status < 300
-    encoded = any(name.lower() == "content-encoding" for name, _ in response.headers)
-    marked = streaming and error_event is not None and not encoded
-    await client.start(response.status, [*returned(response.headers, keep_length=not marked), *headers])
+    marked = streaming and error_event is not None and not _is_encoded(response)
+    client.start(response.status, [*returned(response.headers, keep_length=not marked), *headers])
     try:
         if marked and error_event is not None:
-            await _pump_events(response.chunks(), client, error_event)
+            await _pump_events(response, client, error_event, tap, total_s, broken)
         else:
-            async for chunk in response.chunks():
-                await client.write(chunk)
-    except UpstreamError:
+            kept = tap if tap is not None and response.status < 300 and not _is_encoded(response) else None
+            rest = response.push(client.push if kept is None else _keeping(client, kept))
+            if rest is not None:
+                client.flush()
+                async with asyncio.timeout(total_s):
+                    await rest
+            if kept is not None:
+                kept.read_reply()
+    except (UpstreamError, TimeoutError) as error:
+        broken(error if isinstance(error, UpstreamError) else _too_long(total_s))
         # Too late for a status: an unfinished response must not look like a finished one.
         client.abort()
         return
-    await client.finish()
+    except asyncio.CancelledError:
+        if not client.cut_off:
+            raise
+        stopped()
+        client.abort()
+        return
+    client.finish()
 
 
-async def _pump_events(chunks: AsyncIterator[bytes], client: ClientStream, error_event: ErrorEvent) -> None:
+def _is_encoded(response: UpstreamResponse) -> bool:
+    return "content-encoding" in [name.lower() for name, _ in response.headers]
+
+
+def _keeping(client: ClientStream, tap: UsageTap) -> Callable[[bytes], Awaitable[None] | None]:
+    """Relays pieces of a response that is no event stream, and shows them to the tap."""
+
+    def relay(chunk: bytes) -> Awaitable[None] | None:
+        tap.keep(chunk)
+        return client.push(chunk)
+
+    return relay
+
+
+async def _pump_events(
+    response: UpstreamResponse,
+    client: ClientStream,
+    error_event: ErrorEvent,
+    tap: UsageTap | None,
+    total_s: float | None,
+    broken: OnBroken,
+) -> None:
     """Relay an event stream and see to its end."""
     boundary = EventBoundary()
+    push, feed = client.push, boundary.feed
+    patience: asyncio.Timeout | None = None
+    ended = False
+    failure: UpstreamError | None = None
+
+    def relay(chunk: bytes) -> Awaitable[None] | None:
+        nonlocal ended
+        ready = feed(chunk if tap is None else tap.feed(chunk))
+        last = boundary.done_seen and not ended
+        if last:
+            ended = True
+            if patience is not None:
+                _end_soon(client, patience)
+        return push(ready, last=last) if ready else None
+
     try:
-        async for chunk in chunks:
-            if ready := boundary.feed(chunk):
-                await client.write(ready)
-            if boundary.done_seen:
-                await _relay_rest(chunks, client, boundary)
-                break
+        if (rest := response.push(relay)) is not None:
+            client.flush()
+            async with asyncio.timeout(AFTER_END_S if ended else total_s) as patience:
+                await rest
+    except TimeoutError:
+        if patience is None or not patience.expired():
+            raise
+        if not ended:
+            failure = _too_long(total_s)
     except UpstreamError as error:
         if boundary.done_seen:
             return
-        if boundary.overflowing:
+        failure = error
+    except asyncio.CancelledError:
+        if boundary.overflowing or not client.cut_off:
             raise
-        await client.write(error_event(error) + END_MARK)
+        end = stopped()
+        if not boundary.done_seen:
+            await client.write(error_event(end) + END_MARK)
         return
-    if rest := boundary.close():
-        await client.write(rest)
+    if failure is not None:
+        if boundary.overflowing:
+            raise failure
+        broken(failure)
+        await client.write(error_event(failure) + END_MARK)
+        return
+    tail = feed(tap.close()) if tap is not None else b""
+    if tail := tail + boundary.close():
+        await client.write(tail)
 
 
-async def _relay_rest(chunks: AsyncIterator[bytes], client: ClientStream, boundary: EventBoundary) -> None:
-    """What an upstream sends after its end mark, for as long as it is given."""
-    try:
-        async with asyncio.timeout(AFTER_END_S):
-            async for chunk in chunks:
-                if ready := boundary.feed(chunk):
-                    await client.write(ready)
-    except TimeoutError:
-        return
+def _end_soon(client: ClientStream, patience: asyncio.Timeout) -> None:
+    """The end mark is here: what ends the response follows at once, or after a while, or never."""
+    loop = asyncio.get_running_loop()
+    # What ends it within the same read is seen in the loop's next turn; this comes after that.
+    loop.call_soon(loop.call_soon, client.flush)
+    # The total time may have run out in this very turn of the loop.
+    if not patience.expired():
+        patience.reschedule(loop.time() + AFTER_END_S)
+
+
+def _too_long(total_s: float | None) -> UpstreamTimeout:
+    return UpstreamTimeout(f"the upstream's response went on for over {total_s or 0:g} s")

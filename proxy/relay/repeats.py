@@ -3,8 +3,9 @@
 SDKs repeat a request whose answer they did not get, after a time-out of theirs too, when the effect it
 asked for has long happened.  The repeat is a run of its own, with one thing in common with the first:
 a call of a tool with side effects that the first has made, or is making, is answered with what came of
-it.  Source of the header: openai-python and openai-node send ``x-stainless-retry-count`` with every
-attempt, and no idempotency key by default.
+it.  This process finds that in its memory; for what other processes did, or this one before it was
+started again, there is the record, by the same key.  Source of the header: openai-python and
+openai-node send ``x-stainless-retry-count`` with every attempt, and no idempotency key by default.
 """
 
 import hashlib
@@ -12,7 +13,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
-from proxy.tools.ledger import RunLedger
+from proxy.records import REPEATS_WITHIN_S
+from proxy.tools.ledger import AskedFor, RunLedger
 
 __all__ = ["Repeats", "repeat_key"]
 
@@ -35,19 +37,26 @@ class Repeats:
     """The effects of requests, by what makes a request the same; bounded, forgotten in time."""
 
     def __init__(
-        self, *, keep_s: float = 3600.0, most: int = 10_000, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        keep_s: float = REPEATS_WITHIN_S,
+        most: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._keep_s = keep_s
         self._most = most
         self._clock = clock
+        self._now = now
         self._ledgers: OrderedDict[str, tuple[float, RunLedger]] = OrderedDict()
 
     def begin(self, key: str, *, is_repeat: bool) -> RunLedger:
         """The ledger of a run that begins; a repeat's knows the effects of the first."""
+        request = AskedFor(key, is_repeat, self._now())
         known = self._ledgers.get(key)
         if is_repeat and known is not None and known[0] > self._clock():
-            return known[1].again()
-        return RunLedger()
+            return known[1].again(request)
+        return RunLedger(request=request)
 
     def caused(self, key: str, ledger: RunLedger) -> None:
         """A run is about to cause effects: a repeat of its request has to know of them."""

@@ -1,22 +1,32 @@
 """Which upstream serves a model, and under which name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from proxy.errors import RequestError
+from proxy.relay.breaker import Breaker
+from proxy.tools.policy import Policy
 from proxy.upstreams.base import Upstream
 from proxy.wires.base import StateHabit
 
-__all__ = ["Route", "Router", "Served"]
+__all__ = ["Route", "Router", "Served", "fits_all"]
+
+
+def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
+    """Whether a model fits a pattern of each list."""
+    return all(any(fnmatchcase(model, pattern) for pattern in patterns) for patterns in lists)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """One upstream and the models it serves.
 
+    ``narrowing`` is what its own tool patterns leave of any policy; ``None`` for all of it.
+
     ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state``
-    and ``force_usage`` are habits of the provider.
+    and ``force_usage`` are habits of the provider.  ``total_timeout_s`` is for what passes through.
+    ``breaker`` knows how it does.
     """
 
     upstream: Upstream
@@ -24,14 +34,23 @@ class Served:
     models: tuple[str, ...] = ("*",)
     renamed: Mapping[str, str] | None = None
     tools: bool = True
+    narrowing: Policy | None = None
     force_usage: bool = False
     retries: int = 2
     responses_state: StateHabit = "auto"
+    total_timeout_s: float | None = None
+    breaker: Breaker = field(default_factory=Breaker, compare=False)
+
+    def policy(self, base: Policy) -> Policy:
+        """What of a caller's policy holds for requests that this upstream answers (rule T2)."""
+        return base if self.narrowing is None else base.intersect(self.narrowing)
 
     def model_name(self, model: str) -> str | None:
         """What the upstream calls ``model``, or ``None`` where it does not serve it."""
         if self.renamed is not None:
             return self.renamed.get(model)
+        if self.models == ("*",):
+            return model
         return model if any(fnmatchcase(model, pattern) for pattern in self.models) else None
 
     def shown_name(self, model: str) -> str | None:
@@ -51,29 +70,72 @@ class Route:
 
 
 class Router:
-    """The upstreams in the order of the configuration; the first that fits serves a model."""
+    """The upstreams in the order of the configuration; those that serve a model are asked in that order.
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    ``models`` are lists of patterns, and a model is served only where it fits one of each list.
+    """
+
+    def __init__(self, served: Sequence[Served], models: Sequence[Sequence[str]] = ()) -> None:
         self.served = tuple(served)
+        self.models = models
+
+    def narrowed(self, upstreams: frozenset[str] | None, models: Sequence[Sequence[str]]) -> "Router":
+        """The same for somebody who may use these upstreams (``None``: all) and these models."""
+        served = [s for s in self.served if upstreams is None or s.upstream.name in upstreams]
+        return Router(served, (*self.models, *models))
 
     @property
     def default(self) -> Served:
+        """Where goes what names no model; raises :class:`RequestError` (404) where there is none."""
+        if not self.served:
+            raise RequestError(404, "No upstream is served here.", code="not_found")
         return self.served[0]
 
     @property
     def is_plain(self) -> bool:
         """Whether every model goes to one upstream under its own name."""
-        return len(self.served) == 1 and self.default.renamed is None and self.default.models == ("*",)
+        return (
+            not self.models
+            and len(self.served) == 1
+            and self.default.renamed is None
+            and self.default.models == ("*",)
+        )
 
-    def route(self, model: str, wire: str) -> Route:
-        """Raises :class:`RequestError` (404, as OpenAI does) for a model nobody serves."""
-        for served in self.served:
-            name = served.model_name(model)
-            if name is not None and wire in served.wires:
-                return Route(served, name, name != model)
+    def permits(self, model: str) -> bool:
+        """Whether a model may be served, by the name that clients use."""
+        return fits_all(model, self.models)
+
+    def routes(self, model: str, wire: str) -> Sequence[Route]:
+        """Everyone who serves a model, the first choice first.
+
+        Raises :class:`RequestError` (404, as OpenAI does) for a model nobody serves.
+        """
+        found = [
+            Route(served, name, name != model)
+            for served in (self.served if not self.models or self.permits(model) else ())
+            if wire in served.wires and (name := served.model_name(model)) is not None
+        ]
+        if found:
+            return found
         raise RequestError(
             404,
             f"The model {model[:100]!r} does not exist or is not served here.",
             param="model",
             code="model_not_found",
         )
+
+    def order(self) -> Sequence[tuple[str, Sequence[Route]]]:
+        """Each model, or pattern of models, that several upstreams serve, with these in their order."""
+        names = dict.fromkeys(name for served in self.served for name in served.renamed or served.models)
+        serving = [
+            (
+                name,
+                [
+                    Route(served, target, target != name)
+                    for served in self.served
+                    if (target := served.model_name(name)) is not None
+                ],
+            )
+            for name in names
+        ]
+        return [(name, routes) for name, routes in serving if len(routes) > 1]

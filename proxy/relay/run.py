@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from proxy.events import (
+    ResultImage,
     TextDelta,
     ToolCall,
     ToolCallFinished,
@@ -30,6 +31,7 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.relay.base import RunSettings
+from proxy.relay.prices import Price
 from proxy.relay.wrapper import expand, is_wrapper, join_results
 
 __all__ = ["CallModel", "Command", "Finish", "Run", "RunTools", "Suspend", "failure"]
@@ -93,10 +95,13 @@ class _Turn:
     number: int
     last: bool
     upstream_id: str = ""
+    upstream_model: str = ""
     reason: str | None = None
     ended: bool = False
     has_text: bool = False
     usage: Usage | None = None
+    cost: int | None = None
+    counted: bool = False
     error: Mapping[str, Any] | None = None
     calls: list[ToolCall] = field(default_factory=list)
     subcalls: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
@@ -106,20 +111,30 @@ class Run:
     """One request's turns, calls and budgets.
 
     ``is_hidden`` tells a call that the client must not see from one of its own; ``clock`` gives
-    monotonic seconds.
+    monotonic seconds; ``price`` is the model's, ``None`` where it has none: then ``cost`` (in
+    billionths) is ``None``, too.  ``spent_tokens`` and ``spent_cost`` count against limits, and hold
+    estimates of what was not reported.
     """
 
     def __init__(
-        self, settings: RunSettings, *, is_hidden: Callable[[str], bool], clock: Callable[[], float]
+        self,
+        settings: RunSettings,
+        *,
+        is_hidden: Callable[[str], bool],
+        clock: Callable[[], float],
+        price: Price | None = None,
     ) -> None:
         self._settings = settings
+        self._price = price
         self._is_hidden = is_hidden
         self._clock = clock
         self._deadline = clock() + settings.request_timeout_s
         self.turn = _Turn(0, False)
         self.turns_hidden = 0
         self.calls_run = 0
-        self.input_tokens = self.output_tokens = self.total_tokens = 0
+        self.input_tokens = self.output_tokens = self.total_tokens = self.spent_tokens = 0
+        self.cost = None if price is None else 0
+        self.spent_cost = 0
         self._refused_any = False
 
     @property
@@ -145,8 +160,9 @@ class Run:
             match event:
                 case TextDelta():
                     turn.has_text = True
-                case TurnStarted(id=upstream_id):
+                case TurnStarted(id=upstream_id, model=upstream_model):
                     turn.upstream_id = upstream_id
+                    turn.upstream_model = upstream_model
                 case ToolCallFinished(call=call):
                     turn.calls.append(call)
                 case TurnFinished(reason=reason):
@@ -164,7 +180,7 @@ class Run:
     def turn_ended(self) -> Command:
         """The turn's response is over, properly by its HTTP framing: what now?"""
         turn = self.turn
-        self._count_usage()
+        self.count_usage()
         hidden, theirs = self.hidden_calls, self.client_calls
         composed = bool(hidden) or self.turns_hidden > 0
         if turn.error is not None:
@@ -230,6 +246,8 @@ class Run:
             return f"no more than {settings.request_timeout_s:g} seconds in one request"
         if settings.max_tokens and self.total_tokens >= settings.max_tokens:
             return f"no more than {settings.max_tokens} tokens in one request"
+        if settings.max_cost and (self.cost or 0) >= settings.max_cost:
+            return "the cost that one request may have is reached"
         return ""
 
     def tools_ran(self) -> Command:
@@ -240,25 +258,46 @@ class Run:
         # Time may have run out while the tools ran; the model still gets its last word.
         return self._next_turn(last=self._refused_any or bool(self._spent()))
 
-    def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str]]:
-        """What goes back to the model: each of the turn's hidden calls with its one result."""
+    def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str, tuple[ResultImage, ...]]]:
+        """What goes back to the model: each of the turn's hidden calls with its one result's text and
+        images."""
         by_id = {result.call_id: result for result in results}
         found = []
         for call in self.hidden_calls:
             parts = self.turn.subcalls.get(call.call_id)
             if parts:
-                content = join_results([(part, by_id[part.call_id]) for part in parts])
+                inside = [(part, by_id[part.call_id]) for part in parts]
+                images = tuple(image for _, result in inside for image in result.images)
+                found.append((call, join_results(inside), images))
             else:
-                content = by_id[call.call_id].content
-            found.append((call, content))
+                found.append((call, by_id[call.call_id].content, by_id[call.call_id].images))
         return found
 
     def _next_turn(self, *, last: bool) -> CallModel:
         self.turn = _Turn(self.turn.number + 1, last)
         return CallModel(self.turn.number, last)
 
-    def _count_usage(self) -> None:
-        if self.turn.usage is not None:
-            self.input_tokens += self.turn.usage.input_tokens
-            self.output_tokens += self.turn.usage.output_tokens
-            self.total_tokens += self.turn.usage.total_tokens
+    def count_usage(self) -> None:
+        """Add what the turn that runs has reported, once; also of one that failed, for it has cost, too."""
+        turn = self.turn
+        if turn.usage is None or turn.counted:
+            return
+        turn.counted = True
+        self.input_tokens += turn.usage.input_tokens
+        self.output_tokens += turn.usage.output_tokens
+        self.total_tokens += turn.usage.total_tokens
+        self.spent_tokens += turn.usage.all_tokens
+        if self._price is not None:
+            turn.cost = self._price.cost(turn.usage)
+            self.cost = (self.cost or 0) + turn.cost
+            self.spent_cost += turn.cost
+
+    def estimate_usage(self, least: Callable[[], Usage]) -> None:
+        """Count what a turn that is over took at least, if it reported nothing: for limits alone."""
+        if self.turn.counted:
+            return
+        usage = least()
+        self.turn.counted = True
+        self.spent_tokens += usage.all_tokens
+        if self._price is not None:
+            self.spent_cost += self._price.cost(usage)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["Beat", "keeping_alive"]
+__all__ = ["Beat", "Bell", "keeping_alive"]
 
 T = TypeVar("T")
 
@@ -12,31 +12,74 @@ Beat = Callable[[bool], Awaitable[None]]
 """Called when something is to be shown (``False``) or nothing was for a while (``True``)."""
 
 
+class Bell:
+    """Rung when there is something to show.  One waits for it at a time."""
+
+    __slots__ = ("_rung", "_waiter")
+
+    def __init__(self) -> None:
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """There is something to show."""
+        self._rung = True
+        self.wake()
+
+    def wake(self, _: object = None) -> None:
+        """End the waiting, whatever there is to show."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def take(self) -> bool:
+        """Whether it was rung since it was asked last."""
+        rung, self._rung = self._rung, False
+        return rung
+
+    async def wait(self, at_most_s: float) -> None:
+        """Return once it is rung or woken, or after so many seconds."""
+        if self._rung:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(at_most_s, self.wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+
 async def keeping_alive(
-    work: Coroutine[Any, Any, T], every_s: float, beat: Beat, wake: asyncio.Event | None = None
+    work: Coroutine[Any, Any, T],
+    every_s: float,
+    beat: Beat,
+    bell: Bell | None = None,
+    *,
+    let_go: Callable[[T], Awaitable[None]] | None = None,
 ) -> T:
-    """The result of ``work``; meanwhile ``beat`` is called every ``every_s`` seconds and on ``wake``.
+    """The result of ``work``; meanwhile ``beat`` is called every ``every_s`` seconds and when ``bell`` rings.
 
     If the caller is cancelled, or ``beat`` fails because the client has gone, the work is
-    cancelled and has ended before this returns.
+    cancelled and has ended before this returns; ``let_go`` gets a result that it had by then.
     """
-    task = asyncio.ensure_future(work)
-    waker = asyncio.ensure_future(wake.wait()) if wake is not None else None
+    task = asyncio.get_running_loop().create_task(work)
+    bell = bell or Bell()
+    task.add_done_callback(bell.wake)
     try:
         while True:
-            awaited: set[asyncio.Future[Any]] = {task} if waker is None else {task, waker}
-            done, _ = await asyncio.wait(awaited, timeout=every_s, return_when=asyncio.FIRST_COMPLETED)
-            if waker is not None and wake is not None and waker in done:
-                wake.clear()
-                waker = asyncio.ensure_future(wake.wait())
+            if not task.done():
+                await bell.wait(every_s)
+            if bell.take():
                 await beat(False)
-            if task in done:
-                return task.result()
-            if not done:
+            elif not task.done():
                 await beat(True)
-    finally:
-        if waker is not None:
-            waker.cancel()
+            if task.done():
+                return task.result()
+    except BaseException:
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
+        if let_go is not None and not task.cancelled() and task.exception() is None:
+            await let_go(task.result())
+        raise

@@ -4,13 +4,13 @@ Seen with OpenAI: an undeclared function ``multi_tool_use.parallel`` (or ``paral
 ``{"tool_uses": [{"recipient_name": "functions.NAME", "parameters": {…}}]}``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import orjson
 
 from proxy.events import ToolCall, ToolResult
 
-__all__ = ["expand", "is_wrapper", "join_results"]
+__all__ = ["expand", "is_wrapper", "join_results", "mask_parts"]
 
 _WRAPPERS = frozenset({"parallel", "multi_tool_use.parallel", "multi_tool_use__parallel"})
 _MOST = 64
@@ -48,6 +48,21 @@ def expand(call: ToolCall) -> tuple[ToolCall, ...]:
             )
         )
     return tuple(parts)
+
+
+def mask_parts(arguments: str, mask: Callable[[str, str], str]) -> str:
+    """A wrapper's arguments with those of each call inside masked; ``{}`` where they have another shape."""
+    parts = expand(ToolCall("", "", arguments, 0))
+    if not parts:
+        return "{}"
+    uses = [
+        {
+            "recipient_name": f"functions.{part.name}",
+            "parameters": orjson.loads(mask(part.name, part.arguments)),
+        }
+        for part in parts
+    ]
+    return orjson.dumps({"tool_uses": uses}).decode()
 
 
 def join_results(answers: Sequence[tuple[ToolCall, ToolResult]]) -> str:

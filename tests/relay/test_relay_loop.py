@@ -25,6 +25,8 @@ from looping import ANSWER, ASK, CLIENT_TOOL, ECHO, TIME, called, follow_up, loo
 from probe_tools import Watch
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, Step, chunk, chunked, head, whole
 
+from proxy.relay.model_turn import _error_message
+
 SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 PLAIN = {**ASK, "stream": False}
 NOON = '{"timezone":"UTC","iso":"2026-11-21T12:00:00+00:00"}'
@@ -571,6 +573,8 @@ async def test_a_follow_up_that_fails(name: str) -> None:
         chunks = payloads_of(answer.body)
         error = chunks[-1]["error"]
         assert set(error) == {"message", "type", "param", "code"}
+        assert answer.header("x-toolrelay-run") == (await proxy.runs())[0].id
+        assert (await proxy.runs())[0].id in error["message"]
         assert b"<html" not in answer.body
         assert b'"stop"' not in answer.body
         assert text_of(chunks).startswith("Wait.")
@@ -595,7 +599,7 @@ async def test_a_follow_up_that_recovers() -> None:
 async def test_a_follow_up_that_hangs_times_out() -> None:
     """A later turn that never comes is a time-out inside the stream."""
     first = stream(role(), content("Wait."), call("call_1", TIME, UTC), finish("tool_calls"))
-    async with looping(first, [HANG], served={"first_byte_timeout_s": 0.3}) as (proxy, upstream):
+    async with looping(first, [HANG], served={"first_byte_timeout_s": 1.0}) as (proxy, upstream):
         answer = await proxy.ask(ASK)
         assert payloads_of(answer.body)[-1]["error"]["code"] == "upstream_timeout"
         assert len(upstream.requests) == 2
@@ -648,11 +652,34 @@ async def test_a_model_that_takes_no_tools_is_asked_again_without() -> None:
         assert (await proxy.ask(ASK)).body == data
         assert b'"tools"' in upstream.requests[0].body
         assert json.loads(upstream.requests[1].body) == ASK
+        run = (await proxy.only_run()).run
+        assert (run.offered, run.withheld[TIME]) == ((), "the model was seen to take no tools")
         assert (await proxy.ask(ASK)).body == data
         assert len(upstream.requests) == 3
         assert json.loads(upstream.requests[2].body) == ASK
         await proxy.ask({**ASK, "model": "other"})
         assert b'"tools"' in upstream.requests[3].body
+
+
+async def test_an_echo_of_the_client_turns_off_nobodys_tools() -> None:
+    """A refusal that only quotes the client says nothing about the model: the next one has its tools."""
+    echo = whole(
+        b'{"error":{"message":"service_tier: \'does not support tools\' is unknown"}}',
+        status="400 Bad Request",
+    )
+    async with looping(echo, echo, ANSWER) as (proxy, upstream):
+        assert (await proxy.ask({**ASK, "service_tier": "does not support tools"})).status == 400
+        await proxy.ask(ASK)
+        assert b'"tools"' in upstream.requests[2].body
+
+
+@pytest.mark.parametrize("word", ["support", "tools ", "corrupt", "no", "function_call"])
+def test_no_error_of_an_upstream_keeps_the_search_busy(word: str) -> None:
+    """What is searched of an error is its beginning: it may quote the client at any length."""
+    error = {"message": word * 100_000, "code": word * 100_000}
+    message, code = _error_message(json.dumps({"error": error}).encode())
+    assert len(message) <= 4096
+    assert len(code or "") <= 4096
 
 
 async def test_a_400_about_something_else_is_not_retried() -> None:

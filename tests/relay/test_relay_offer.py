@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.errors import RequestError
 from proxy.records import ToolEffect
-from proxy.relay.offer import Offer, OfferRules, Wanted, decide, parse_wanted
+from proxy.relay.offer import Offer, OfferRules, Wanted, decide, guard, guarded_names, parse_wanted
+from proxy.tools.policy import Policy
 from proxy.tools.registry import Selection
 from proxy.tools.spec import ToolSpec
 from proxy.wires.base import ClientRequest
@@ -322,3 +324,42 @@ def test_no_tools_in_the_background() -> None:
     assert not found
     assert found.withheld[TIME] == "the request runs in the background"
     assert refusal(response_request(background=True), TIME).param == "background"
+
+
+@pytest.mark.parametrize("word", ["approve", "allow"])
+def test_what_was_read_narrows_an_offer(word: Any) -> None:
+    """Rule T2: tools that can do harm are not shown, also where a client declared them; their names stay."""
+    buy = replace(spec(SHOP), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
+    core_buy = replace(spec("core__order"), egress=True)
+    selection = Selection(offered=(spec(TIME), buy, core_buy), withheld={})
+    policy = Policy(allow=("*",), after_untrusted=word)
+    asked = request("core__order")
+    before = decide(asked, selection, INJECT, None, upstream_takes_tools=True)
+    assert guard(before, selection.offered, policy, "") is before
+    after = guard(before, selection.offered, policy, "web__fetch_page")
+    if word == "allow":
+        assert after is before
+        return
+    assert before.tool_ids() == ("core__order", TIME, SHOP)
+    assert after.guarded == {"core__order", SHOP}
+    assert after.tool_ids() == (TIME,)
+    assert (after.added, after.replaced) == (before.added, before.replaced)
+    assert after.is_hidden(SHOP)
+    assert after.names == before.names
+    assert after.shape != before.shape
+    assert after.shape == guard(after, selection.offered, policy, "another").shape
+    assert "web__fetch_page" in after.withheld["core__order"]
+    assert "web__fetch_page" in after.withheld[SHOP]
+
+
+def test_a_tool_under_two_names_is_guarded_under_both() -> None:
+    """Rule T2: an alias is no way around; a tool that is no longer loaded is nobody's to judge."""
+    buy = replace(spec(SHOP), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
+    selection = Selection(offered=(spec(TIME), buy), withheld={})
+    rules = OfferRules(aliases={"purchase": SHOP})
+    found = decide(request("purchase"), selection, rules, None, upstream_takes_tools=True)
+    policy = Policy(allow=("*",))
+    specs = {one.name: one for one in selection.offered}
+    assert set(guarded_names(found, specs.get, policy, "web__fetch_page")) == {"purchase", SHOP}
+    assert guarded_names(found, {}.get, policy, "web__fetch_page") == {}
+    assert guarded_names(found, specs.get, policy, "") == {}

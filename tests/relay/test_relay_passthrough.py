@@ -29,6 +29,9 @@ from raw_upstream import (
     whole,
 )
 from running_proxy import SERVER_KEY, Answer, Proxy, make_config, running
+from waiting import PATIENCE_S
+
+pytestmark = pytest.mark.both_loops
 
 HELLO = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 PLAIN = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -145,7 +148,7 @@ async def test_events_leave_at_once(allow: tuple[str, ...]) -> None:
     async with proxied(script, allow=allow) as (proxy, _), proxy.sent(HELLO) as conversation:
         answer = await conversation.head()
         pieces = conversation.pieces(answer)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert await anext(pieces) == role() + content("a")
         gate.set()
         assert b"".join([piece async for piece in pieces]) == finish() + DONE
@@ -326,7 +329,7 @@ async def test_a_break_after_the_end_mark_is_none(allow: tuple[str, ...]) -> Non
 async def test_a_stalled_stream_times_out(allow: tuple[str, ...]) -> None:
     """An upstream that falls silent is cut off within the configured time, and the client is told."""
     async with RawUpstream([SSE_HEAD, chunk(BEGUN), HANG]) as upstream:
-        config = make_config({"base_url": upstream.url, "idle_timeout_s": 0.3}, allow=allow)
+        config = make_config({"base_url": upstream.url, "idle_timeout_s": 0.5}, allow=allow)
         async with running(config) as proxy:
             answer = await proxy.ask(HELLO)
             assert answer.body.startswith(BEGUN)
@@ -472,7 +475,7 @@ async def test_headers_that_stay_here(allow: tuple[str, ...]) -> None:
         ("X-Request-Id", "mine-1"),
         ("Accept-Encoding", "gzip, br"),
     ]
-    async with proxied(script, allow=allow) as (proxy, upstream):
+    async with proxied(script, allow=allow, server={"trusted_proxies": ("127.0.0.1",)}) as (proxy, upstream):
         answer = await proxy.ask(PLAIN, sent)
         (request,) = upstream.requests
         assert request.header("authorization") == f"Bearer {SERVER_KEY}"

@@ -15,7 +15,6 @@ from probe_tools import Watch
 from raw_upstream import RawRequest, whole
 
 from proxy.errors import StoreError
-from proxy.records import HiddenTurns
 from proxy.relay.history import History
 from proxy.store.memory import MemoryStore
 from proxy.wires.chat import ChatWire
@@ -212,9 +211,9 @@ class OneAnswer(MemoryStore):
         super().__init__()
         self.looked_up: list[str] = []
 
-    async def find_hidden(self, key: str) -> Any:
-        self.looked_up.append(key)
-        return await super().find_hidden(key)
+    async def find_all_hidden(self, keys: Any) -> Any:
+        self.looked_up += keys
+        return await super().find_all_hidden(keys)
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -264,7 +263,7 @@ async def test_a_store_that_cannot_be_read_leaves_the_clients_version() -> None:
     """Rule R4: in doubt, and a store that fails is one, the client's own messages go upstream."""
 
     class Broken(MemoryStore):
-        async def find_hidden(self, key: str) -> list[HiddenTurns]:
+        async def find_all_hidden(self, keys: Any) -> Any:
             raise StoreError("the record cannot be read")
 
     wire, store = ChatWire(), Broken()
@@ -286,8 +285,25 @@ async def test_a_strangers_word_stays_one_when_it_is_put_back(watch: Watch) -> N
     async with looping(page, ANSWER, buy, ANSWER) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, SAID, THANKS))
+        newest = (await proxy.runs())[0]
     assert watch.finished == []
     assert "approval_required" in messages_of(upstream.requests[3])[-1]["content"]
+    # Tools with effects are not even shown; those that read are, and the run says so.
+    shown = [{tool["function"]["name"] for tool in json.loads(r.body)["tools"]} for r in upstream.requests]
+    assert shown[0] - shown[2] == {f"probe_tools__{name}" for name in ("buy", "slow_buy", "paint", "browse")}
+    assert shown[1] == shown[2] == shown[3] == set(newest.offered)
+    assert "policy.after_untrusted" in newest.withheld["probe_tools__buy"]
+
+
+async def test_after_a_strangers_word_hidden_turns_are_still_found() -> None:
+    """Rule R4: a request with fewer tools leaves its turns where the next one looks for them."""
+    page = called(("call_p", "probe_tools__page", "{}"))
+    async with looping(page, ANSWER, CALL, ANSWER, WELCOME) as (proxy, upstream):
+        await proxy.ask(ask(HI))
+        await proxy.ask(ask(HI, SAID, THANKS))
+        answer = await proxy.ask(ask(HI, SAID, THANKS, SAID, HI))
+    assert str(answer.header("x-toolrelay-restored")).startswith("turns=2, ")
+    assert roles(upstream.requests[4]).count("tool") == 2
 
 
 def written(folder: Path) -> bytes:

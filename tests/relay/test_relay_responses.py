@@ -2,16 +2,15 @@
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_script import DONE
-from looping import ECHO, TIME, looping
+from looping import ECHO, TIME
 from probe_tools import Watch
-from raw_upstream import HANG, RESET, RawRequest, RawUpstream, Step, chunk, chunked, head, whole
+from raw_upstream import HANG, RESET, RawRequest, Step, chunk, chunked, head, whole
+from responding import HIDDEN, PATH, Client, client_of, well_formed
 from responses_check import Reading, check_response_stream, events_of
 from responses_script import (
     closing,
@@ -30,84 +29,21 @@ from responses_script import (
     turn,
     user,
 )
-from running_proxy import Answer, Proxy
 
-PATH = "/v1/responses"
 UTC = '{"timezone":"UTC"}'
 NOW = function_call("call_s", TIME, UTC)
 MINE = function_call("call_c", "mine", '{"a":1}')
 NOON = message("It is noon.", id="msg_2")
 ASK: dict[str, Any] = {"model": "m", "stream": True, "input": "What time is it?"}
 MIXED: dict[str, Any] = {**ASK, "tools": [function("mine")]}
-HIDDEN = (TIME, '"call_s"', "fc_call_s", "toolrelay")
 
 both_ways = pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 kept_or_not = pytest.mark.parametrize("kept", [True, False], ids=["stored", "store false"])
 
 
-class Client:
-    """A client of the Responses API on a socket."""
-
-    def __init__(self, proxy: Proxy, upstream: RawUpstream) -> None:
-        self.proxy = proxy
-        self.upstream = upstream
-
-    async def ask(self, body: Any, headers: Any = (), *, path: str = PATH) -> Answer:
-        """One request."""
-        return await self.proxy.ask(body, headers, path=path)
-
-    async def said(self, body: Any, headers: Any = (), hidden: tuple[str, ...] = HIDDEN) -> Reading:
-        """A request whose answer is composed: read, and held to the rules."""
-        answer = await self.ask(body, headers)
-        assert answer.status == 200, answer.body
-        assert answer.clean
-        if body.get("stream"):
-            return check_response_stream(answer.body, hidden=hidden)
-        for text in hidden:
-            assert text not in answer.body.decode()
-        read = Reading(response=answer.json)
-        read.text = "".join(p["text"] for item in read.of_type("message") for p in item["content"])
-        return read
-
-    async def get(self, path: str, method: str = "GET") -> Answer:
-        """A request without a body."""
-        return await self.proxy.ask(None, method=method, path=f"{PATH}/{path}")
-
-    def asked(self, number: int) -> dict[str, Any]:
-        """The body of the n-th upstream request, from 1."""
-        return dict(json.loads(self.upstream.requests[number - 1].body))
-
-
-@asynccontextmanager
-async def client_of(*scripts: Sequence[Step], **config: Any) -> AsyncIterator[Client]:
-    """A client before a proxy before an upstream that plays one script a request."""
-    async with looping(*scripts, **config) as (proxy, upstream):
-        yield Client(proxy, upstream)
-
-
 def said(streaming: bool, *items: dict[str, Any], **more: Any) -> list[Step]:
     """One turn of the upstream."""
     return stream(*items, **more) if streaming else reply(*items, **more)
-
-
-def well_formed(items: Sequence[dict[str, Any]]) -> None:
-    """What OpenAI asks of a full input: every call has one output behind it, reasoning what follows it."""
-    waiting: list[str] = []
-    seen: set[str] = set()
-    for position, item in enumerate(items):
-        kind = item.get("type")
-        if kind == "function_call":
-            assert item["call_id"] not in seen, "a call id twice"
-            seen.add(item["call_id"])
-            waiting.append(item["call_id"])
-            assert isinstance(json.loads(item["arguments"]), dict)
-        elif kind == "function_call_output":
-            assert item["call_id"] in waiting, "an output that answers nothing"
-            waiting.remove(item["call_id"])
-        elif kind == "reasoning":
-            following = items[position + 1]
-            assert following.get("type") in ("function_call", "message", "custom_tool_call")
-    assert not waiting, f"calls without an output: {waiting}"
 
 
 def result_of(item: dict[str, Any]) -> str:
@@ -866,7 +802,7 @@ async def test_a_client_that_leaves(watch: Watch) -> None:
         async with client.proxy.sent(ASK, path=PATH) as conversation:
             await conversation.reader.readuntil(b"in_progress")
             conversation.leave()
-        await client.upstream.all_closed(2.0)
+        await client.upstream.all_closed()
         assert (await client.proxy.run_reaches("cancelled")).run.error_code == "client_gone"
     async with client_of(stream(function_call("call_w", "probe_tools__slow"))) as client:
         async with client.proxy.sent(ASK, path=PATH) as conversation:

@@ -461,7 +461,7 @@ def test_a_wrapper_has_one_answer() -> None:
         RunTools((a("w.0", "core__x", "{}", 1000), a("w.1", "core__y", "{}", 1001), TWO)),
     )
     results = [ToolResult("2", True, "two"), ToolResult("w.1", True, "y"), ToolResult("w.0", False, "x")]
-    (wrapper, content), (second, plain) = run.answers(results)
+    (wrapper, content, _), (second, plain, _) = run.answers(results)
     assert (wrapper.call_id, second, plain) == ("w", TWO, "two")
     assert content == (
         '[{"recipient_name":"functions.core__x","output":"x"},'
@@ -544,7 +544,7 @@ def test_a_wrapper_of_another_shape_is_an_unknown_tool(arguments: str) -> None:
     """A wrapper that cannot be opened goes to the runner as it is, which knows no such tool."""
     call = a("w", "parallel", arguments)
     run = trace(CallModel(1), said(call), RunTools((call,)))
-    assert run.answers([ToolResult("w", False, "unknown")]) == [(call, "unknown")]
+    assert run.answers([ToolResult("w", False, "unknown")]) == [(call, "unknown", ())]
 
 
 def test_wrappers_hold_up_to_64_calls() -> None:
@@ -561,7 +561,7 @@ def test_answers_keep_the_order_of_the_calls() -> None:
     """Each hidden call is answered once, in the order called, and the client's not at all."""
     run = trace(CallModel(1), said(ONE, MINE, THREE), RunTools((ONE, THREE)))
     results = [ToolResult("3", True, "three"), ToolResult("1", True, "one")]
-    assert run.answers(results) == [(ONE, "one"), (THREE, "three")]
+    assert run.answers(results) == [(ONE, "one", ()), (THREE, "three", ())]
 
 
 @pytest.mark.parametrize("code", ["budget_exhausted", "invalid_arguments"])

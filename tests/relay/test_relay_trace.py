@@ -63,7 +63,7 @@ async def test_status_stays_out_of_json_output() -> None:
 
 async def test_events_show_the_call_and_then_its_result() -> None:
     """Rule T4: first the call, then the result, under one id, with nothing that redaction keeps back."""
-    first = called(ECHO_A, ("call_2", "probe_tools__unlock", '{"pin":"1234"}'))
+    first = called(ECHO_A, ("call_2", "probe_tools__unlock", '{"pin":"pin-1234"}'))
     answer, _ = await one_loop(first, ANSWER, headers={"x-toolrelay-trace": "events"}, tools=EVENTS)
     traces = traces_of(answer.body)
     by_call = {i: [t for t in traces if t["call_id"] == i] for i in ("call_1", "call_2")}
@@ -76,7 +76,7 @@ async def test_events_show_the_call_and_then_its_result() -> None:
     assert made["arguments"] == {"text": "a"}
     assert result["result"] == {"echo": "a"}
     assert b"hidden-output" not in answer.body
-    assert b"1234" not in answer.body
+    assert b"pin-1234" not in answer.body
     assert text_of(payloads_of(answer.body)) == "It is noon."
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.relay.waiting import keeping_alive
+from proxy.relay.waiting import Bell, keeping_alive
 
 
 async def test_work_that_is_quick_has_no_beat() -> None:
@@ -37,7 +37,7 @@ async def test_beats_come_while_nothing_happens() -> None:
 
 async def test_news_wake_it_up() -> None:
     """A wake is a beat that has something to show, each time anew."""
-    wake, shown = asyncio.Event(), asyncio.Event()
+    bell, shown = Bell(), asyncio.Event()
     beats: list[bool] = []
 
     async def beat(silent: bool) -> None:
@@ -46,12 +46,12 @@ async def test_news_wake_it_up() -> None:
 
     async def work() -> str:
         for _ in range(2):
-            wake.set()
+            bell.ring()
             await shown.wait()
             shown.clear()
         return "done"
 
-    assert await keeping_alive(work(), 60, beat, wake) == "done"
+    assert await keeping_alive(work(), 60, beat, bell) == "done"
     assert beats == [False, False]
 
 
@@ -88,7 +88,7 @@ async def test_its_own_cancellation_ends_the_work() -> None:
     async def beat(silent: bool) -> None:
         raise AssertionError("nobody waits that long")
 
-    task = asyncio.ensure_future(keeping_alive(work(), 60, beat, asyncio.Event()))
+    task = asyncio.ensure_future(keeping_alive(work(), 60, beat, Bell()))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -107,3 +107,29 @@ async def test_a_failure_of_the_work_is_the_callers() -> None:
 
     with pytest.raises(ValueError, match="no"):
         await keeping_alive(work(), 60, beat)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["a result", "a failure"])
+async def test_a_result_that_nobody_takes_is_let_go_of(fails: bool) -> None:
+    """Work that ended while its client left has somebody who closes what it brought."""
+    let_go: list[int] = []
+    ready = asyncio.Event()
+
+    async def work() -> int:
+        ready.set()
+        if fails:
+            raise ValueError
+        return 7
+
+    async def beat(silent: bool) -> None:
+        await ready.wait()
+        raise ConnectionResetError
+
+    async def close(result: int) -> None:
+        let_go.append(result)
+
+    bell = Bell()
+    bell.ring()
+    with pytest.raises(ConnectionResetError):
+        await keeping_alive(work(), 60, beat, bell, let_go=close)
+    assert let_go == ([] if fails else [7])

@@ -1,0 +1,56 @@
+"""A circuit breaker: an upstream that keeps failing is passed over for a while."""
+
+import time
+from collections.abc import Callable
+
+__all__ = ["Breaker"]
+
+
+class Breaker:
+    """What one process knows of one upstream's health.
+
+    *Closed* until ``failures`` requests in a row got no answer, then *open*: nothing is asked for
+    ``open_s`` seconds.  After that it is *half-open*: one request goes through as a probe, and the
+    next only ``open_s`` seconds later.  An answer closes the breaker, a failure opens it anew.  So a
+    probe whose client leaves holds nothing up.  ``failures`` of 0 never opens.
+    """
+
+    __slots__ = ("_clock", "_failed", "_failures", "_open_s", "_until")
+
+    def __init__(
+        self, failures: int = 5, open_s: float = 30.0, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._failures = failures
+        self._open_s = open_s
+        self._clock = clock
+        self._failed = 0
+        self._until: float | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`admit` would let a request through now."""
+        return self._until is None or self._clock() >= self._until
+
+    def admit(self) -> bool:
+        """Whether a request may go out; where the breaker is half-open, it goes as the probe."""
+        if self._until is None:
+            return True
+        now = self._clock()
+        if now < self._until:
+            return False
+        self._until = now + self._open_s
+        return True
+
+    def succeeded(self) -> None:
+        """An answer came, whatever it says of the request."""
+        self._failed = 0
+        self._until = None
+
+    def failed(self) -> bool:
+        """No answer came, or one that says that the upstream is at fault; whether that opened it."""
+        self._failed += 1
+        if not self._failures or self._failed < self._failures:
+            return False
+        opened = self._until is None
+        self._until = self._clock() + self._open_s
+        return opened

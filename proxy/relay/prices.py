@@ -1,0 +1,99 @@
+"""What turns take: tokens, and what they cost.
+
+Sums are whole numbers of billionths of a currency, so that none is rounded twice.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from fnmatch import fnmatchcase
+from typing import Final
+
+from proxy.events import Usage
+
+__all__ = ["NANOS", "Price", "Prices", "cost_number", "cost_text", "estimated_usage", "to_nanos"]
+
+NANOS: Final = 10**9
+"""Billionths in one unit of the currency: a price of 0.15 for a million tokens is 150 for each."""
+
+_PER: Final = 10**6
+_MAX_TOKENS: Final = 10**12
+"""Of one turn: what an upstream claims beyond that is no count of anything."""
+
+_TOKEN_BYTES: Final = 4
+"""Of text, on average; less in languages that are not written in Latin letters."""
+
+_BLOB: Final = re.compile(rb"[A-Za-z0-9+/_-]{512,}")
+"""An image or a sound in base64, whose length says nothing of its tokens."""
+
+
+def to_nanos(amount: float) -> int:
+    """An amount as it was written, in billionths."""
+    return int((Decimal(repr(amount)) * NANOS).to_integral_value(ROUND_HALF_UP))
+
+
+def cost_number(nanos: int | None) -> float | None:
+    """Billionths as a number for machines: the nearest there is, exact to fifteen digits."""
+    return None if nanos is None else nanos / NANOS
+
+
+def cost_text(nanos: int | None) -> str:
+    """Billionths for people: every digit, two decimals at least; a dash where there is no price."""
+    if nanos is None:
+        return "-"
+    whole, _, rest = f"{Decimal(nanos) / NANOS:f}".partition(".")
+    return f"{whole}.{rest.rstrip('0').ljust(2, '0')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Billionths for a million tokens of each kind."""
+
+    input: int
+    cached_input: int
+    output: int
+
+    def cost(self, usage: Usage) -> int:
+        """What a turn cost, in billionths, halves rounded up."""
+        received = min(usage.input_tokens, _MAX_TOKENS)
+        cached = min(usage.cached_tokens, received)
+        # Some totals count reasoning, billed as output, that no other field shows.
+        sent = min(max(usage.output_tokens, usage.total_tokens - usage.input_tokens), _MAX_TOKENS)
+        whole = (received - cached) * self.input + cached * self.cached_input + sent * self.output
+        return (2 * whole + _PER) // (2 * _PER)
+
+
+def estimated_usage(request: bytes, events: int) -> Usage:
+    """What a turn took at least whose upstream never said so: it was broken off, or reports no usage.
+
+    ``request`` is the body that went upstream, ``events`` are those of the stream that came back: each
+    brings a token, as upstreams that send their text token by token do.
+    """
+    received = len(_BLOB.sub(b"", request)) // _TOKEN_BYTES
+    return Usage(received, events, received + events)
+
+
+class Prices:
+    """Prices by model.
+
+    A model goes by the name that the client used, then by the upstream's; of each an entry of
+    exactly that name comes before the first pattern (``gpt-4o*``) that fits.
+    """
+
+    def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
+        self._prices = dict(prices or {})
+        self._patterns = [name for name in self._prices if any(sign in name for sign in "*?[")]
+
+    def __bool__(self) -> bool:
+        return bool(self._prices)
+
+    def of(self, *names: str) -> Price | None:
+        """The price of the first of ``names`` that has one, or ``None``."""
+        for name in names if self._prices else ():
+            if (exact := self._prices.get(name)) is not None:
+                return exact
+            for pattern in self._patterns:
+                if fnmatchcase(name, pattern):
+                    return self._prices[pattern]
+        return None

@@ -1,0 +1,253 @@
+"""Real servers that share a record: what one began, another knows, also after a kill."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_script import payloads_of, text_of
+from looping import ANSWER, ASK, CLIENT_TOOL, called, messages_of
+from raw_upstream import RawUpstream, Step, whole
+from running_proxy import Proxy
+from store_postgres import need_postgres, new_schema
+from waiting import until
+
+TOOLS = """
+import asyncio
+from pathlib import Path
+from proxy.tools.function import tool
+from proxy.tools.spec import Redaction
+
+@tool(effect="external_side_effect", redaction=Redaction(output=("done",)))
+async def buy(what: str) -> dict[str, str]:
+    "Write down what was bought."
+    with open("bought", "a") as file:
+        file.write(f"{what}\\n")
+    while Path("hold").exists():
+        await asyncio.sleep(0.01)
+    return {"done": what}
+
+@tool(effect="read_only", redaction=Redaction())
+async def book() -> str:
+    "A text too long to be shown."
+    return "".join(f"line {number}\\n" for number in range(3000))
+"""
+BUY = called(("call_b", "shop__buy", '{"what":"milk"}'))
+AGAIN = [("x-stainless-retry-count", "1")]
+
+
+@pytest.fixture
+async def postgres_url() -> AsyncIterator[str]:
+    """A schema of the test's own; the test is skipped where there is no server."""
+    need_postgres()
+    async with new_schema() as url:
+        yield url
+
+
+class Worker(Proxy):
+    """A served process; it is asked as a proxy in this one is."""
+
+    def __init__(self, port: int, process: asyncio.subprocess.Process) -> None:
+        self.port = port
+        self.process = process
+
+    async def wrote(self) -> None:
+        """Wait until the record has what it was given, which a look at its health writes behind."""
+
+        async def ready() -> bool:
+            return (await self.ask(method="GET", path="/readyz")).status == 200
+
+        await until(ready)
+
+    async def kill(self) -> None:
+        """kill -9."""
+        self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+
+class Site:
+    """A folder with a configuration and tools, and the workers that serve it."""
+
+    def __init__(self, folder: Path, upstream: RawUpstream, *, url: str = "", content: str = "tools") -> None:
+        self.folder = folder
+        (folder / "shop.py").write_text(TOOLS)
+        (folder / "toolrelay.toml").write_text(
+            f'[upstreams.default]\nbase_url = "{upstream.url}"\nwires = ["chat"]\n'
+            '[tools]\nmodules = ["shop.py"]\n'
+            '[policy]\nallow = ["shop__*", "core__*"]\nmax_result_bytes = 2000\n'
+            '[auth]\nend_user = "header:x-user"\n'
+            f'[store]\nurl = "{url or "sqlite:///r.db"}"\ncontent = "{content}"\n'
+        )
+
+    def bought(self) -> list[str]:
+        """What the effects left in the world."""
+        path = self.folder / "bought"
+        return path.read_text().split() if path.exists() else []
+
+    async def until_bought(self) -> None:
+        """Wait for an effect in another process."""
+        await until(lambda: bool(self.bought()))
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[Worker]:
+        """One process, ended with the block."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TOOLRELAY_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "proxy", "serve", "--port", "0",
+            cwd=self.folder,
+            env={**kept, "OPENAI_API_KEY": "sk-test", "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            found = None
+            while found is None:
+                line = await process.stdout.readline()
+                assert line, "the server did not start"
+                found = re.search(rb"http://127\.0\.0\.1:(\d+)", line)
+            yield Worker(int(found[1]), process)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.communicate()
+
+
+@asynccontextmanager
+async def site(
+    folder: Path, *scripts: Sequence[Step], url: str = "", content: str = "tools"
+) -> AsyncIterator[tuple[Site, RawUpstream]]:
+    """A site before an upstream that plays one script a request, whichever worker asks."""
+    async with RawUpstream(*scripts) as upstream:
+        yield Site(folder, upstream, url=url, content=content), upstream
+
+
+def given(upstream: RawUpstream, request: int) -> str:
+    """The last tool result that the model was given."""
+    return str(messages_of(upstream.requests[request])[-1]["content"])
+
+
+async def _one_effect(folder: Path, url: str) -> None:
+    """A repeat elsewhere, during the effect, after it, and after a restart."""
+    (folder / "hold").touch()
+    async with site(folder, BUY, BUY, ANSWER, ANSWER, BUY, ANSWER, url=url) as (served, upstream):
+        async with served.worker() as one:
+            async with served.worker() as two:
+                first = asyncio.create_task(one.ask(ASK))
+                await served.until_bought()
+                second = asyncio.create_task(two.ask(ASK, AGAIN))
+                await upstream.asked(2)
+                (folder / "hold").unlink()
+                for answer in await asyncio.gather(first, second):
+                    assert text_of(payloads_of(answer.body)) == "It is noon."
+            await one.kill()
+        async with served.worker() as three:
+            await three.ask(ASK, AGAIN)
+        assert served.bought() == ["milk"]
+        assert [given(upstream, request) for request in (2, 3, 5)] == ['{"done":"milk"}'] * 3
+
+
+async def test_a_repeat_at_another_worker_buys_nothing_twice(tmp_path: Path) -> None:
+    """Rule R5: workers on one file, and one started later, give a repeat the result of the first."""
+    await _one_effect(tmp_path, "")
+
+
+async def test_a_repeat_at_another_machine_buys_nothing_twice(tmp_path: Path, postgres_url: str) -> None:
+    """Rule R5: the same for workers that share a server."""
+    await _one_effect(tmp_path, postgres_url)
+
+
+async def test_after_a_kill_in_an_effect_nobody_repeats_it(tmp_path: Path) -> None:
+    """Rule R5: the repeat is told that the outcome is unknown; who asks anew gets the effect."""
+    (tmp_path / "hold").touch()
+    async with site(tmp_path, BUY, BUY, ANSWER, BUY, ANSWER) as (served, upstream):
+        async with served.worker() as one:
+            first = asyncio.create_task(one.ask(ASK))
+            await served.until_bought()
+            await one.kill()
+            await asyncio.gather(first, return_exceptions=True)
+        (tmp_path / "hold").unlink()
+        async with served.worker() as two:
+            await two.ask(ASK, AGAIN)
+            assert served.bought() == ["milk"]
+            told = json.loads(given(upstream, 2))
+            assert (told["ok"], told["error_code"]) == (False, "execution_failed")
+            assert "nobody knows how it ended" in told["message"]
+            await two.ask(ASK)
+            assert served.bought() == ["milk", "milk"]
+
+
+async def test_without_content_a_repeat_learns_that_it_was_done(tmp_path: Path) -> None:
+    """Rules R3, R5: where no content is kept, what was bought is not bought again, nor told."""
+    async with site(tmp_path, BUY, ANSWER, BUY, ANSWER, content="none") as (served, upstream):
+        async with served.worker() as one, served.worker() as two:
+            await one.ask(ASK)
+            await two.ask(ASK, AGAIN)
+        assert served.bought() == ["milk"]
+        told = json.loads(given(upstream, 3))
+        assert told["ok"] is True
+        assert "its result was not kept" in told["message"]
+
+
+async def test_pages_of_a_large_result_are_read_at_any_worker(tmp_path: Path) -> None:
+    """Rule R3: a handle that one worker gave another one takes, for the same caller only."""
+    book = called(("call_1", "shop__book", "{}"))
+    async with (
+        site(tmp_path, book, ANSWER) as (served, upstream),
+        served.worker() as one,
+        served.worker() as two,
+    ):
+        await one.ask(ASK, {"x-user": "ada"})
+        await one.wrote()
+        handle = re.search(r"res_[0-9a-f]{32}", given(upstream, 1))
+        assert handle is not None
+        read = called(("call_2", "core__read_result", f'{{"handle":"{handle[0]}","offset":2000}}'))
+        upstream.scripts = (book, ANSWER, read, ANSWER, read, ANSWER)
+        await two.ask(ASK, {"x-user": "ada"})
+        assert "line 3" in given(upstream, 3)
+        await two.ask(ASK, {"x-user": "bob"})
+        assert "there is no such result" in given(upstream, 5)
+
+
+MIXED = called(
+    ("call_s", "core__get_current_time", '{"timezone":"UTC"}'),
+    ("call_a", "mine", "{}"),
+    ("call_c", "mine", "{}"),
+)
+REFUSAL = b'{"error":{"message":"No call_c","type":"invalid_request_error","param":null,"code":null}}'
+
+
+async def test_a_turn_waits_for_its_client_at_any_worker(tmp_path: Path) -> None:
+    """Rule R4: what one worker suspended another resumes, also after a kill, and for that caller alone.
+
+    A client that brings only some of its results gets the API's own error, and may come again.
+    """
+    ask: dict[str, Any] = {**ASK, "tools": [CLIENT_TOOL]}
+    ids = ("call_a", "call_c")
+    calls = [{"id": i, "type": "function", "function": {"name": "mine", "arguments": "{}"}} for i in ids]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    results = [{"role": "tool", "tool_call_id": i, "content": "7"} for i in ids]
+    whole_return = {**ask, "messages": [*ASK["messages"], message, *results]}
+    part = {**ask, "messages": [*ASK["messages"], message, results[0]]}
+    refusal = whole(REFUSAL, status="400 Bad Request")
+    async with site(tmp_path, MIXED, refusal, ANSWER, ANSWER) as (served, upstream):
+        async with served.worker() as one:
+            await one.ask(ask, {"x-user": "ada"})
+            await one.wrote()
+            await one.kill()
+        async with served.worker() as two:
+            refused = await two.ask(part, {"x-user": "ada"})
+            assert (refused.status, refused.body) == (400, REFUSAL)
+            await two.ask(whole_return, {"x-user": "bob"})
+            await two.ask(whole_return, {"x-user": "ada"})
+    sent = [json.loads(request.body)["messages"] for request in upstream.requests]
+    assert [len(messages) for messages in sent[2:]] == [4, 5]
+    assert [call["id"] for call in sent[3][1]["tool_calls"]] == ["call_s", "call_a", "call_c"]
+    assert sorted(one["tool_call_id"] for one in sent[3][2:]) == ["call_a", "call_c", "call_s"]
