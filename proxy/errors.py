@@ -10,7 +10,9 @@ from typing import Literal
 __all__ = [
     "ConfigError",
     "FrameTooLarge",
+    "ModelMissing",
     "RequestError",
+    "ServerStopping",
     "StoreError",
     "StoreTooNew",
     "StoreUnavailable",
@@ -86,14 +88,28 @@ class RequestError(ToolRelayError):
         super().__init__(message)
 
 
+class ModelMissing(RequestError):
+    """A body names no model, in OpenAI's words."""
+
+    def __init__(self) -> None:
+        super().__init__(400, "You must provide a model parameter.", param="model")
+
+
 class UpstreamError(ToolRelayError):
-    """The model provider failed.  ``status`` is the HTTP status the client gets before its first byte."""
+    """The model provider failed.  ``status`` is the HTTP status the client gets before its first byte.
+
+    ``unsent`` says that there was no connection, so that the request certainly was not worked on.
+    """
 
     status = 502
     code = "upstream_error"
+    type = "upstream_error"
 
-    def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, code: str | None = None, unsent: bool = False
+    ) -> None:
         self.message = message
+        self.unsent = unsent
         if status is not None:
             self.status = status
         if code is not None:
@@ -118,6 +134,18 @@ class UpstreamBroken(UpstreamError):
     """The response began and then broke: a reset, a short body, malformed framing."""
 
     code = "upstream_broken"
+
+
+class ServerStopping(ToolRelayError):
+    """The server ends, and could not wait any longer for a response that is under way."""
+
+    status = 503
+    code = "draining"
+    type = "server_error"
+
+    def __init__(self) -> None:
+        self.message = "The server is shutting down and cannot wait for the end of this response."
+        super().__init__(self.message)
 
 
 class WireError(ToolRelayError):
@@ -151,10 +179,10 @@ class ToolFailure(ToolRelayError):
     def __init__(
         self, message: str, *, code: ToolErrorCode = "execution_failed", transient: bool = False
     ) -> None:
-        self.message = message
+        self.message = str(message)
         self.code: ToolErrorCode = code
         self.transient = transient
-        super().__init__(message)
+        super().__init__(self.message)
 
 
 def error_body(

@@ -3,32 +3,50 @@
 Only here are concrete wires, stores, upstreams and tools named.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
-from proxy.errors import ConfigError, UpstreamError
-from proxy.relay.base import RunSettings, no_events
+from proxy import __version__
+from proxy.errors import ConfigError, ServerStopping, UpstreamError
+from proxy.records import TokenVault
+from proxy.relay.base import RunSettings
+from proxy.relay.breaker import Breaker
 from proxy.relay.forgetting import Forgetting
 from proxy.relay.history import History
 from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import OfferRules
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent
+from proxy.relay.prices import Price, Prices, to_nanos
 from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Router, Served
+from proxy.server.admin import Admin
+from proxy.server.client_address import TrustedProxies
 from proxy.server.config import Config
 from proxy.server.config_rules import is_loopback
+from proxy.server.connection import ConnectionBounds, Handler, check_http_parser
+from proxy.server.cors import Cors
+from proxy.server.doors import Door, Entrance, ForwardDoor, OpenDoor, make_entrance
+from proxy.server.draining import Draining, ends_unhurried
+from proxy.server.edge import Edge
+from proxy.server.gate import Gate
 from proxy.server.handlers import Api, ApiSettings
-from proxy.server.limits import ConcurrentStreams, MemoryLimiter
-from proxy.server.middleware import Gate, make_identify, make_refuse_pages
+from proxy.server.instruments import Instruments, known_models, open_instruments
+from proxy.server.limits import ConcurrentStreams, KeyLimits, parse_cost_limits, parse_limits
+from proxy.server.limits_storage import open_counters
+from proxy.server.metrics import METRICS, merge
+from proxy.server.page_guard import HostRule, PageGuard
+from proxy.server.peers import Peers
+from proxy.server.rate_limiter import RateLimiter
 from proxy.server.settings import CredentialConfig, UpstreamConfig
 from proxy.server.stored_responses import StoredResponses
-from proxy.store.base import Store
+from proxy.server.tool_faults import misplaced_bounds, missing_connections, unconnected
+from proxy.server.views import Views
+from proxy.store.base import KeySource, Store
 from proxy.store.factory import open_store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.clock import SystemClock
@@ -36,6 +54,7 @@ from proxy.toolbox.core import core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web import web_provider
+from proxy.tools.bounds import ArgumentBound
 from proxy.tools.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.credentials import Connection, CredentialBroker, OAuthToken, StaticToken
 from proxy.tools.egress import EgressPool
@@ -47,6 +66,7 @@ from proxy.tools.registry import Registry
 from proxy.tools.runner import OnCrash, Runner
 from proxy.upstreams.base import Upstream
 from proxy.upstreams.http import HttpUpstream
+from proxy.upstreams.lean import LeanUpstream
 from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire, error_event
@@ -54,7 +74,15 @@ from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.retold import retell
 
-__all__ = ["SERVICES", "Overrides", "Services", "create_app", "create_services"]
+__all__ = [
+    "App",
+    "Overrides",
+    "Services",
+    "create_app",
+    "create_services",
+    "open_entrance",
+    "open_record",
+]
 
 _MAX_ANSWER = 8 << 20
 """Bytes of a service's answer to a tool: a search for flights has thousands of offers."""
@@ -63,9 +91,10 @@ _MAX_ANSWER = 8 << 20
 @dataclass(frozen=True, slots=True)
 class Overrides:
     """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers, and
-    what stands before every upstream and every source of tools.
+    what stands before every upstream and every source of tools, and who lets callers in.
 
-    With ``http`` given, tools with a connection use it too, without credentials.
+    With ``http`` given, tools with a connection use it too, without credentials.  ``connect`` says
+    whether credentials are fetched before a tool runs: not for tools that only repeat what they gave.
     """
 
     clock: Clock | None = None
@@ -74,6 +103,8 @@ class Overrides:
     wrap_upstream: Callable[[Upstream], Upstream] | None = None
     on_tool_crash: OnCrash | None = None
     wrap_provider: Callable[[ToolProvider], ToolProvider] | None = None
+    door: Door | None = None
+    connect: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +118,30 @@ class Services:
     store: Store
     upstreams: Mapping[str, Upstream]
     wires: Mapping[str, Wire]
-    limiter: MemoryLimiter
+    limiter: RateLimiter
     egress: EgressPool | None
+    instruments: Instruments
 
     def missing_connections(self) -> list[ConfigError]:
-        """One fault for each tool that is allowed by its very name and lacks its credentials.
+        """One fault for each tool that is allowed by its very name and lacks its credentials."""
+        return missing_connections(self.registry, self.policy)
 
-        One that only a pattern allows is withheld instead: ``*`` does not mean that there is an
-        account for everything.
-        """
+    def misplaced_bounds(self) -> list[ConfigError]:
+        """One fault for each bound of arguments that bounds nothing."""
+        keys = {f"keys.{name}.arguments": key.arguments for name, key in self.config.keys.items()}
+        written = {self.policy.arguments_setting: self.policy.arguments, **keys}
         return [
-            ConfigError(
-                f"credentials.{spec.connection}",
-                f"is missing, and {spec.name}, which policy.allow names, needs it",
-                f"Write [credentials.{spec.connection}], or take the tool out of policy.allow",
-            )
-            for spec in self.registry.tools()
-            if spec.name in self.policy.unavailable and spec.name in self.policy.allow
+            fault for where in written for fault in misplaced_bounds(self.registry, where, written[where])
         ]
 
-    async def aclose(self) -> None:
-        """Let effects end, then close everything, the record last."""
-        await self.runner.drain(self.config.server.drain_s)
+    def router(self) -> Router:
+        """The upstreams in the order of the configuration."""
+        return Router([_served(self, name) for name in self.config.upstreams])
+
+    async def aclose(self, hurried: asyncio.Event | None = None) -> None:
+        """Let effects end, unless somebody is in a hurry; then close everything, the record last."""
+        if not await ends_unhurried(self.runner.drain(self.config.server.drain_s), hurried):
+            await self.runner.drain(0.0)
         await self.registry.aclose()
         for upstream in self.upstreams.values():
             await upstream.aclose()
@@ -116,9 +149,22 @@ class Services:
             await self.egress.aclose()
         await self.limiter.aclose()
         await self.store.aclose()
+        await self.instruments.aclose()
 
 
-SERVICES = web.AppKey("services", Services)
+@dataclass(frozen=True, slots=True)
+class App:
+    """Services with their HTTP surface: what :class:`~proxy.server.connection.EdgeRunner` runs."""
+
+    services: Services
+    entrance: Entrance
+    draining: Draining
+    bounds: ConnectionBounds
+    handle: Handler
+
+    async def aclose(self) -> None:
+        """Close the services; see :meth:`Services.aclose`."""
+        await self.services.aclose(self.draining.hurried)
 
 
 async def create_services(
@@ -132,36 +178,42 @@ async def create_services(
     given = overrides or Overrides()
     clock = given.clock or SystemClock()
     egress = _egress(config) if given.http is None else None
-    shelf = ResultShelf()
-    capabilities, connections = _capabilities(config, clock, given.http, egress)
+    store = open_record(config, reap=reap)
+    shelf = ResultShelf(record=store)
+    capabilities, broker = _capabilities(config, clock, given.http, egress, store.vault)
     wrap_provider = given.wrap_provider or (lambda provider: provider)
     registry = await Registry.load(map(wrap_provider, _providers(config, capabilities, clock, shelf)))
-    policy = Policy(**dict(config.policy), unavailable=_unconnected(registry, connections))
-    limiter = MemoryLimiter(requests=config.limits.requests, tool_calls=config.limits.tool_calls)
-    store = open_store(
-        config.store.url,
-        content=config.store.content,
-        keep_days=config.store.keep_days,
-        synchronous=config.store.synchronous,
-        reap=reap,
-        seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
-        max_bytes=config.store.max_bytes,
+    policy = Policy(
+        **{**dict(config.policy), "arguments": _bounds(config)},
+        unavailable=unconnected(registry, broker.names if broker is not None else None),
     )
+    instruments = _instruments(config, registry)
+    instruments.watch_store(store)
+    limiter = _limiter(config, instruments)
+    wrap = given.wrap_upstream or (lambda upstream: upstream)
+    forwards = config.auth.mode == "forward"
+    upstreams = {
+        name: instruments.observing.upstream(wrap(_upstream(name, upstream, forwards=forwards)))
+        for name, upstream in config.upstreams.items()
+    }
+    # Last of what may fail: nothing would close it.
     await store.start()
     runner = Runner(
         registry,
         policy,
         store,
-        limiter,
+        None,
         clock,
         default_timeout_s=config.tools.timeout_s,
         shelf=shelf,
         max_read_only=config.limits.concurrent_tools,
         max_read_only_per_caller=config.limits.concurrent_tools_per_caller,
+        max_parallel=config.tools.max_parallel,
         on_crash=given.on_tool_crash,
+        on_closed=instruments.observing.invocation_ended,
+        effects=store,
+        credentials=broker if given.connect else None,
     )
-    wrap = given.wrap_upstream or (lambda upstream: upstream)
-    upstreams = {name: wrap(_upstream(name, upstream)) for name, upstream in config.upstreams.items()}
     return Services(
         config=config,
         registry=registry,
@@ -172,6 +224,35 @@ async def create_services(
         wires={"chat": ChatWire(), "responses": ResponsesWire()},
         limiter=limiter,
         egress=egress,
+        instruments=instruments,
+    )
+
+
+def _instruments(config: Config, registry: Registry) -> Instruments:
+    """Figures and traces; their labels are what the configuration and the registry name."""
+    return open_instruments(
+        count=config.telemetry.metrics,
+        otlp_endpoint=config.telemetry.otlp_endpoint,
+        upstreams={name: upstream.base_url for name, upstream in config.upstreams.items()},
+        models=known_models((upstream.models for upstream in config.upstreams.values()), config.prices),
+        tools=[spec.name for spec in registry.tools()],
+        version=__version__,
+    )
+
+
+def open_record(config: Config, *, reap: bool = False) -> Store:
+    """The record, not started yet."""
+    settings = config.store
+    return open_store(
+        settings.url,
+        content=settings.content,
+        keep_days=settings.keep_days,
+        synchronous=settings.synchronous,
+        reap=reap,
+        seal_key=settings.seal_key.reveal() if settings.seal_key else "",
+        old_seal_keys=[key.reveal() for key in settings.old_seal_keys],
+        max_bytes=settings.max_bytes,
+        max_per_caller=settings.max_per_caller,
     )
 
 
@@ -208,30 +289,25 @@ def _egress(config: Config) -> EgressPool:
     )
 
 
-def _unconnected(registry: Registry, connections: frozenset[str] | None) -> dict[str, str]:
-    """Each tool whose credentials are not configured, with what is missing."""
-    if connections is None:
-        return {}
-    return {
-        spec.name: f"credentials.{spec.connection} is missing"
-        for spec in registry.tools()
-        if spec.connection and spec.connection not in connections
-    }
-
-
 def _capabilities(
-    config: Config, clock: Clock, http: HttpSource | None, egress: EgressPool | None
-) -> tuple[Capabilities, frozenset[str] | None]:
-    """What tools are handed, and the connections among it; ``None`` where none is needed."""
+    config: Config,
+    clock: Clock,
+    http: HttpSource | None,
+    egress: EgressPool | None,
+    vault: TokenVault | None,
+) -> tuple[Capabilities, CredentialBroker | None]:
+    """What tools are handed, and who has their credentials; ``None`` where none are needed."""
     if egress is None:
         given = http
         if given is None:
             raise RuntimeError("no HTTP source for tools")
         return Capabilities(clock, given, connected=lambda name, hosts: given(hosts)), None
     broker = CredentialBroker(
-        {name: _connection(connection) for name, connection in config.credentials.items()}, egress
+        {name: _connection(connection) for name, connection in config.credentials.items()},
+        egress,
+        vault=vault,
     )
-    return Capabilities(clock, egress.client, connected=broker.client), broker.names
+    return Capabilities(clock, egress.client, connected=broker.client), broker
 
 
 def _connection(config: CredentialConfig) -> Connection:
@@ -245,34 +321,37 @@ def _connection(config: CredentialConfig) -> Connection:
     )
 
 
-def _upstream(name: str, config: UpstreamConfig) -> Upstream:
+def _upstream(name: str, config: UpstreamConfig, *, forwards: bool) -> Upstream:
     if config.base_url.startswith("replay:"):
         folder = config.base_url.removeprefix("replay:")
         return ReplayUpstream([Path(folder) if folder else packaged_fixtures()], name)
-    return HttpUpstream(
+    client = LeanUpstream if config.http_client == "lean" else HttpUpstream
+    return client(
         name,
         config.base_url,
-        config.api_key.reveal() if config.api_key else "",
+        config.api_key.reveal() if config.api_key and not forwards else "",
         headers=dict(config.header_pairs()),
         connect_timeout_s=config.connect_timeout_s,
         first_byte_timeout_s=config.first_byte_timeout_s,
         idle_timeout_s=config.idle_timeout_s,
         retries=config.retries,
+        forward_authorization=forwards,
     )
 
 
-async def create_app(config: Config, *, overrides: Overrides | None = None) -> web.Application:
-    """The application; closing it closes its services.
+async def create_app(
+    config: Config, *, overrides: Overrides | None = None, peers: Peers | None = None
+) -> App:
+    """The application; closing it closes its services.  ``peers`` are other processes of the same port.
 
     Raises what :func:`create_services` raises, and ConfigError for an allowed tool without its
-    credentials.
+    credentials or a bound that bounds nothing, for a door that would be open to other machines
+    unasked, and for an aiohttp that cannot serve safely.
     """
-    services = await create_services(config, overrides=overrides, reap=True)
-    faults = services.missing_connections()
-    if faults:
-        await services.aclose()
-        raise faults[0]
+    check_http_parser()
+    services, entrance = await _checked_services(config, overrides)
     given = overrides or Overrides()
+    door = given.door or entrance.door
     memory = ToolMemory()
     repeats = Repeats()
     history = History(services.store, time.time)
@@ -284,49 +363,162 @@ async def create_app(config: Config, *, overrides: Overrides | None = None) -> w
         settings=_run_settings(config),
         memory=memory,
         repeats=repeats,
-        watch=given.on_run_event or no_events,
+        watch=services.instruments.run_events(given.on_run_event),
+        broken=services.instruments.observing.broken,
     )
-    router = Router([_served(services, name) for name in config.upstreams])
-    gate = Gate(services.limiter, ConcurrentStreams(config.limits.concurrent_streams))
+    peers = peers or Peers()
+    router = services.router()
+    draining = Draining()
+    gate = _gate(services, draining)
     api = Api(
-        router=router,
+        views=_views(services, router),
         wires=services.wires,
         error_events=_error_events(),
         orchestrator=orchestrator,
         history=history,
-        registry=services.registry,
-        policy=services.policy,
         store=services.store,
         responses=StoredResponses(services.store, retell, Forgetting(services.store, router, upstream_ids)),
         memory=memory,
         repeats=repeats,
+        door=door,
+        tokens=entrance.tokens,
         gate=gate,
+        instruments=services.instruments,
+        snapshot=_snapshot_of_all(services.instruments, peers),
+        admin=_admin(services, door),
         settings=_api_settings(config),
+        prices=_prices(config),
     )
-    app = web.Application(
-        middlewares=[make_identify(), make_refuse_pages(loopback_only=is_loopback(config.server.host))]
+    server = config.server
+    return App(
+        services=services,
+        entrance=entrance,
+        draining=draining,
+        bounds=ConnectionBounds(server.header_timeout_s, server.send_timeout_s),
+        handle=_edge(config, services.instruments, draining, api, door).handle,
     )
-    app.router.add_route("*", "/{tail:.*}", api.entry)
-    app[SERVICES] = services
 
-    async def drain(_: web.Application) -> None:
-        gate.draining = True
 
-    async def close(_: web.Application) -> None:
+def _snapshot_of_all(instruments: Instruments, peers: Peers) -> Callable[[], Awaitable[bytes]] | None:
+    """The metrics of every process of this port, as one; ``None`` where there are none."""
+    own = instruments.snapshot
+    if own is None:
+        return None
+    peers.tell(METRICS, own)
+
+    async def of_all() -> bytes:
+        answers = await peers.ask_all(METRICS)
+        return merge(answers.bodies, answers.ended)
+
+    return of_all
+
+
+def _gate(services: Services, draining: Draining) -> Gate:
+    """The way in."""
+    instruments = services.instruments
+    streams = instruments.watch_streams(ConcurrentStreams(services.config.limits.concurrent_streams))
+    return Gate(services.limiter, streams, draining, instruments.observing.limited)
+
+
+async def _checked_services(config: Config, overrides: Overrides | None) -> tuple[Services, Entrance]:
+    """What serves, and who comes in; nothing stays open where either cannot be."""
+    services = await create_services(config, overrides=overrides, reap=True)
+    try:
+        faults = [*services.missing_connections(), *services.misplaced_bounds()]
+        if faults:
+            raise faults[0]
+        return services, await open_entrance(config, services.store)
+    except BaseException:
         await services.aclose()
+        raise
 
-    app.on_shutdown.append(drain)
-    app.on_cleanup.append(close)
-    return app
+
+async def open_entrance(config: Config, store: KeySource) -> Entrance:
+    """How clients come in; raises what :func:`~proxy.server.doors.make_entrance` raises."""
+    return await make_entrance(
+        config.auth.mode,
+        store,
+        {name: (key.secret.reveal(), key) for name, key in config.keys.items()},
+        loopback=is_loopback(config.server.host),
+    )
+
+
+def _views(services: Services, router: Router) -> Views:
+    tools = services.config.tools
+    return Views(
+        router,
+        services.registry,
+        services.policy,
+        tools_enabled=tools.enabled,
+        trace=tools.trace,
+        trace_max=tools.trace_max,
+    )
+
+
+def _limiter(config: Config, instruments: Instruments) -> RateLimiter:
+    limits = config.limits
+    general = KeyLimits(
+        requests=parse_limits("limits.requests", limits.requests),
+        tool_calls=parse_limits("limits.tool_calls", limits.tool_calls),
+        tokens=parse_limits("limits.tokens", limits.tokens),
+        cost=parse_cost_limits("limits.cost", limits.cost),
+    )
+    return RateLimiter(
+        general,
+        open_counters(limits.storage_url),
+        on_error=limits.on_error,
+        limited=instruments.observing.limited,
+    )
+
+
+def _prices(config: Config) -> Prices:
+    return Prices(
+        {
+            model: Price(
+                input=to_nanos(price.input),
+                cached_input=to_nanos(price.input if price.cached_input is None else price.cached_input),
+                output=to_nanos(price.output),
+            )
+            for model, price in config.prices.items()
+        }
+    )
+
+
+def _edge(config: Config, instruments: Instruments, draining: Draining, api: Api, door: Door) -> Edge:
+    """What every request passes first."""
+    server = config.server
+    cors = Cors(server.cors_origins)
+    # Whether callers show keys of ours.
+    keyed = not isinstance(door, (OpenDoor, ForwardDoor))
+    loopback_only = is_loopback(server.host)
+    hosts = None
+    if loopback_only or server.allowed_hosts or not keyed:
+        hosts = HostRule(loopback_only, (server.host.lower(), *server.allowed_hosts))
+    return Edge(
+        api.serve,
+        guard=PageGuard(cors=cors, hosts=hosts, keyed=keyed, proxies=TrustedProxies(server.trusted_proxies)),
+        cors=cors,
+        draining=draining,
+        observing=instruments.observing,
+        models=instruments.models,
+    )
+
+
+def _admin(services: Services, door: Door) -> Admin:
+    return Admin(
+        door=door,
+        store=services.store,
+        registry=services.registry,
+        policy=services.policy,
+        tools_enabled=services.config.tools.enabled,
+    )
 
 
 def _api_settings(config: Config) -> ApiSettings:
     return ApiSettings(
         max_body_bytes=config.server.max_body_bytes,
         max_upload_bytes=config.server.max_upload_bytes,
-        tools_enabled=config.tools.enabled,
-        trace=config.tools.trace,
-        trace_max=config.tools.trace_max,
+        body_timeout_s=config.server.body_timeout_s,
         history=config.store.history,
         keep_requests=config.store.content == "all",
         end_user=config.auth.end_user,
@@ -340,10 +532,34 @@ def _run_settings(config: Config) -> RunSettings:
         max_turns=tools.max_turns,
         max_calls=tools.max_calls,
         max_tokens=tools.max_tokens,
+        max_cost=to_nanos(tools.max_cost),
         request_timeout_s=tools.request_timeout_s,
         keepalive_s=tools.keepalive_s,
         parallel=tools.parallel,
         max_argument_bytes=config.policy.max_argument_bytes,
+        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
+    )
+
+
+def _bounds(config: Config) -> dict[str, dict[str, ArgumentBound]]:
+    return {
+        pattern: {path: bound.bound() for path, bound in bounds.items()}
+        for pattern, bounds in config.policy.arguments.items()
+    }
+
+
+def _narrowing(name: str, config: Config) -> Policy | None:
+    """What the tool patterns of an upstream leave of a policy; everything else is the policy's own."""
+    patterns = config.upstreams[name].tools
+    if isinstance(patterns, bool):
+        return None
+    setting = f"upstreams.{name}.tools"
+    return Policy(
+        allow=patterns,
+        max_argument_bytes=config.policy.max_argument_bytes,
+        max_result_bytes=config.policy.max_result_bytes,
+        max_image_bytes=config.policy.max_image_bytes,
+        settings=(setting, setting, setting),
     )
 
 
@@ -355,20 +571,23 @@ def _served(services: Services, name: str) -> Served:
         wires=frozenset(config.wires),
         models=() if isinstance(config.models, dict) else config.models,
         renamed=renamed,
-        tools=config.tools,
+        tools=config.tools is not False,
+        narrowing=_narrowing(name, services.config),
         force_usage=config.force_usage,
         retries=config.retries,
         responses_state=config.responses_state,
+        total_timeout_s=config.total_timeout_s,
+        breaker=Breaker(config.breaker_failures, config.breaker_open_s),
     )
 
 
 def _error_events() -> dict[str, ErrorEvent]:
     """The error event of each path whose event streams end with an end mark."""
 
-    def chat(error: UpstreamError) -> bytes:
-        return error_event(error.message, type="upstream_error", code=error.code)
+    def chat(error: UpstreamError | ServerStopping) -> bytes:
+        return error_event(error.message, type=error.type, code=error.code)
 
-    def response(error: UpstreamError) -> bytes:
-        return ResponsesWire().error_event(error.message, type="upstream_error", code=error.code)
+    def response(error: UpstreamError | ServerStopping) -> bytes:
+        return ResponsesWire().error_event(error.message, type=error.type, code=error.code)
 
     return {"/chat/completions": chat, "/completions": chat, "/responses": response}

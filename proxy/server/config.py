@@ -160,11 +160,30 @@ def _apply_env(draft: _Draft, env: Mapping[str, str]) -> None:
             )
         _put(draft, ("tools", "enabled"), value, "from ENABLE_TOOLS")
     for name in sorted(env):
-        if not name.upper().startswith(ENV_PREFIX) or "__" not in name[len(ENV_PREFIX) :]:
+        if not name.upper().startswith(ENV_PREFIX):
+            continue
+        if "__" not in name[len(ENV_PREFIX) :]:
+            _refuse_single_underscore(name, env[name])
             continue
         parts = name[len(ENV_PREFIX) :].lower().split("__")
         setting, annotation = _locate(parts, draft.data, name)
         _put(draft, setting, _env_value(annotation, env[name]), f"from {name}")
+
+
+def _refuse_single_underscore(name: str, value: str) -> None:
+    """Stop at ``TOOLRELAY_SERVER_PORT``, which would be taken for set and is not.
+
+    Kubernetes gives a service called ``toolrelay-server`` such a variable, with a URL for its value.
+    """
+    section, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
+    field = Config.model_fields.get(section)
+    model = model_of(field.annotation) if field is not None else None
+    if model is not None and key in model.model_fields and not value.startswith(("tcp://", "udp://")):
+        raise ConfigError(
+            f"{section}.{key}",
+            f"{name} is not read",
+            f"Write two underscores: {ENV_PREFIX}{section.upper()}__{key.upper()}",
+        )
 
 
 def _locate(parts: list[str], data: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], Any]:

@@ -4,76 +4,65 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
+
+from pydantic_core import PydanticCustomError
 
 from proxy.errors import ConfigError
 from proxy.server.secret import Secret
-from proxy.server.settings import DEFAULT_KEY, Config, UpstreamConfig
+from proxy.server.setting_types import check_storage_url
+from proxy.server.settings import DEFAULT_KEY, Config, KeyConfig, UpstreamConfig
 
-__all__ = ["find_conflicts", "find_unbuilt", "is_loopback", "resolve_paths", "resolve_secrets"]
+__all__ = ["BUILT_WIRES", "find_conflicts", "find_unbuilt", "is_loopback", "resolve_paths", "resolve_secrets"]
 
+_SHORTEST_KEY = 32
+_FEWEST_CHARACTERS = 8
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _SQLITE = "sqlite:///"
 
 
-class _Unbuilt(NamedTuple):
-    """A setting whose feature this version does not have, when it is asked for, and what to do."""
-
-    setting: str
-    asked: Callable[[Config], bool]
-    remedy: str
-
-
-_UNBUILT: tuple[_Unbuilt, ...] = (
-    _Unbuilt("keys", lambda c: bool(c.keys), 'Remove [keys.*]; with no client keys use auth.mode = "open"'),
-    _Unbuilt("auth.mode", lambda c: c.auth.mode in ("keys", "forward"), 'Use "auto" or "open"'),
-    _Unbuilt("prices", lambda c: bool(c.prices), "Remove [prices.*]"),
-    _Unbuilt("server.cors_origins", lambda c: bool(c.server.cors_origins), "Use []"),
-    _Unbuilt("server.trusted_proxies", lambda c: bool(c.server.trusted_proxies), "Use []"),
-    _Unbuilt("limits.tokens", lambda c: bool(c.limits.tokens), "Use []"),
-    _Unbuilt("limits.cost", lambda c: bool(c.limits.cost), "Use []"),
-    _Unbuilt("limits.storage", lambda c: c.limits.storage != "memory://", 'Use "memory://"'),
-    _Unbuilt("tools.max_cost", lambda c: c.tools.max_cost > 0, "Use 0"),
-    _Unbuilt("telemetry.otlp_endpoint", lambda c: bool(c.telemetry.otlp_endpoint), 'Use ""'),
-)
-"""One row per feature to come: building the feature deletes its row, nothing else."""
-
-_BUILT_WIRES = ("chat", "responses")
+BUILT_WIRES = ("chat", "responses")
 
 
 def find_unbuilt(config: Config) -> Iterator[ConfigError]:
     """Every setting that asks for a feature this version does not have."""
-    # A store that each process has for itself would be the operator's mistake even with workers built.
-    if config.server.workers > 1 and config.store.url == "memory:":
-        yield ConfigError(
-            "server.workers",
-            'more than one worker cannot share store.url = "memory:"',
-            "Use server.workers = 1, or a store in a file",
-        )
-    elif config.server.workers > 1:
-        yield _unbuilt("server.workers", "Use 1")
-    for row in _UNBUILT:
-        if row.asked(config):
-            yield _unbuilt(row.setting, row.remedy)
     for name, upstream in config.upstreams.items():
         for wire in upstream.wires:
-            if wire not in _BUILT_WIRES:
-                yield _unbuilt(f"upstreams.{name}.wires", 'Use "chat" and "responses"', f'"{wire}" ')
-
-
-def _unbuilt(setting: str, remedy: str, what: str = "") -> ConfigError:
-    return ConfigError(setting, f"{what}is not built in this version", remedy)
+            if wire not in BUILT_WIRES:
+                yield ConfigError(
+                    f"upstreams.{name}.wires",
+                    f'"{wire}" is not built in this version',
+                    'Use "chat" and "responses"',
+                )
 
 
 def find_conflicts(config: Config) -> Iterator[ConfigError]:
     """Settings that each are fine and together are not."""
-    if config.auth.mode == "auto" and not config.keys and not is_loopback(config.server.host):
+    if config.auth.mode == "forward" and len({upstream.origin for upstream in config.upstreams.values()}) > 1:
         yield ConfigError(
             "auth.mode",
-            f"server.host = {config.server.host!r} lets other machines in and there are no client keys",
-            'Set auth.mode = "open" (TOOLRELAY_AUTH__MODE=open) to let everybody in, '
-            'or server.host = "127.0.0.1"',
+            '"forward" would send a client\'s key for one provider to another one too',
+            "Keep upstreams of one address, or use client keys",
         )
+    if config.server.workers > 1:
+        yield from _not_shared(config)
+    for name, key in config.keys.items():
+        for unknown in [wanted for wanted in key.upstreams if wanted not in config.upstreams]:
+            yield ConfigError(
+                f"keys.{name}.upstreams",
+                f"there is no upstream {unknown[:80]!r}",
+                f"Choose of: {', '.join(config.upstreams)}",
+            )
+    for setting, asked in (
+        ("limits.cost", config.limits.cost),
+        ("tools.max_cost", config.tools.max_cost),
+        *((f"keys.{name}.limits", key.limits.get("cost")) for name, key in config.keys.items()),
+    ):
+        if asked and not config.prices:
+            yield ConfigError(
+                setting,
+                "there are no prices, so nothing has a cost",
+                'Write [prices."MODEL"] with input and output',
+            )
     for name, upstream in config.upstreams.items():
         if _is_own_address(config, upstream):
             yield ConfigError(
@@ -81,6 +70,30 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
                 f"{upstream.base_url} is this proxy's own address (server.host and server.port)",
                 "Name the model server's address there, or choose another --port",
             )
+
+
+def _not_shared(config: Config) -> Iterator[ConfigError]:
+    """What each of several processes would have for itself, where one is meant for all."""
+    several = f"server.workers = {config.server.workers}"
+    if config.store.url.startswith("memory:"):
+        yield ConfigError(
+            "store.url",
+            f"is memory:, which each process has for itself, and {several}",
+            "Name a file or PostgreSQL, or set server.workers = 1",
+        )
+    limits = config.limits
+    kinds = ("requests", "tool_calls", "tokens", "cost")
+    general = [f"limits.{kind}" for kind in kinds if getattr(limits, kind)]
+    # The general number of open streams is meant for each process; a key's own is not.
+    keys = [f"keys.{name}.limits" for name, key in config.keys.items() if any(key.limits.values())]
+    if (general or keys) and limits.storage_url.startswith("memory:"):
+        ways = [f"set {' and '.join(general)} to []"] if general else []
+        ways += [f"take out {' and '.join(keys)}"] if keys else []
+        yield ConfigError(
+            "limits.storage",
+            f"is memory://, so that each of {several} would allow all of {' and '.join(general + keys)}",
+            f"Name a Redis, {' and '.join(ways)}, or set server.workers = 1",
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -158,9 +171,11 @@ def resolve_secrets(
             return None
 
     upstreams = {}
+    forwards = config.auth.mode == "forward"
     for name, upstream in config.upstreams.items():
         where = f"upstreams.{name}"
-        key = resolve(f"{where}.api_key", upstream.api_key) if upstream.api_key else None
+        # Where clients bring their own key, ours must not take its place.
+        key = resolve(f"{where}.api_key", upstream.api_key) if upstream.api_key and not forwards else None
         headers: dict[str, str | Secret] = {}
         for header, value in upstream.headers.items():
             resolved = resolve(f"{where}.headers.{header}", value) if isinstance(value, Secret) else value
@@ -177,18 +192,67 @@ def resolve_secrets(
         # One that lacks a secret is none: a tool then says so instead of calling with half of it.
         if None not in secrets.values():
             credentials[name] = connection.model_copy(update=secrets)
+    faults += _weak_keys(keys := _resolved_keys(config, resolve), upstreams)
     store = config.store
-    if store.seal_key is not None:
-        # Always needed: without it a command would write unsealed what the others seal.
+    try:
+        # Always needed: without them a command would write unsealed what the others seal, or not start.
+        seal_key = store.seal_key and store.seal_key.resolve("store.seal_key", env, folder)
+        old_keys = [key.resolve("store.old_seal_keys", env, folder) for key in store.old_seal_keys]
+        store = store.model_copy(update={"seal_key": seal_key, "old_seal_keys": tuple(old_keys)})
+    except ConfigError as error:
+        faults.append(error)
+    limits = config.limits
+    if isinstance(limits.storage, Secret):
+        storage = resolve("limits.storage", limits.storage)
         try:
-            seal_key = store.seal_key.resolve("store.seal_key", env, folder)
-            store = store.model_copy(update={"seal_key": seal_key})
-        except ConfigError as error:
-            faults.append(error)
+            # A command that needs no secrets counts nothing either.
+            check_storage_url(storage.reveal() if storage else "memory://")
+        except PydanticCustomError as error:
+            problem = f"{error} ({limits.storage.reference})"
+            faults.append(ConfigError("limits.storage", problem, "Correct it"))
+        limits = limits.model_copy(update={"storage": storage or "memory://"})
     if faults:
         return None, faults
-    update = {"upstreams": upstreams, "credentials": credentials, "store": store}
-    return config.model_copy(update=update), []
+    plain = {"upstreams": upstreams, "credentials": credentials, "keys": keys}
+    return config.model_copy(update={**plain, "store": store, "limits": limits}), []
+
+
+def _resolved_keys(config: Config, resolve: Callable[[str, Secret], Secret | None]) -> dict[str, KeyConfig]:
+    """Client keys with their secrets; one without stays known by its name, for commands that need no more."""
+    found = {}
+    for name, key in config.keys.items():
+        secret = resolve(f"keys.{name}.secret", key.secret)
+        found[name] = key.model_copy(update={"secret": secret}) if secret is not None else key
+    return found
+
+
+def _weak_keys(
+    keys: Mapping[str, KeyConfig], upstreams: Mapping[str, UpstreamConfig]
+) -> Iterator[ConfigError]:
+    """Client keys that can be guessed, or that are somebody else's."""
+    known: dict[str, str] = {
+        upstream.api_key.reveal(): f"upstreams.{name}.api_key"
+        for name, upstream in upstreams.items()
+        if upstream.api_key is not None
+    }
+    for name, key in keys.items():
+        if not key.secret.resolved:
+            continue
+        where, value = f"keys.{name}.secret", key.secret.reveal()
+        if len(value) < _SHORTEST_KEY or len(set(value)) < _FEWEST_CHARACTERS:
+            yield ConfigError(
+                where,
+                f"{key.secret.reference} is too short to be safe: it must have {_SHORTEST_KEY} characters or "
+                f"more, {_FEWEST_CHARACTERS} of them different",
+                "Make one with: openssl rand -base64 32",
+            )
+        elif value.startswith("trt_"):
+            yield ConfigError(
+                where, "begins as a minted token does (trt_)", "Make one with: openssl rand -base64 32"
+            )
+        elif value in known:
+            yield ConfigError(where, f"is the same as {known[value]}", "Give each its own")
+        known.setdefault(value, where)
 
 
 def _with_ways_out(error: ConfigError, secret: Secret) -> ConfigError:

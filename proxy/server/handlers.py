@@ -1,45 +1,68 @@
 """What is served where: from an HTTP request to the relay, and back."""
 
+import asyncio
+import contextlib
 import hashlib
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from aiohttp import web
+import structlog
+from aiohttp import hdrs, web
+from multidict import istr
 
-from proxy.errors import RequestError
+from proxy.errors import ModelMissing, RequestError
+from proxy.relay.fallback import BY_ID, STAYS, Candidates, NextUpstream
 from proxy.relay.headers import forwardable
 from proxy.relay.history import History, Restored
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
-from proxy.relay.offer import RESERVED_PREFIX, OfferRules, decide, parse_wanted
+from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Wanted, decide, guard, parse_wanted
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent, passthrough
+from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats, repeat_key
-from proxy.relay.routing import Route, Router
+from proxy.relay.routing import Route
 from proxy.relay.shape import prompt_shape
-from proxy.server.body import read_body, stream_body
+from proxy.server.admin import Admin
+from proxy.server.body import check_counts, read_body, stream_body
 from proxy.server.client_stream import HttpClientStream
+from proxy.server.doors import TOKENS_PATH, Door, credential
+from proxy.server.edge_request import EdgeRequest
+from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
-from proxy.server.middleware import REQUEST_ID, Gate
+from proxy.server.instruments import Instruments
+from proxy.server.metering import ReadBody, meter, price_of
+from proxy.server.metrics import render
+from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
+from proxy.server.owned_stream import OwnedClientStream
+from proxy.server.reading_rights import (
+    READS_IDS,
+    check_models,
+    check_names,
+    check_references,
+    must_read,
+    not_found,
+)
 from proxy.server.request_target import Target, parse_target
-from proxy.server.stored_responses import StoredResponses, response_path
+from proxy.server.stored_responses import StoredResponses, is_own_operation, response_path
+from proxy.server.views import TRACES, View, Views
 from proxy.store.base import Store
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Registry, Selection
+from proxy.tools.ledger import RunLedger
 from proxy.upstreams.base import UpstreamRequest
-from proxy.wires.base import Trace, Wire
+from proxy.wires.base import ClientRequest, Trace, Wire
 from proxy.wires.rawjson import join_object, load_strict, members
 
 __all__ = ["Api", "ApiSettings"]
 
-_TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 _JSON_PATHS = frozenset({"/chat/completions", "/responses", "/completions", "/embeddings"})
-_CALLER = "open"
 _OURS = (b'"toolrelay"', b"_toolrelay")
+_MAX_MINT_BYTES = 16 * 1024
+_TOOLS = istr("x-toolrelay-tools")
+_TRACE = istr("x-toolrelay-trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +71,41 @@ class ApiSettings:
 
     max_body_bytes: int
     max_upload_bytes: int
-    tools_enabled: bool
-    trace: Trace
-    trace_max: Trace
+    body_timeout_s: float
     offer: OfferRules
     history: bool = True
     keep_requests: bool = False
     end_user: str = ""
+
+
+@dataclass(slots=True)
+class _Call:
+    """One request of a wire with server tools, whoever answers it."""
+
+    request: EdgeRequest
+    target: Target
+    wire: Wire
+    view: View
+    raw: bytes
+    payload: Mapping[str, Any]
+    caller: str
+    named: bool
+    wanted: Wanted | None
+    trace: Trace
+    candidates: Candidates
+    run_id: str = field(default_factory=lambda: f"run_{uuid.uuid4().hex}")
+    repeat: str = ""
+    ledger: RunLedger | None = None
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one upstream is to do with a request: a job, or to be handed it as it is."""
+
+    route: Route
+    job: Job | None
+    restored: Restored
 
 
 class Api:
@@ -63,130 +114,292 @@ class Api:
     def __init__(
         self,
         *,
-        router: Router,
+        views: Views,
         wires: Mapping[str, Wire],
         error_events: Mapping[str, ErrorEvent],
         orchestrator: Orchestrator,
         history: History,
-        registry: Registry,
-        policy: Policy,
         store: Store,
         responses: StoredResponses,
         memory: ToolMemory,
         repeats: Repeats,
+        door: Door,
+        tokens: Minting | None,
         gate: Gate,
+        instruments: Instruments,
+        snapshot: Callable[[], Awaitable[bytes]] | None,
+        admin: Admin,
         settings: ApiSettings,
+        prices: Prices,
     ) -> None:
-        self._router = router
+        self._views = views
         self._wires = {wire.path: wire for wire in wires.values()}
         self._error_events = error_events
         self._orchestrator = orchestrator
         self._history = history
-        self._policy = policy
         self._store = store
         self._responses = responses
         self._memory = memory
         self._repeats = repeats
+        self._door = door
+        self._tokens = tokens
         self._gate = gate
+        self._observing = instruments.observing
+        self._snapshot = snapshot
+        self._admin = admin
         self._settings = settings
-        self._selection = registry.select(policy) if settings.tools_enabled else Selection((), {})
+        self._prices = prices
 
-    async def entry(self, request: web.Request) -> web.StreamResponse:
-        """Serve any request."""
+    async def serve(self, request: EdgeRequest) -> web.StreamResponse:
+        """Serve any request that may come from where it comes from."""
         target = parse_target(request.raw_path)
         below = target.below_v1
+        facts = request.facts
+        facts.endpoint = target.endpoint
         if below is None:
             return await self._own(request, target)
-        if request.headers.get("Upgrade", "").lower() == "websocket":
-            return error_response(426, "WebSocket is not served; use HTTP with server-sent events.")
-        return await self._gate.enter(request, lambda r: self._api(r, target, below))
+        headers = request.headers
+        if hdrs.UPGRADE in headers and headers[hdrs.UPGRADE].lower() == "websocket":
+            # What follows may be meant for another protocol, so it is not read as a request.
+            return error_response(
+                426,
+                "WebSocket is not served; use HTTP with server-sent events.",
+                headers={"Connection": "close"},
+            )
+        gate = self._gate
+        gate.draining.check()
+        caller = request.caller = await self._door.admit(request, below)
+        facts.caller = caller.name
+        gate.enter(request)
+        try:
+            admission = request.admission = await gate.limiter.admit(caller)
+            request.limit_headers = admission.headers
+            try:
+                return await self._api(request, target, below)
+            finally:
+                admission.release()
+        except asyncio.CancelledError:
+            excuse = gate.draining.excuse(request)
+            if excuse is None:
+                raise
+            raise excuse from None
+        finally:
+            gate.leave(request)
 
-    async def _own(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _own(self, request: EdgeRequest, target: Target) -> web.StreamResponse:
         """What the proxy says of itself."""
         if request.method in ("GET", "HEAD"):
             if target.path == "/healthz":
                 return web.json_response({"status": "ok"})
             if target.path == "/readyz":
-                ready = not self._gate.draining and await self._store.healthy()
-                state = "ok" if ready else "draining" if self._gate.draining else "store unavailable"
+                leaving = self._gate.draining.leaving
+                ready = not leaving and await self._store.healthy()
+                state = "ok" if ready else "draining" if leaving else "store unavailable"
                 return web.json_response({"status": state}, status=200 if ready else 503)
+            if target.path == "/metrics" and self._snapshot is not None:
+                await self._door.admit_scraper(request)
+                text, kind = render(await self._snapshot(), request.headers.get("Accept", ""))
+                return web.Response(body=text, headers={"Content-Type": kind})
+        if f"{target.path}/".startswith("/admin/"):
+            self._gate.draining.check()
+            return await self._admin.answer(request, target)
         raise RequestError(
             404,
             f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models.",
             code="not_found",
         )
 
-    async def _api(self, request: web.Request, target: Target, below: str) -> web.StreamResponse:
-        if request.method == "POST" and below in self._wires:
-            return await self._wire_call(request, target, self._wires[below])
-        if (named := response_path(below)) is not None:
-            own = await self._responses.answer(
-                request.method, *named, target.query, self._caller(request, {})[0]
-            )
-            if own is not None:
-                return own
-        if request.method == "GET" and not self._router.is_plain:
-            if below == "/models":
-                return self._json(await list_models(self._router, self._headers(request, identity=True)))
-            if below.startswith("/models/"):
-                headers = self._headers(request, identity=True)
-                return self._json(await show_model(self._router, below[len("/models/") :], headers))
-        if request.method == "POST" and below in _JSON_PATHS:
-            raw = await read_body(request, self._settings.max_body_bytes)
-            route = self._route(
-                load_strict(raw).get("model"), "responses" if below == "/responses" else "chat"
-            )
-            return await self._pass(request, target, below, route, raw)
-        return await self._pass(request, target, below, None, None)
+    def _api(self, request: EdgeRequest, target: Target, below: str) -> Awaitable[web.StreamResponse]:
+        """What answers a path below ``/v1``."""
+        view = self._views.of(request.caller.rights)
+        method = request.method
+        if method == "POST" and (wire := self._wires.get(below)) is not None:
+            return self._wire_call(request, target, wire, view)
+        if below.startswith("/toolrelay/"):
+            return self._mint(request, target, below)
+        if is_own_operation(method, below):
+            return self._response(request, target, below, view)
+        if method == "GET" and (below == "/models" or below.startswith("/models/")):
+            return self._models(request, target, below, view)
+        return self._unspecific(request, target, below, view)
+
+    async def _models(
+        self, request: EdgeRequest, target: Target, below: str, view: View
+    ) -> web.StreamResponse:
+        """What the caller may use of the upstreams' models."""
+        if view.router.is_plain:
+            return await self._pass_by(request, target, below, view)
+        headers = self._headers(request, identity=True)
+        if below == "/models":
+            return self._json(await list_models(view.router, headers))
+        return self._json(await show_model(view.router, below[len("/models/") :], headers))
+
+    async def _unspecific(
+        self, request: EdgeRequest, target: Target, below: str, view: View
+    ) -> web.StreamResponse:
+        """What has no server tools: read only as far as it takes to know where it goes."""
+        reads = must_read(request.caller.rights, request, below)
+        if reads or (request.method == "POST" and below in _JSON_PATHS):
+            _, payload = body = await self._read(request)
+            if reads and request.caller.rights.keyed:
+                await self._check_body(request, view, payload, below)
+            wire = "responses" if below.startswith("/responses") else "chat"
+            routes = list(self._routes(request, view, payload.get("model"), wire))
+            if below == "/embeddings":
+                # Vectors of two models cannot be compared: better none than some of another.
+                routes = [route for route in routes if route.model == routes[0].model]
+            return await self._pass(request, target, below, body, Candidates.of(routes, payload))
+        return await self._pass_by(request, target, below, view)
+
+    async def _mint(self, request: EdgeRequest, target: Target, below: str) -> web.StreamResponse:
+        """A token for one of the caller's own users.  Nothing below this path goes upstream."""
+        if self._tokens is None or (request.method, below) != ("POST", TOKENS_PATH):
+            raise RequestError(404, f"Nothing is served at {target.path[:100]}.", code="not_found")
+        body = await read_body(request, _MAX_MINT_BYTES, self._settings.body_timeout_s)
+        made = await self._tokens.mint(credential(request), body)
+        return web.json_response(made, headers={"Cache-Control": "no-store"})
+
+    async def _response(
+        self, request: EdgeRequest, target: Target, below: str, view: View
+    ) -> web.StreamResponse:
+        """What is asked of one response by its id: from the record, or from the upstream that keeps it."""
+        response_id, rest = response_path(below) or ("", "")
+        caller = self._caller(request, {})[0]
+        key = [("Authorization", value) for value in request.headers.getall("Authorization", ())]
+        own = await self._responses.answer(request.method, response_id, rest, target.query, caller, key)
+        if own is not None:
+            return own
+        if request.caller.rights.keyed and not await self._store.owns_response(response_id, caller):
+            raise not_found(response_id)
+        # Which upstream has it is not on record: they are asked in turn.
+        routes = [Route(s, "", renamed=False) for s in view.router.served if "responses" in s.wires]
+        if len(routes) > 1 and not request.body_exists:
+            return await self._pass(request, target, below, None, Candidates(routes, BY_ID))
+        return await self._pass_by(request, target, below, view)
+
+    async def _check_body(
+        self, request: EdgeRequest, view: View, payload: Mapping[str, Any], below: str
+    ) -> None:
+        """Refuse what a client key's rights do not cover and only the body tells."""
+        rights = request.caller.rights
+        check_names(payload)
+        for model in check_models(rights, payload):
+            if not view.router.permits(model):
+                raise RequestError(
+                    404,
+                    f"The model {model[:100]!r} does not exist or is not served here.",
+                    param="model",
+                    code="model_not_found",
+                )
+        if below in READS_IDS:
+            await check_references(rights, payload, self._caller(request, payload)[0], self._store)
+
+    async def _read(self, request: EdgeRequest) -> ReadBody:
+        """A JSON body as its bytes and what they say."""
+        raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
+        return raw, load_strict(raw)
 
     @staticmethod
     def _json(body: bytes) -> web.Response:
         return web.Response(body=body, content_type="application/json")
 
-    def _route(self, model: object, wire: str) -> Route:
+    def _routes(self, request: EdgeRequest, view: View, model: object, wire: str) -> Sequence[Route]:
         """Who serves a body's model.  One upstream that serves all leaves the judgement to itself."""
         if isinstance(model, str):
-            return self._router.route(model, wire)
-        if self._router.is_plain:
-            return Route(self._router.default, "", renamed=False)
-        raise RequestError(400, "You must provide a model parameter.", param="model")
+            request.facts.model = model[:200]
+            routes = view.router.routes(model, wire)
+            if len(routes) > 1 and request.admission.counts_cost:
+                # What has no price cannot take over where cost is limited; if none has, the first says so.
+                routes = [r for r in routes if self._prices.of(model, r.model) is not None] or routes
+            return routes
+        if view.router.is_plain:
+            return [Route(view.router.default, "", renamed=False)]
+        raise ModelMissing()
 
     # A wire with server tools.
 
-    async def _wire_call(self, request: web.Request, target: Target, wire: Wire) -> web.StreamResponse:
-        raw = await read_body(request, self._settings.max_body_bytes)
-        payload = load_strict(raw)
-        route = self._route(payload.get("model"), wire.name)
-        wanted = parse_wanted(request.headers.get("x-toolrelay-tools"))
-        trace = self._trace(request.headers.get("x-toolrelay-trace"))
+    async def _wire_call(
+        self, request: EdgeRequest, target: Target, wire: Wire, view: View
+    ) -> web.StreamResponse:
+        raw, payload = body = await self._read(request)
+        check_counts(payload, len(raw))
+        if request.caller.rights.keyed:
+            await self._check_body(request, view, payload, wire.path)
+        wanted = parse_wanted(request.headers.get(_TOOLS))
+        routes = self._routes(request, view, payload.get("model"), wire.name)
+        if len(routes) > 1 and wanted and wanted.names:
+            routes = self._able(routes, wire.parse(payload), view, wanted)
+        candidates = Candidates.of(routes, payload)
+        trace = self._trace(request.headers.get(_TRACE), view)
+        caller, named = self._caller(request, payload)
         # What earlier requests may have left with the client: an id of ours, or items.
-        goes_on = payload.get("previous_response_id") is not None or any(mark in raw for mark in _OURS)
-        if not self._selection.offered and not (wanted and wanted.names) and not goes_on:
-            return await self._pass(request, target, wire.path, route, raw)
+        goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
+        offers = view.offers and candidates.any(
+            lambda route: bool(view.selections[route.served.upstream.name].offered)
+        )
+        if not offers and not (wanted and wanted.names) and not goes_on:
+            return await self._pass(request, target, wire.path, body, candidates, caller)
+        call = _Call(request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates)
+        while True:
+            plan = await self._plan(call, candidates.next())
+            if plan.job is not None:
+                return await self._orchestrate(request, plan.job, plan.restored)
+            with contextlib.suppress(NextUpstream):
+                return await self._pass_to(request, target, wire.path, body, plan.route, candidates, caller)
+
+    def _able(
+        self, routes: Sequence[Route], asked: ClientRequest, view: View, wanted: Wanted
+    ) -> Sequence[Route]:
+        """The upstreams that offer what a request names; all where none does, so that the first says so."""
+
+        def able(route: Route) -> bool:
+            selection = view.selections[route.served.upstream.name]
+            takes = self._takes_tools(route)
+            try:
+                decide(asked, selection, self._settings.offer, wanted, upstream_takes_tools=takes)
+            except RequestError:
+                return False
+            return True
+
+        return [route for route in routes if able(route)] or routes
+
+    async def _plan(self, call: "_Call", route: Route, *, in_run: bool = False) -> "_Plan":
+        """What an upstream's part in a request would be, by its own habits.
+
+        There is no job where it would only be handed on, unless a run is under way (``in_run``).
+        """
+        request, payload, wire, view, caller = call.request, call.payload, call.wire, call.view, call.caller
         asked = wire.parse(payload)
+        selection = view.selections[route.served.upstream.name]
         offer = decide(
             asked,
-            self._selection,
+            selection,
             self._settings.offer,
-            wanted,
+            call.wanted,
             upstream_takes_tools=self._takes_tools(route),
         )
-        editor = wire.editor(raw, asked, route.served.responses_state)
+        editor = wire.editor(call.raw, asked, route.served.responses_state)
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
-        caller, named = self._caller(request, payload)
-        shape = offer.shape if offer and named and self._remembers(request) else None
+        shape = offer.shape if offer and call.named and self._remembers(request) else None
         restored = await self._history.restore(asked, editor, caller, shape)
-        if not offer and not restored and not asked.brings_ours:
-            return await self._pass(request, target, wire.path, route, raw)
-        repeat, again = repeat_key(caller, wire.path, raw, request.headers)
-        ledger = self._repeats.begin(repeat, is_repeat=again)
+        if (restored.upstream or restored.bound) and not call.pinned:
+            call.pinned = True
+            home = call.candidates.pin(route, restored.upstream, bound=restored.bound)
+            if home is not route:
+                return await self._plan(call, home, in_run=in_run)
+        if not offer and not restored and not asked.brings_ours and not in_run:
+            return _Plan(route, None, restored)
+        if call.ledger is None:
+            call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
+            call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
+        policy = route.served.policy(view.policy)
         if restored.untrusted:
-            ledger.mark_untrusted(restored.untrusted)
-        run_id = f"run_{uuid.uuid4().hex}"
+            call.ledger.mark_untrusted(restored.untrusted)
+            offer = guard(offer, selection.offered, policy, restored.untrusted)
         job = Job(
-            run_id=run_id,
-            request_id=request[REQUEST_ID],
+            run_id=call.run_id,
+            request_id=request.facts.request_id,
             caller=caller,
             wire=wire,
             request=asked,
@@ -194,41 +407,61 @@ class Api:
             offer=offer,
             route=route,
             headers=self._headers(request, identity=True),
-            policy=self._policy,
-            trace=trace,
-            query=target.query,
+            policy=policy,
+            trace=call.trace,
+            query=call.target.query,
             put_back=bool(restored) or asked.brings_ours,
             shape=shape,
-            repeat=repeat,
-            ledger=ledger,
+            repeat=call.repeat,
+            ledger=call.ledger,
             prompt_shape=prompt_shape(payload, offer.shape),
-            kept_request=raw if self._settings.keep_requests else b"",
+            kept_request=call.raw if self._settings.keep_requests else b"",
+            meter=request.admission,
+            price=price_of(request.admission, self._prices, route, payload),
+            candidates=call.candidates,
+            elsewhere=lambda: self._elsewhere(call),
         )
-        return await self._orchestrate(request, job, restored)
+        return _Plan(route, job, restored)
 
-    def _caller(self, request: web.Request, payload: Mapping[str, Any]) -> tuple[str, bool]:
-        """Who asks, and whether that is one person: a shared door needs the end user's name."""
-        if not self._settings.end_user:
-            return _CALLER, True
-        place, _, name = self._settings.end_user.partition(":")
-        user = request.headers.get(name) if place == "header" else payload.get(name)
+    async def _elsewhere(self, call: "_Call") -> Job:
+        """The job of the next upstream: its habits and its names, over the same request."""
+        plan = await self._plan(call, call.candidates.next(), in_run=True)
+        if plan.job is None:
+            raise RuntimeError("a run that is under way was planned without a job")
+        return plan.job
+
+    def _caller(self, request: EdgeRequest, payload: Mapping[str, Any]) -> tuple[str, bool]:
+        """Who asks, and whether that is one person: a shared door needs the end user's name.
+
+        Who came with a minted token is the person that it was made for, whatever the request says.
+        """
+        name_of_key = request.caller.name
+        user: object = request.caller.end_user
+        if not user and not self._settings.end_user:
+            return name_of_key, True
+        if not user:
+            place, _, name = self._settings.end_user.partition(":")
+            user = request.headers.get(name) if place == "header" else payload.get(name)
         if not isinstance(user, str) or not user:
-            return _CALLER, False
-        return f"{_CALLER}/{hashlib.blake2b(user.encode(), digest_size=12).hexdigest()}", True
+            return name_of_key, False
+        person = hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+        return f"{name_of_key}/{person}", True
 
-    def _remembers(self, request: web.Request) -> bool:
+    def _remembers(self, request: EdgeRequest) -> bool:
         """Whether answers are looked up and remembered for this request."""
         wish = request.headers.get("x-toolrelay-history", "on").strip().lower()
         if wish not in ("on", "off"):
             raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
         return self._settings.history and wish == "on"
 
-    async def _orchestrate(self, request: web.Request, job: Job, restored: Restored) -> web.StreamResponse:
+    async def _orchestrate(self, request: EdgeRequest, job: Job, restored: Restored) -> web.StreamResponse:
+        request.facts.run_id = job.run_id
         headers = [("x-toolrelay-run", job.run_id)]
         if restored:
             headers.append(("x-toolrelay-restored", f"turns={restored.turns}, bytes={restored.size}"))
-        client = self._client(request, *headers)
-        await self._orchestrator.run(job, client)
+        client = self._client(request, job.wire.path, job.caller, *headers)
+        with structlog.contextvars.bound_contextvars(run_id=job.run_id):
+            await self._orchestrator.run(job, client)
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response
@@ -237,57 +470,122 @@ class Api:
         served = route.served
         return served.tools and not self._memory.refuses(served.upstream.name, route.model)
 
-    def _trace(self, header: str | None) -> Trace:
+    @staticmethod
+    def _trace(header: str | None, view: View) -> Trace:
         """The trace a request gets: what it asks for, up to what the operator lets it."""
-        settings = self._settings
         if header is None:
-            return settings.trace
-        for level, name in enumerate(_TRACES):
+            return view.trace
+        for level, name in enumerate(TRACES):
             if name == header.strip():
-                return _TRACES[min(level, _TRACES.index(settings.trace_max))]
+                return TRACES[min(level, TRACES.index(view.trace_max))]
         raise RequestError(
             400,
-            f"x-toolrelay-trace must be one of {', '.join(_TRACES)}.",
+            f"x-toolrelay-trace must be one of {', '.join(TRACES)}.",
             param="x-toolrelay-trace",
         )
 
     # Passing through.
 
     async def _pass(
-        self, request: web.Request, target: Target, below: str, route: Route | None, raw: bytes | None
+        self,
+        request: EdgeRequest,
+        target: Target,
+        below: str,
+        body: ReadBody | None,
+        candidates: Candidates,
+        caller: str = "",
     ) -> web.StreamResponse:
-        """Forward a request and pump its response back."""
-        served = route.served if route is not None else self._router.default
-        if raw is not None and route is not None and route.renamed:
-            raw = join_object({**members(raw), "model": orjson.dumps(route.model)})
-        streams = below in self._error_events and request.method == "POST"
-        has_body = request.body_exists and raw is None
+        """Hand a request on to the first upstream that answers, and pump its answer back."""
+        while True:
+            try:
+                return await self._pass_to(
+                    request, target, below, body, candidates.next(), candidates, caller
+                )
+            except NextUpstream:
+                continue
+
+    async def _pass_by(
+        self, request: EdgeRequest, target: Target, below: str, view: View
+    ) -> web.StreamResponse:
+        """Hand on what nothing is read of: to the first upstream that the caller may use."""
+        default = Route(view.router.default, "", renamed=False)
+        return await self._pass(request, target, below, None, Candidates([default], STAYS))
+
+    async def _pass_to(
+        self,
+        request: EdgeRequest,
+        target: Target,
+        below: str,
+        body: ReadBody | None,
+        route: Route,
+        candidates: Candidates,
+        caller: str,
+    ) -> web.StreamResponse:
+        """Hand a request on to one upstream; without ``body`` that of the client is streamed.
+
+        Raises :class:`NextUpstream` where another may answer.
+        """
+        posts = request.method == "POST"
+        raw = None if body is None else body[0]
+        metered = meter(request.admission, self._prices, below, route, body) if posts else None
+        if metered is not None:
+            raw = metered.body
+        sent: bytes | AsyncIterator[bytes] | None = raw
+        if raw is None and request.body_exists:
+            sent = self._upload(request)
+        elif raw is not None and route.renamed:
+            sent = join_object({**members(raw), "model": orjson.dumps(route.model)})
+        error_event = self._error_events.get(below) if posts else None
+        streams = error_event is not None
         upstream_request = UpstreamRequest(
             request.method,
             below,
             query=target.query,
-            headers=self._headers(request, identity=streams),
-            body=raw
-            if raw is not None
-            else stream_body(request, self._settings.max_upload_bytes)
-            if has_body
-            else None,
+            headers=self._headers(request, identity=streams or metered is not None),
+            body=sent,
             expect_stream=streams,
         )
-        client = self._client(request)
-        await passthrough(
-            served.upstream,
-            upstream_request,
-            client,
-            error_event=self._error_events.get(below) if streams else None,
-        )
+        client = self._client(request, below, caller)
+        try:
+            await passthrough(
+                route,
+                upstream_request,
+                client,
+                candidates=candidates,
+                error_event=error_event,
+                broken=self._observing.broken,
+                tap=metered.tap if metered is not None else None,
+                total_s=route.served.total_timeout_s,
+            )
+        finally:
+            if metered is not None:
+                metered.settle()
+                self._observing.used(metered.tap.usage, metered.cost)
         return client.response
 
-    def _client(self, request: web.Request, *headers: tuple[str, str]) -> HttpClientStream:
-        return HttpClientStream(
-            request, [("x-request-id", request[REQUEST_ID]), ("Server", "toolrelay"), *headers]
+    def _upload(self, request: EdgeRequest) -> AsyncIterator[bytes]:
+        """A body that is sent on while it arrives."""
+        settings = self._settings
+        return stream_body(
+            request, settings.max_upload_bytes, settings.body_timeout_s, settings.max_body_bytes
         )
 
+    def _client(
+        self, request: EdgeRequest, below: str, caller: str, *headers: tuple[str, str]
+    ) -> HttpClientStream:
+        ours = [("x-request-id", request.facts.request_id), ("Server", "toolrelay"), *headers]
+        sent = [*ours, *request.page_headers]
+        last = self._gate.draining.closing
+        if caller and below == "/responses" and request.caller.rights.keyed:
+            # What the upstream keeps under our key is this caller's from now on, and nobody else's.
+            client: HttpClientStream = OwnedClientStream(
+                request, sent, lambda found: self._store.put_owner(found, caller), last=last
+            )
+        else:
+            client = HttpClientStream(request, sent, last=last)
+        request.facts.client = client
+        return client
+
     @staticmethod
-    def _headers(request: web.Request, *, identity: bool) -> list[tuple[str, str]]:
+    def _headers(request: EdgeRequest, *, identity: bool) -> list[tuple[str, str]]:
         return forwardable(request.headers.items(), identity=identity)

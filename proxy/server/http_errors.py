@@ -17,13 +17,16 @@ def error_response(
     code: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> web.Response:
-    """A JSON error with all four fields of the envelope."""
-    return web.Response(
+    """A JSON error with all four fields of the envelope; ``Connection: close`` among ``headers`` is kept."""
+    response = web.Response(
         status=status,
         body=orjson.dumps(error_body(message, type=type, param=param, code=code)),
         content_type="application/json",
         headers=headers,
     )
+    if headers and headers.get("Connection") == "close":
+        response.force_close()
+    return response
 
 
 def of_request_error(error: RequestError) -> web.Response:

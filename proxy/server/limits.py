@@ -1,19 +1,153 @@
-"""How much a caller may do: moving windows over the ``limits`` library, and open requests counted."""
+"""How much a caller may do: limits as they are written, and what counts them.
 
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Literal
+Requests and tool calls are counted in moving windows, tokens and cost in windows that may be
+overdrawn.  Where the counting happens stands in ``limits_memory.py`` and ``limits_redis.py``.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Literal, NamedTuple, Protocol
 
 from limits import RateLimitItem, parse_many
-from limits.aio.storage import MemoryStorage
-from limits.aio.strategies import MovingWindowRateLimiter
 
-from proxy.errors import ConfigError, RequestError
+from proxy.errors import ConfigError, RequestError, ToolRelayError
+from proxy.relay.prices import NANOS
 
-__all__ = ["ConcurrentStreams", "MemoryLimiter", "parse_limits"]
+__all__ = [
+    "SLOTS",
+    "ConcurrentStreams",
+    "Counters",
+    "KeyLimits",
+    "Limit",
+    "LimitKind",
+    "LimitSet",
+    "LimitsUnavailable",
+    "Standing",
+    "Verdict",
+    "parse_cost_limits",
+    "parse_limits",
+]
 
-LimitKind = Literal["requests", "tool_calls"]
+LimitKind = Literal["requests", "tool_calls", "tokens", "cost", "concurrent_streams"]
+
+SLOTS: Final = 100
+"""Parts of a window of tokens or cost.  What was spent leaves with the whole part it was spent in,
+never early and at most a hundredth of the window late: so memory is bounded however much is spent."""
+
+_PERIODS: Final = ((31104000, "year"), (2592000, "month"), (86400, "day"), (3600, "hour"), (60, "minute"))
+_MAX_AMOUNT: Final = 10**15
+_MAX_WINDOW_S: Final = 10 * 366 * 86400
+"""Windows are counted in microseconds, which a float, all that a script in Redis has, holds exactly."""
+
+_MAX_TEXT: Final = 200
+_MOST_LIMITS: Final = 16
+_AMOUNT = re.compile(r"\d+(?:\.\d+)?(?=\s*(?:/|per\b))")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """The limits of one caller; ``None`` leaves the general setting in force, ``()`` sets no limit.
+
+    Amounts of ``cost`` are billionths of the currency of the prices, as :func:`parse_cost_limits`
+    reads them.
+    """
+
+    requests: tuple[RateLimitItem, ...] | None = None
+    tool_calls: tuple[RateLimitItem, ...] | None = None
+    tokens: tuple[RateLimitItem, ...] | None = None
+    cost: tuple[RateLimitItem, ...] | None = None
+    concurrent_streams: int | None = None
+
+
+class Limit(NamedTuple):
+    """One limit: ``amount`` within ``seconds``; of cost in billionths."""
+
+    kind: LimitKind
+    amount: int
+    seconds: int
+
+    def __str__(self) -> str:
+        """``600 per minute``, ``0.5 per 2 hours``."""
+        amount = f"{Decimal(self.amount) / NANOS:f}" if self.kind == "cost" else str(self.amount)
+        if not self.seconds:
+            return amount
+        for seconds, name in (*_PERIODS, (1, "second")):
+            if self.seconds % seconds == 0:
+                count = self.seconds // seconds
+                return f"{amount} per {name}" if count == 1 else f"{amount} per {count} {name}s"
+        raise AssertionError("seconds are whole")
+
+
+class LimitSet(NamedTuple):
+    """All limits of one caller.  ``spending`` are those of tokens and of cost."""
+
+    requests: tuple[Limit, ...] = ()
+    tool_calls: tuple[Limit, ...] = ()
+    spending: tuple[Limit, ...] = ()
+    streams: int | None = None
+
+    @classmethod
+    def of(cls, limits: KeyLimits, general: KeyLimits) -> "LimitSet":
+        """``limits``, and ``general`` where they say nothing; open streams are the caller's own alone."""
+
+        def chosen(
+            kind: LimitKind, own: tuple[RateLimitItem, ...] | None, others: tuple[RateLimitItem, ...] | None
+        ) -> tuple[Limit, ...]:
+            items = dict.fromkeys((others if own is None else own) or ())
+            return tuple(Limit(kind, item.amount, item.get_expiry()) for item in items)
+
+        return cls(
+            chosen("requests", limits.requests, general.requests),
+            chosen("tool_calls", limits.tool_calls, general.tool_calls),
+            chosen("tokens", limits.tokens, general.tokens) + chosen("cost", limits.cost, general.cost),
+            limits.concurrent_streams,
+        )
+
+
+class Standing(NamedTuple):
+    """How a caller stands with one limit: what is left, and seconds until the oldest use is forgotten."""
+
+    limit: Limit
+    left: int
+    reset_s: float
+
+
+class Verdict(NamedTuple):
+    """What became of a request: taken, or ``refused`` by the limit that takes longest to let it in."""
+
+    refused: Limit | None
+    wait_s: float
+    standings: Sequence[Standing]
+
+
+class LimitsUnavailable(ToolRelayError):
+    """The counters cannot be reached, so nothing is known of how much a caller did."""
+
+
+class Counters(Protocol):
+    """Where use is counted."""
+
+    async def take(
+        self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
+    ) -> Verdict:
+        """Count one against all of ``hits`` if each has room and each of ``spending`` is not used up.
+
+        With ``streams`` the caller also takes one of so many places, to be given back under the name
+        ``lease``.  What is refused is counted by none.  Raises :class:`LimitsUnavailable`.
+        """
+        ...
+
+    def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
+        """Count what was used, also past the limit.  Never waits, never raises."""
+        ...
+
+    def release(self, caller: str, lease: str) -> None:
+        """Give the place back that was taken as ``lease``."""
+        ...
+
+    async def aclose(self) -> None: ...
 
 
 def parse_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem, ...]:
@@ -22,91 +156,72 @@ def parse_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem, ...
     Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
     """
     items: list[RateLimitItem] = []
-    for text in texts:
-        try:
-            parsed = parse_many(text)
-        except ValueError:
-            parsed = []
-        if not parsed or any(item.amount < 1 for item in parsed):
-            raise ConfigError(setting, f"{text[:80]!r} is no limit", 'Write it like "600/minute"')
-        items.extend(parsed)
+    for text in texts[: _MOST_LIMITS + 1]:
+        items += _parsed(setting, text, text, "600/minute")
+    return _few(setting, items)
+
+
+def parse_cost_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem, ...]:
+    """Limits of cost as written (``"5/day"``, ``"0.50/hour"``), their amounts in billionths.
+
+    Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
+    """
+    items: list[RateLimitItem] = []
+    for text in texts[: _MOST_LIMITS + 1]:
+        whole = _AMOUNT.sub(lambda found: str(int(Decimal(found[0]) * NANOS)), text[:_MAX_TEXT])
+        items += _parsed(setting, text, whole, "0.50/hour")
+    return _few(setting, items)
+
+
+def _parsed(setting: str, text: str, whole: str, example: str) -> list[RateLimitItem]:
+    # A client writes limits too, into its tokens: a run of spaces would take the parser's pattern
+    # hours, and a window without end is more than what counts can count.
+    try:
+        parsed = parse_many(" ".join(whole.split())) if len(text) <= _MAX_TEXT else []
+    except ValueError:
+        parsed = []
+    if not parsed or any(not 1 <= item.amount <= _MAX_AMOUNT or item.multiples < 1 for item in parsed):
+        raise ConfigError(setting, f"{text[:80]!r} is no limit", f'Write it like "{example}"')
+    if any(item.get_expiry() > _MAX_WINDOW_S for item in parsed):
+        raise ConfigError(setting, f"{text[:80]!r} counts over more than 10 years", "Choose a shorter time")
+    return parsed
+
+
+def _few(setting: str, items: Sequence[RateLimitItem]) -> tuple[RateLimitItem, ...]:
+    """The limits, if they are so many that each request can be held to all of them."""
+    if len(items) > _MOST_LIMITS:
+        raise ConfigError(setting, f"has more than {_MOST_LIMITS} limits", "Leave out what others imply")
     return tuple(items)
 
 
-class MemoryLimiter:
-    """A :class:`~proxy.records.Limiter` that counts in this process.
-
-    A request that is refused counts against none of its limits.
-    """
-
-    def __init__(self, *, requests: Sequence[str] = (), tool_calls: Sequence[str] = ()) -> None:
-        self._limits: dict[LimitKind, tuple[RateLimitItem, ...]] = {
-            "requests": parse_limits("limits.requests", requests),
-            "tool_calls": parse_limits("limits.tool_calls", tool_calls),
-        }
-        self._storage = MemoryStorage()
-        self._window = MovingWindowRateLimiter(self._storage)
-
-    async def hit(self, kind: LimitKind, caller: str) -> float | None:
-        """Count one; ``None`` if within every limit, else seconds until all of them have one free."""
-        items = self._limits[kind]
-        if len(items) == 1:
-            taken = await self._window.hit(items[0], kind, caller)
-            return None if taken else await self._wait(items[0], kind, caller)
-        waits = [
-            await self._wait(item, kind, caller)
-            for item in items
-            if not await self._window.test(item, kind, caller)
-        ]
-        if waits:
-            return max(waits)
-        for item in items:
-            # Another task may have taken the last one between the test and here.
-            if not await self._window.hit(item, kind, caller):
-                return await self._wait(item, kind, caller)
-        return None
-
-    async def _wait(self, item: RateLimitItem, kind: LimitKind, caller: str) -> float:
-        stats = await self._window.get_window_stats(item, kind, caller)
-        return max(stats.reset_time - time.time(), 0.001)
-
-    async def aclose(self) -> None:
-        """Stop the storage's housekeeping."""
-        if self._storage.timer is not None:
-            self._storage.timer.cancel()
-
-
 class ConcurrentStreams:
-    """How many requests are open at one time in this process.
-
-    >>> streams = ConcurrentStreams(256)
-    >>> async with streams.lease(): ...
-    """
+    """How many requests are open at one time in this process.  Who takes a place gives it back."""
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
             raise ConfigError("limits.concurrent_streams", "must be 1 or more")
-        self.limit = limit
-        self._open = 0
+        self._limit = limit
+        self.open = 0
+        """Places that are taken now."""
 
-    @property
-    def open(self) -> int:
-        """Leases held now."""
-        return self._open
+    def take(self) -> bool:
+        """Take a place; false where none is free."""
+        if self.open >= self._limit:
+            return False
+        self.open += 1
+        return True
 
-    @asynccontextmanager
-    async def lease(self) -> AsyncIterator[None]:
-        """Hold one place; raises :class:`~proxy.errors.RequestError` (429) where none is free."""
-        if self._open >= self.limit:
-            raise RequestError(
-                429,
-                "Too many requests are open at the same time. Try again when one has ended.",
-                type="rate_limit_error",
-                code="rate_limit_exceeded",
-                headers={"retry-after": "1"},
-            )
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
+    def give_back(self) -> None:
+        """Give a place back."""
+        self.open -= 1
+
+    @staticmethod
+    def refusal() -> RequestError:
+        """What a client is told for which there is no place."""
+        return RequestError(
+            429,
+            "Too many requests are open at the same time. Try again when one has ended.",
+            type="rate_limit_error",
+            code="rate_limit_exceeded",
+            headers={"retry-after": "1"},
+        )

@@ -23,7 +23,7 @@ async def list_models(router: Router, headers: Headers) -> bytes:
     """
     answers = await asyncio.gather(*(_ask(served, headers) for served in router.served))
     failures = [answer for answer in answers if isinstance(answer, UpstreamError)]
-    if len(failures) == len(answers):
+    if failures and len(failures) == len(answers):
         raise failures[0]
     merged: dict[str, dict[str, Any]] = {}
     for served, answer in zip(router.served, answers, strict=True):
@@ -33,7 +33,8 @@ async def list_models(router: Router, headers: Headers) -> bytes:
             )
             continue
         for model in _shown(served, answer):
-            merged.setdefault(model["id"], model)
+            if router.permits(model["id"]):
+                merged.setdefault(model["id"], model)
     return orjson.dumps({"object": "list", "data": list(merged.values())})
 
 
@@ -73,7 +74,7 @@ async def _ask(served: Served, headers: Headers) -> list[dict[str, Any]] | Upstr
 
 def _shown(served: Served, models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The models this upstream serves to clients; a renamed one needs not be on its list."""
-    by_id = {str(model.get("id")): model for model in models}
+    by_id = {name: model for model in models if isinstance(name := model.get("id"), str)}
     if served.renamed is not None:
         return [
             {**_entry(target, served), **by_id.get(target, {}), "id": name}

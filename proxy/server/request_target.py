@@ -2,31 +2,48 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from proxy.errors import RequestError
+from proxy.server.observing import endpoint_class
 
-__all__ = ["Target", "parse_target"]
+__all__ = ["Target", "parse_target", "read_target"]
 
 _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*\Z")
 _QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@%/?\[\]]*\Z")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _MAX_LENGTH = 8192
+_NOT_NORMAL = (
+    "The request target is not a normal path: send one without dot segments, '//' and encoded slashes."
+)
+_SHORT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``path`` as sent (still percent-encoded), ``query`` without its question mark."""
+    """``path`` as sent (still percent-encoded), ``query`` without its question mark.
+
+    ``below_v1`` is the path below ``/v1``, or ``None`` where it is another one; ``endpoint`` its class
+    for those who count.
+    """
 
     path: str
     query: str
-
-    @property
-    def below_v1(self) -> str | None:
-        """The path below ``/v1``, or ``None`` where it is another one."""
-        return self.path[3:] if self.path.startswith("/v1/") else None
+    below_v1: str | None
+    endpoint: str
 
 
 def parse_target(raw: str) -> Target:
+    """:func:`read_target`, remembered for the few short targets that nearly all requests have."""
+    return _remembered(raw) if len(raw) <= _SHORT else read_target(raw)
+
+
+@lru_cache(maxsize=256)
+def _remembered(raw: str) -> Target:
+    return read_target(raw)
+
+
+def read_target(raw: str) -> Target:
     """Read a request target.
 
     Raises :class:`RequestError` for every target that two readers could take for two paths: one in
@@ -44,8 +61,9 @@ def parse_target(raw: str) -> Target:
         or any(not _stands_for_itself(escape[1]) for escape in _ESCAPE.finditer(path))
         or any(segment in (".", "..") for segment in segments)
     ):
-        raise RequestError(400, "The request target is not a normal path.", code="invalid_path")
-    return Target(path, query)
+        raise RequestError(400, _NOT_NORMAL, code="invalid_path")
+    below = path[3:] if path.startswith("/v1/") else None
+    return Target(path, query, below, endpoint_class(path, below))
 
 
 def _stands_for_itself(digits: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""How runs look: a list, one run with its time line and what of it stayed here, the same as plain JSON.
+"""How runs look: a list, one run with its time line and what of it stayed here.
 
 Takes records, knows no database.  What clients, models and upstreams chose is untrusted here too.
 Content (messages) is shown only where it is asked for: the record is for every operator, what
@@ -6,8 +6,8 @@ people wrote is not.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,22 +17,18 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.relay.prices import cost_text
+from proxy.server.kept_back import kept_back
 from proxy.server.terminal import counted, safe_cell
 from proxy.store.base import RunDetail
 
-__all__ = ["detail_to_json", "render_detail", "render_list", "run_to_json"]
+__all__ = ["render_detail", "render_list"]
 
 _BAR_CELLS: Final = 32
 _NAME_LIMIT: Final = 64
 _JSON_LIMIT: Final = 300
 _CONTENT_LIMIT: Final = 2000
 _SHAPE_SHOWN: Final = 8
-_SHOWN: Final = {
-    "silent": "the trace was silent and showed nothing of them",
-    "reasoning": "the trace showed a short line of each as reasoning",
-    "status": "the trace showed a short line of each as text",
-    "events": "the trace showed each of them, redacted",
-}
 _STATUS_STYLES: Final = {
     "running": "cyan",
     "completed": "green",
@@ -67,7 +63,7 @@ def render_list(console: Console, runs: Sequence[RunRecord]) -> None:
     table.add_column("run", no_wrap=True)
     for heading in ("started (UTC)", "status", "model", "caller"):
         table.add_column(heading, overflow="ellipsis", no_wrap=True)
-    for heading in ("turns", "tools", "tokens", "time"):
+    for heading in ("turns", "tools", "tokens", "cost", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("end", "shape"):
         table.add_column(heading, overflow="ellipsis", no_wrap=True)
@@ -81,6 +77,7 @@ def render_list(console: Console, runs: Sequence[RunRecord]) -> None:
             str(run.turns),
             str(run.tool_calls),
             str(run.total_tokens),
+            cost_text(run.cost),
             _length(run.started_at, run.ended_at),
             _end(run),
             safe_cell(run.shape[:_SHAPE_SHOWN] or "-", "dim"),
@@ -106,48 +103,32 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("started", Text(f"{_moment(run.started_at)} UTC")),
         ("time", Text(_length(run.started_at, run.ended_at))),
         ("tokens", Text(f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in all")),
+        ("cost", Text(cost_text(run.cost) if run.cost is not None else "no price for this model")),
         ("shape", safe_cell(run.shape or "not on record")),
     ):
         facts.add_row(Text(name, style="bold"), value)
     console.print(facts)
-    _print_tools(console, run)
+    _print_tools(console, detail)
     _print_time_line(console, detail)
     _print_kept_back(console, detail)
     _print_messages(console, detail.messages, content=content)
+    if content and detail.native_calls:
+        _print_native_calls(console, detail)
 
 
-def run_to_json(run: RunRecord) -> dict[str, Any]:
-    """The run as plain JSON values; times are seconds since the epoch (UTC)."""
-    return _fields(run) | {
-        "offered": list(run.offered),
-        "withheld": dict(run.withheld),
-        "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
-    }
-
-
-def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any]:
-    """The run with its turns and invocations; ``messages`` only with ``content``, else their count."""
-    answer: dict[str, Any] = {
-        "run": run_to_json(detail.run),
-        "turns": [_fields(turn) for turn in detail.turns],
-        "invocations": [_fields(row) | {"effect": row.effect.value} for row in detail.invocations],
-        "message_count": len(detail.messages),
-    }
-    if content:
-        answer["messages"] = [_fields(message) for message in detail.messages]
-    return answer
-
-
-def _fields(record: RunRecord | TurnRecord | MessageRecord | ToolInvocationRecord) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
-
-
-def _print_tools(console: Console, run: RunRecord) -> None:
+def _print_tools(console: Console, detail: RunDetail) -> None:
+    """What the run offered and what not; of what it offered, what it withheld from some turn on."""
     table = Table.grid(padding=(0, 2))
-    for name in run.offered:
+    for name in detail.run.offered:
         table.add_row(Text("offered", style="green"), safe_cell(name, limit=_NAME_LIMIT), "")
-    for name, rule in sorted(run.withheld.items()):
+    for name, rule in sorted(detail.run.withheld.items()):
         table.add_row(Text("withheld", style="yellow"), safe_cell(name, limit=_NAME_LIMIT), safe_cell(rule))
+    before: Mapping[str, str] = {}
+    for turn in detail.turns:
+        for name, rule in sorted(turn.withheld.items() - before.items()):
+            since = Text(f"from turn {turn.number} on: ") + safe_cell(rule)
+            table.add_row(Text("withheld", style="yellow"), safe_cell(name, limit=_NAME_LIMIT), since)
+        before = turn.withheld
     console.print()
     console.print(Text("Tools", style="bold"))
     if table.row_count:
@@ -199,7 +180,8 @@ def _turn_span(turn: TurnRecord) -> _Span:
         if turn.error_code is not None
         else safe_cell(turn.finish_reason or "no finish reason", limit=_NAME_LIMIT)
     )
-    note = Text(f"{turn.input_tokens} in, {turn.output_tokens} out", style="dim")
+    paid = f", cost {cost_text(turn.cost)}" if turn.cost is not None else ""
+    note = Text(f"{turn.input_tokens} in, {turn.output_tokens} out{paid}", style="dim")
     return _Span(turn.started_at, turn.ended_at, Text(f"turn {turn.number}"), status, note, "blue")
 
 
@@ -223,7 +205,7 @@ def _print_kept_back(console: Console, detail: RunDetail) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for what, why in _kept_back(detail):
+    for what, why in kept_back(detail):
         table.add_row(Text(what), Text(why, style="dim"))
     console.print()
     console.print(Text("Kept from the client", style="bold"))
@@ -231,19 +213,6 @@ def _print_kept_back(console: Console, detail: RunDetail) -> None:
         console.print(Padding(table, (0, 0, 0, 2)))
     else:
         console.print("  nothing: it has all that the model said", highlight=False)
-
-
-def _kept_back(detail: RunDetail) -> Iterator[tuple[str, str]]:
-    run = detail.run
-    if detail.invocations:
-        shown = _SHOWN.get(run.trace, "what the trace showed of them is not on record")
-        calls = counted(len(detail.invocations), "tool call")
-        yield f"{calls}, arguments and results", f"server tools run here; {shown}"
-    if len(detail.turns) > 1:
-        ends = counted(len(detail.turns) - 1, "end")
-        yield f"{ends} of a turn: finish reason, end mark", "the run went on, and a client has one response"
-    if run.status == "suspended" and any(row.turn == run.turns for row in detail.invocations):
-        yield f"the results of turn {run.turns}", "they go to the model when the client brings its own"
 
 
 def _print_messages(console: Console, messages: Sequence[MessageRecord], *, content: bool) -> None:
@@ -271,6 +240,25 @@ def _print_messages(console: Console, messages: Sequence[MessageRecord], *, cont
             safe_cell(message.role, "bold", _NAME_LIMIT),
             safe_cell(" ".join(parts), limit=_CONTENT_LIMIT),
         )
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _print_native_calls(console: Console, detail: RunDetail) -> None:
+    """Each call of a server tool as the upstream sent it, in the order of the calls."""
+    payloads = {call.invocation_id: call.payload for call in detail.native_calls}
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in detail.invocations:
+        if row.id in payloads:
+            table.add_row(
+                Text(f"turn {row.turn}", style="dim"),
+                safe_cell(row.tool, "bold", _NAME_LIMIT),
+                safe_cell(payloads[row.id], limit=_CONTENT_LIMIT),
+            )
+    console.print()
+    console.print(Text("Calls as the upstream sent them", style="bold"))
     console.print(Padding(table, (0, 0, 0, 2)))
 
 

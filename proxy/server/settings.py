@@ -4,26 +4,57 @@ The descriptions are the only place where a setting is explained: ``toolrelay in
 README's table are made from them.  How a file becomes one of these models stands in ``config.py``.
 """
 
-import re
-from collections.abc import Mapping
-from ipaddress import ip_network
-from typing import Annotated, Any, Literal
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
-from proxy.errors import ConfigError
-from proxy.server.limits import parse_limits
+from proxy.server.key_grants import KeyGrants
 from proxy.server.secret import Secret
+from proxy.server.setting_types import (
+    TRACES,
+    Bounds,
+    Bytes,
+    CostLimitList,
+    LimitList,
+    OptionalSecret,
+    Patterns,
+    Seconds,
+    Secrets,
+    Section,
+    Strings,
+    Trace,
+    Wire,
+    check_aliases,
+    check_allowed_hosts,
+    check_base_url,
+    check_collector_url,
+    check_end_user,
+    check_headers,
+    check_hosts,
+    check_models,
+    check_names,
+    check_networks,
+    check_origins,
+    check_proxies,
+    check_safety_patterns,
+    check_service_url,
+    check_store_url,
+    check_token_url,
+    check_unique,
+    check_upstream_tools,
+    passwords_in,
+    read_header_value,
+    read_optional,
+    read_storage,
+    setting_fault,
+)
 
 __all__ = [
     "DEFAULT_BASE_URL",
@@ -47,232 +78,8 @@ __all__ = [
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_KEY = "env:OPENAI_API_KEY"
 
-Wire = Literal["chat", "responses", "anthropic", "ollama"]
-Trace = Literal["silent", "reasoning", "status", "events"]
-TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
-_FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_PATTERN = re.compile(r"[A-Za-z0-9_*?-]{1,128}\Z")
-_SAFETY = re.compile(r"[A-Za-z0-9_*?-]{1,64}=[^=\x00-\x1f]{1,64}\Z")
-_HOST = re.compile(r"[A-Za-z0-9*?_.-]{1,253}(:[0-9*]{1,5})?\Z")
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")
-_FRAMING = frozenset(
-    {
-        "connection",
-        "content-encoding",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-_SECRET_HEADERS = frozenset({"api-key", "authorization", "cookie", "x-api-key", "x-goog-api-key"})
-
-
-def _fault(message: str) -> PydanticCustomError:
-    """A validation error whose message is already fit for the operator (and carries no value)."""
-    return PydanticCustomError("setting", "{message}", {"message": message})
-
-
-def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    for position, value in enumerate(values):
-        if value in values[:position]:
-            raise _fault(f"{value!r} stands there twice")
-    return values
-
-
-def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not _PATTERN.match(value):
-            raise _fault(f"{value[:80]!r} is no tool pattern; write a tool's name, * for any part of it")
-    return _unique(values)
-
-
-def _safety_patterns(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not _SAFETY.match(value):
-            raise _fault(f"{value[:80]!r} is no safety pattern; write one like threat_level=high")
-    return _unique(values)
-
-
-def _names(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in values:
-        if not _NAME.match(name):
-            raise _fault(f"{name[:80]!r} is no name; use letters, digits, - and _, 64 at most")
-    return values
-
-
-def _aliases(values: dict[str, str]) -> dict[str, str]:
-    for name, target in values.items():
-        if not _FUNCTION.match(name):
-            raise _fault(f"{name[:80]!r} is no function name; use letters, digits, - and _, 64 at most")
-        if not _FUNCTION.match(target) or "__" not in target:
-            raise _fault(f"{target[:80]!r} is no tool's name; tools are named like core__get_weather")
-    return values
-
-
-def _base_url(value: str) -> str:
-    """An address that a key may be sent to, without its trailing slash.  Never repeats the value."""
-    if any(character.isspace() or not character.isprintable() for character in value):
-        raise _fault("must not contain spaces or control characters")
-    if value.startswith("replay:"):
-        return value
-    parts = urlsplit(value)
-    if parts.scheme.lower() not in ("http", "https"):
-        raise _fault("must start with http://, https:// or replay:")
-    if parts.username is not None or parts.password is not None:
-        raise _fault("must not carry a user name or password; use api_key or headers")
-    if parts.query or parts.fragment or "?" in value or "#" in value:
-        raise _fault("must not carry a query or a fragment; use headers")
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise _fault("has a port that is no number from 1 to 65535")
-    if not parts.hostname:
-        raise _fault("names no host")
-    return value.rstrip("/")
-
-
-def _service_url(value: str) -> str:
-    """Where a service of a tool answers: a base address over HTTP."""
-    if value.startswith("replay:"):
-        raise _fault("must start with http:// or https://")
-    return _base_url(value)
-
-
-def _token_url(value: str) -> str:
-    """A token endpoint.  What goes there is worth more than any token, so it goes over TLS."""
-    if not value:
-        return value
-    parts = urlsplit(value)
-    if parts.scheme.lower() != "https" and parts.hostname not in ("127.0.0.1", "::1"):
-        raise _fault("must start with https://")
-    return _service_url(value)
-
-
-def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        try:
-            ip_network(value)
-        except ValueError:
-            raise _fault(f"{value[:80]!r} is no network; write one like 10.0.0.0/8 or fd00::/8") from None
-    return _unique(values)
-
-
-def _hosts(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not _HOST.match(value):
-            raise _fault(f"{value[:80]!r} is no host; write one like docs.example.com or *.example.com")
-    return _unique(values)
-
-
-def _models(value: Any) -> Any:
-    """``models`` is a list of names or a table that renames: one clear line for anything else."""
-    if isinstance(value, dict):
-        if not value or not all(isinstance(name, str) and name and target for name, target in value.items()):
-            raise _fault('expected a table like {"fast" = "gpt-4o-mini"}, with no empty name in it')
-        if not all(isinstance(target, str) for target in value.values()):
-            raise _fault('expected a table of strings like {"fast" = "gpt-4o-mini"}')
-        return dict(value)
-    if isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value):
-        if not value:
-            raise _fault('is empty; write ["*"] for every model')
-        return _unique(tuple(value))
-    raise _fault('expected a list of model names like ["*"], or a table like {"fast" = "gpt-4o-mini"}')
-
-
-def _headers(values: dict[str, "str | Secret"]) -> dict[str, "str | Secret"]:
-    for name, value in values.items():
-        if not _HEADER.match(name):
-            raise _fault(f"{name[:80]!r} is no header name")
-        if name.lower() in _FRAMING:
-            raise _fault(f"{name!r} belongs to the connection and cannot be set")
-        if name.lower() in _SECRET_HEADERS and not isinstance(value, Secret):
-            raise _fault(f"{name!r} may not stand here as plain text; write env:NAME or file:/path")
-        if isinstance(value, str) and not (value.isascii() and value.isprintable()):
-            raise _fault(f"the value of {name!r} is not printable ASCII")
-    return values
-
-
-def _header_value(value: Any) -> "str | Secret":
-    if isinstance(value, Secret):
-        return value
-    if not isinstance(value, str):
-        raise _fault("expected a string")
-    return Secret.parse(value) if value.startswith(("env:", "file:")) else value
-
-
-def _store_url(value: str) -> str:
-    if value.startswith(("postgresql://", "postgres://")):
-        try:
-            found = urlsplit(value)
-            _ = found.port, found.password
-        except ValueError:
-            raise _fault("is no address; write postgresql://USER@HOST:5432/DATABASE") from None
-        return value
-    if value == "memory:":
-        return value
-    if value.startswith("sqlite:///") and value[len("sqlite:///") :] not in ("", "/", ":memory:"):
-        return value
-    raise _fault("must be memory:, sqlite:///FILE or postgresql://…")
-
-
-def _passwords(url: str) -> list[str]:
-    """What of a store's address may not be shown, as written and as meant."""
-    if not url.startswith("postgres"):
-        return []
-    parts = urlsplit(url)
-    found = [parts.password or "", *parse_qs(parts.query).get("password", ())]
-    return sorted({word for each in found if each for word in (each, unquote(each))})
-
-
-def _limit_list(values: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        parse_limits("limits", values)
-    except ConfigError as error:
-        raise _fault(error.problem) from None
-    return values
-
-
-def _end_user(value: str) -> str:
-    place, _, name = value.partition(":")
-    if value and (place not in ("header", "body") or not _HEADER.match(name)):
-        raise _fault('must be "header:NAME" or "body:NAME", or empty')
-    return value
-
-
-def _optional_secret(value: Any) -> Any:
-    return None if value == "" else value
-
-
-Strings = Annotated[tuple[str, ...], Field(strict=False)]
-"""A TOML list of strings; the list itself may come as list or tuple, its elements must be strings."""
-
-OptionalSecret = Annotated[Secret | None, BeforeValidator(_optional_secret)]
-Patterns = Annotated[Strings, AfterValidator(_patterns)]
-LimitList = Annotated[Strings, AfterValidator(_limit_list)]
-Seconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
-Bytes = Annotated[int, Field(ge=1024, le=1 << 40)]
-
-
-class _Section(BaseModel):
-    """What all sections share: nothing unknown, nothing converted, nothing changed later."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, validate_default=False
-    )
-
-
-class ServerConfig(_Section):
+class ServerConfig(Section):
     """Where the proxy listens and how much it takes."""
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=253, description="Address to listen on.")
@@ -284,8 +91,35 @@ class ServerConfig(_Section):
     max_upload_bytes: Bytes = Field(
         default=536870912, description="Largest body of a request that is streamed through (files, audio)."
     )
-    cors_origins: Strings = Field(default=(), description="Web origins that browsers may call from, exactly.")
-    trusted_proxies: Strings = Field(default=(), description="Addresses whose X-Forwarded-For is believed.")
+    header_timeout_s: Seconds = Field(
+        default=20, description="Seconds in which the whole head of a request must have arrived."
+    )
+    body_timeout_s: Seconds = Field(
+        default=120, description="Seconds that max_body_bytes may take to arrive; larger uploads longer."
+    )
+    send_timeout_s: Seconds = Field(
+        default=60, description="Seconds that a client may take nothing of a response that waits for it."
+    )
+    allowed_hosts: Annotated[Strings, AfterValidator(check_allowed_hosts)] = Field(
+        default=(),
+        description="Names that clients may call the proxy by, beside addresses and localhost: "
+        "proxy.example.com, *.example.com.",
+    )
+    cors_origins: Annotated[Strings, AfterValidator(check_origins)] = Field(
+        default=(),
+        description="Origins of web pages that may call, as browsers write them: https://app.example.com.",
+    )
+    trusted_proxies: Annotated[Strings, AfterValidator(check_proxies)] = Field(
+        default=(),
+        description="Addresses or networks of proxies in front, whose X-Forwarded-For is believed.",
+    )
+    notice_s: float = Field(
+        default=0,
+        ge=0,
+        le=600,
+        allow_inf_nan=False,
+        description="Seconds after SIGTERM in which /readyz says no and requests are still served.",
+    )
     drain_s: float = Field(
         default=25,
         ge=0,
@@ -295,10 +129,10 @@ class ServerConfig(_Section):
     )
 
 
-class UpstreamConfig(_Section):
+class UpstreamConfig(Section):
     """A model provider.  Several are allowed; the first is the default."""
 
-    base_url: Annotated[str, AfterValidator(_base_url)] = Field(
+    base_url: Annotated[str, AfterValidator(check_base_url)] = Field(
         default=DEFAULT_BASE_URL,
         description="The provider's OpenAI-compatible address, with /v1; replay:FOLDER plays fixtures.",
     )
@@ -308,26 +142,47 @@ class UpstreamConfig(_Section):
         f"sent to {urlsplit(DEFAULT_BASE_URL).hostname} only. Empty: no key.",
         json_schema_extra={"commented": True},
     )
-    wires: Annotated[tuple[Wire, ...], Field(strict=False), AfterValidator(_unique)] = Field(
+    wires: Annotated[tuple[Wire, ...], Field(strict=False), AfterValidator(check_unique)] = Field(
         default=("chat", "responses"), min_length=1, description="Dialects that it speaks."
     )
-    models: Annotated[tuple[str, ...] | dict[str, str], PlainValidator(_models)] = Field(
+    models: Annotated[tuple[str, ...] | dict[str, str], PlainValidator(check_models)] = Field(
         default=("*",),
         description='Models it serves (patterns), or a table that renames: {"fast" = "gpt-4o-mini"}.',
     )
-    tools: bool = Field(default=True, description="Whether its models take tools.")
+    tools: Annotated[bool | tuple[str, ...], PlainValidator(check_upstream_tools)] = Field(
+        default=True,
+        description="Whether its models take tools, or which of the allowed ones they are offered "
+        '(patterns): ["core__*"].',
+    )
     force_usage: bool = Field(default=False, description="Ask for token usage even where the client did not.")
     responses_state: Literal["auto", "chained", "stateless"] = Field(
         default="auto", description="How turns of the Responses API are joined: auto, chained or stateless."
     )
     connect_timeout_s: Seconds = Field(default=10, description="Seconds to connect.")
-    first_byte_timeout_s: Seconds = Field(default=600, description="Seconds until the response begins.")
-    idle_timeout_s: Seconds = Field(default=120, description="Seconds between two pieces of a response.")
+    first_byte_timeout_s: Seconds = Field(
+        default=600,
+        description="Seconds until the response begins, and at most two more until it is given up.",
+    )
+    idle_timeout_s: Seconds = Field(
+        default=120,
+        description="Seconds between two pieces of a response, and at most two more until it is given up.",
+    )
+    total_timeout_s: Seconds = Field(default=3600, description="Seconds for a response that passes through.")
+    http_client: Literal["lean", "aiohttp"] = Field(
+        default="lean",
+        description="What speaks HTTP to it: lean costs least; aiohttp is there should an upstream need it.",
+    )
     retries: int = Field(
         default=2, ge=0, le=10, description="Further tries of a failed connection or later turn."
     )
+    breaker_failures: int = Field(
+        default=5, ge=0, le=1000, description="Failures in a row until others are asked instead; 0: never."
+    )
+    breaker_open_s: Seconds = Field(
+        default=30, description="Seconds until one request tries it again, after such failures."
+    )
     headers: Annotated[
-        dict[str, Annotated[str | Secret, PlainValidator(_header_value)]], AfterValidator(_headers)
+        dict[str, Annotated[str | Secret, PlainValidator(read_header_value)]], AfterValidator(check_headers)
     ] = Field(
         default={},
         description='Headers added to every request: {"x-team" = "env:TEAM"}; secrets as for api_key.',
@@ -350,7 +205,7 @@ class UpstreamConfig(_Section):
         return (scheme, (parts.hostname or "").lower(), parts.port or (443 if scheme == "https" else 80))
 
 
-class ToolsConfig(_Section):
+class ToolsConfig(Section):
     """Server tools: which are loaded, how they are offered, and their budgets."""
 
     enabled: bool = Field(
@@ -360,17 +215,18 @@ class ToolsConfig(_Section):
         default=(),
         description="Your own tools: Python files (my_tools.py) or importable modules with @tool functions.",
     )
-    networks: Annotated[Strings, AfterValidator(_networks)] = Field(
+    networks: Annotated[Strings, AfterValidator(check_networks)] = Field(
         default=(),
         description="Address ranges beyond the public ones that tools' HTTP may reach (10.0.0.0/8); "
         "then plain http:// too.",
     )
-    web_hosts: Annotated[Strings, AfterValidator(_hosts)] = Field(
+    web_hosts: Annotated[Strings, AfterValidator(check_hosts)] = Field(
         default=(),
         description="Hosts whose pages web__fetch_page may fetch: a.example.com, *.example.com, * for all.",
     )
     base_urls: dict[
-        Literal["calendar", "flights", "geocoding", "weather"], Annotated[str, AfterValidator(_service_url)]
+        Literal["calendar", "flights", "geocoding", "weather"],
+        Annotated[str, AfterValidator(check_service_url)],
     ] = Field(
         default={},
         description="Where the service behind a tool answers, if not at its usual address: calendar, "
@@ -387,6 +243,12 @@ class ToolsConfig(_Section):
         default="status", description="The most a client may ask for: silent, reasoning, status or events."
     )
     parallel: bool = Field(default=True, description="Run the read-only calls of one turn together.")
+    max_parallel: int = Field(
+        default=8,
+        ge=1,
+        le=1000,
+        description="Read-only calls of one run at one time; limits.concurrent_tools* bound all runs.",
+    )
     max_turns: int = Field(default=8, ge=1, le=1000, description="Model responses in one run.")
     max_calls: int = Field(default=32, ge=1, le=10000, description="Tool calls in one run.")
     max_tokens: int = Field(default=0, ge=0, description="Tokens in one run; 0 means no bound.")
@@ -400,7 +262,7 @@ class ToolsConfig(_Section):
     keepalive_s: Seconds = Field(
         default=10, description="Seconds between keep-alive comments while tools run."
     )
-    aliases: Annotated[dict[str, str], AfterValidator(_aliases)] = Field(
+    aliases: Annotated[dict[str, str], AfterValidator(check_aliases)] = Field(
         default={},
         description="A function of this name declared by a client is run here.",
         json_schema_extra={"example": 'get_weather = "core__get_weather"'},
@@ -409,11 +271,13 @@ class ToolsConfig(_Section):
     @model_validator(mode="after")
     def _trace_within_bound(self) -> "ToolsConfig":
         if TRACES.index(self.trace) > TRACES.index(self.trace_max):
-            raise _fault(f'trace = "{self.trace}" shows more than trace_max = "{self.trace_max}" lets it')
+            raise setting_fault(
+                f'trace = "{self.trace}" shows more than trace_max = "{self.trace_max}" lets it'
+            )
         return self
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     """Which tools may run.  Everything is denied unless allowed."""
 
     allow: Patterns = Field(
@@ -422,12 +286,12 @@ class PolicyConfig(_Section):
     approve_effects: Annotated[
         tuple[Literal["read_only", "state_change", "external_side_effect"], ...],
         Field(strict=False),
-        AfterValidator(_unique),
+        AfterValidator(check_unique),
     ] = Field(
         default=(), description="Effects that need an approval first: state_change, external_side_effect."
     )
     approve: Patterns = Field(default=(), description="Tools that need an approval first: names or patterns.")
-    approve_safety: Annotated[Strings, AfterValidator(_safety_patterns)] = Field(
+    approve_safety: Annotated[Strings, AfterValidator(check_safety_patterns)] = Field(
         default=(),
         description="Safety metadata of tools that needs an approval first: patterns like threat_level=high.",
     )
@@ -436,15 +300,24 @@ class PolicyConfig(_Section):
         description="What tools with effects or egress need once the model has read an untrusted result: "
         "approve or allow.",
     )
+    arguments: Bounds = Field(
+        default={},
+        description="Bounds of arguments, by tool pattern and argument (dotted, * for every element): "
+        "enum, min, max, max_length, pattern (matches whole), required, forbidden.",
+        json_schema_extra={"example": '"core__get_weather" = {days = {max = 3}}'},
+    )
     max_argument_bytes: int = Field(
         default=8192, ge=2, le=1 << 24, description="Largest arguments of one call."
     )
     max_result_bytes: int = Field(
         default=32768, ge=256, le=1 << 26, description="Largest result of one call."
     )
+    max_image_bytes: int = Field(
+        default=4 << 20, ge=0, le=1 << 24, description="Most bytes of images in one result; 0 for none."
+    )
 
 
-class CredentialConfig(_Section):
+class CredentialConfig(Section):
     """One connection that tools may ask for by its name: a token, or OAuth 2 with a refresh token."""
 
     token: OptionalSecret = Field(default=None, description="The token as env:NAME or file:/path.")
@@ -453,7 +326,7 @@ class CredentialConfig(_Section):
         default=None, description="OAuth 2 client secret. Empty for a public client."
     )
     refresh_token: OptionalSecret = Field(default=None, description="OAuth 2 refresh token.")
-    token_url: Annotated[str, AfterValidator(_token_url)] = Field(
+    token_url: Annotated[str, AfterValidator(check_token_url)] = Field(
         default="", description="Where OAuth 2 access tokens come from: https://oauth2.googleapis.com/token."
     )
 
@@ -466,17 +339,17 @@ class CredentialConfig(_Section):
         }
         given = [name for name, value in (*oauth.items(), ("client_secret", self.client_secret)) if value]
         if self.token is not None and given:
-            raise _fault(f"has a token and {given[0]}; write the one or the other")
+            raise setting_fault(f"has a token and {given[0]}; write the one or the other")
         missing = [name for name, value in oauth.items() if not value]
         if self.token is None and missing:
-            raise _fault("needs token" if not given else f"needs {' and '.join(missing)}, too")
+            raise setting_fault("needs token" if not given else f"needs {' and '.join(missing)}, too")
         return self
 
 
-class StoreConfig(_Section):
+class StoreConfig(Section):
     """The record of runs and tool calls."""
 
-    url: Annotated[str, AfterValidator(_store_url)] = Field(
+    url: Annotated[str, AfterValidator(check_store_url)] = Field(
         default="sqlite:///toolrelay.db", description="memory:, sqlite:///FILE or postgresql://…"
     )
     content: Literal["all", "tools", "none"] = Field(
@@ -487,10 +360,21 @@ class StoreConfig(_Section):
         default=30, gt=0, le=36500, allow_inf_nan=False, description="Days that content is kept."
     )
     max_bytes: int = Field(default=0, ge=0, description="Largest size of the store; 0 means no bound.")
+    max_per_caller: int = Field(
+        default=10_000,
+        ge=0,
+        description="How many suspended turns, hidden turns, responses and large results each one caller "
+        "keeps; the oldest go first. 0 means no bound.",
+    )
     seal_key: OptionalSecret = Field(
         default=None,
         description="Key that seals kept content, as env:NAME or file:/path: 32 bytes in base64 or "
         "hexadecimal. Empty: not sealed.",
+    )
+    old_seal_keys: Secrets = Field(
+        default=(),
+        description="Keys that sealed content before seal_key and still open it, each as env:NAME or "
+        "file:/path. `toolrelay migrate --reseal` makes them dispensable.",
     )
     synchronous: Literal["normal", "full"] = Field(
         default="normal", description="full survives power loss, normal a crash of the process."
@@ -508,13 +392,17 @@ class StoreConfig(_Section):
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-class LimitsConfig(_Section):
+class LimitsConfig(Section):
     """How much one caller may do."""
 
     requests: LimitList = Field(default=("600/minute",), description="Requests of one caller.")
     tool_calls: LimitList = Field(default=("600/minute",), description="Tool calls of one caller.")
-    tokens: LimitList = Field(default=(), description="Tokens of one caller.")
-    cost: LimitList = Field(default=(), description="Cost of one caller.")
+    tokens: LimitList = Field(
+        default=(), description="Tokens of one caller; what a request used is known at its end."
+    )
+    cost: CostLimitList = Field(
+        default=(), description='Cost of one caller in the currency of the prices: "5/day", "0.50/hour".'
+    )
     concurrent_tools: int = Field(
         default=64, ge=1, le=10_000, description="Read-only tools that run at one time."
     )
@@ -524,47 +412,54 @@ class LimitsConfig(_Section):
     concurrent_streams: int = Field(
         default=256, ge=1, le=1_000_000, description="Requests served at one time."
     )
-    storage: str = Field(
-        default="memory://", min_length=1, description="Where limits are counted: memory:// or redis://…"
+    storage: Annotated[str | Secret, PlainValidator(read_storage)] = Field(
+        default="memory://",
+        description="Where limits are counted: memory://, redis://HOST:6379/0 or rediss://…; with a "
+        "password as env:NAME or file:/path.",
     )
     on_error: Literal["open", "closed"] = Field(
         default="open",
         description="open lets requests in when the limits cannot be counted, closed refuses them.",
     )
 
+    @property
+    def storage_url(self) -> str:
+        """The address with whatever of it is secret; raises ConfigError where it was not resolved."""
+        return self.storage.reveal() if isinstance(self.storage, Secret) else self.storage
 
-class AuthConfig(_Section):
+
+class AuthConfig(Section):
     """Who may come in."""
 
     mode: Literal["auto", "open", "keys", "forward"] = Field(
         default="auto",
-        description="auto is open on loopback and refuses to start elsewhere without client keys.",
+        description="open, keys (clients need a key), forward (clients bring the provider's key), or auto: "
+        "keys once there ever was one, else open on loopback, and no start elsewhere.",
     )
-    end_user: Annotated[str, AfterValidator(_end_user)] = Field(
+    end_user: Annotated[str, AfterValidator(check_end_user)] = Field(
         default="", description='Where a request names its end user: "header:NAME" or "body:user".'
     )
 
 
-class KeyConfig(_Section):
+class KeyConfig(KeyGrants):
     """A client key and what it may do."""
 
-    secret: Secret = Field(description="The key as env:NAME or file:/path.")
-    models: Strings = Field(default=("*",), description="Models it may use.")
-    tools: Patterns = Field(default=(), description="Tools it may use.")
-    endpoints: Strings = Field(default=(), description="Paths it may call beyond inference.")
-    limits: dict[str, Any] = Field(default={}, description="Its own limits.")
-    admin: bool = Field(default=False, description="Whether it may read /admin.")
+    secret: Secret = Field(
+        description="The key as env:NAME or file:/path: 32 characters or more, from openssl rand -base64 32."
+    )
 
 
-class PriceConfig(_Section):
-    """Prices of one model per million tokens."""
+class PriceConfig(Section):
+    """Prices of one model, or of all that fit a pattern, per million tokens."""
 
     input: float = Field(default=0, ge=0, allow_inf_nan=False, description="Input tokens.")
-    cached_input: float = Field(default=0, ge=0, allow_inf_nan=False, description="Cached input tokens.")
+    cached_input: Annotated[
+        float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)
+    ] = Field(default=None, description="Input tokens that the provider had cached. Empty: as input.")
     output: float = Field(default=0, ge=0, allow_inf_nan=False, description="Output tokens.")
 
 
-class LogConfig(_Section):
+class LogConfig(Section):
     """The log, on standard error."""
 
     format: Literal["json", "console"] = Field(
@@ -577,29 +472,31 @@ class LogConfig(_Section):
     )
 
 
-class TelemetryConfig(_Section):
+class TelemetryConfig(Section):
     """Metrics and traces."""
 
-    metrics: bool = Field(default=True, description="Serve /metrics.")
-    otlp_endpoint: str = Field(default="", description="OTLP address for traces.")
+    metrics: bool = Field(default=True, description="Serve /metrics. false: nothing is counted, 404.")
+    otlp_endpoint: Annotated[str, AfterValidator(check_collector_url)] = Field(
+        default="", description="Where traces go over OTLP/HTTP (extra otel): http://127.0.0.1:4318."
+    )
 
 
-class Config(_Section):
+class Config(Section):
     """All sections.  Paths in it are absolute and secrets resolved once ``load_config`` returns it."""
 
     server: ServerConfig = ServerConfig()
-    upstreams: Annotated[dict[str, UpstreamConfig], AfterValidator(_names)] = Field(
+    upstreams: Annotated[dict[str, UpstreamConfig], AfterValidator(check_names)] = Field(
         default={"default": UpstreamConfig()}, json_schema_extra={"shown_as": "default"}
     )
     tools: ToolsConfig = ToolsConfig()
     policy: PolicyConfig = PolicyConfig()
-    credentials: Annotated[dict[str, CredentialConfig], AfterValidator(_names)] = Field(
+    credentials: Annotated[dict[str, CredentialConfig], AfterValidator(check_names)] = Field(
         default={}, json_schema_extra={"shown_as": "duffel", "example": 'token = "env:DUFFEL_TOKEN"'}
     )
     store: StoreConfig = StoreConfig()
     limits: LimitsConfig = LimitsConfig()
     auth: AuthConfig = AuthConfig()
-    keys: Annotated[dict[str, KeyConfig], AfterValidator(_names)] = Field(
+    keys: Annotated[dict[str, KeyConfig], AfterValidator(check_names)] = Field(
         default={},
         json_schema_extra={"shown_as": "webui", "example": 'secret = "env:WEBUI_KEY"\ntools = ["core__*"]'},
     )
@@ -620,7 +517,10 @@ class Config(_Section):
 
     def secrets(self) -> tuple[str, ...]:
         """Every resolved secret's value, for the log's mask.  Handle with care."""
-        found: list[Secret | None] = [self.store.seal_key]
+        storage = self.limits.storage
+        found: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
+        found += [key.secret for key in self.keys.values()]
+        found += [storage] if isinstance(storage, Secret) else []
         for upstream in self.upstreams.values():
             found.append(upstream.api_key)
             found.extend(value for value in upstream.headers.values() if isinstance(value, Secret))
@@ -632,4 +532,6 @@ class Config(_Section):
                 connection.refresh_token,
             ]
         values = [secret.reveal() for secret in found if secret is not None and secret.resolved]
-        return (*values, *_passwords(self.store.url))
+        if isinstance(storage, str) or storage.resolved:
+            values += passwords_in(self.limits.storage_url)
+        return (*values, *passwords_in(self.store.url))

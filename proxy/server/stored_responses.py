@@ -14,17 +14,21 @@ from aiohttp import web
 from proxy.errors import RequestError
 from proxy.records import ResponseRecord
 from proxy.store.base import Store
+from proxy.upstreams.base import Headers
 
-__all__ = ["Forget", "Retell", "StoredResponses", "response_path"]
+__all__ = ["Forget", "Retell", "StoredResponses", "is_own_operation", "response_path"]
 
 Retell = Callable[[Mapping[str, Any], int | None], bytes]
 """(response, starting_after) → the response's event stream from there on."""
 
-Forget = Callable[[ResponseRecord], Awaitable[None]]
-"""Deletes what a response left with the upstream."""
+Forget = Callable[[ResponseRecord, Headers], Awaitable[None]]
+"""Deletes what a response left with the upstream, which may take the client's key for it."""
 
 _MOST = 100
 _DEFAULT = 20
+
+_OPERATIONS = (("GET", ""), ("DELETE", ""), ("POST", "cancel"), ("GET", "input_items"))
+"""What can be done with a response: method, and the rest of the path behind its id."""
 
 
 def response_path(below: str) -> tuple[str, str] | None:
@@ -33,6 +37,12 @@ def response_path(below: str) -> tuple[str, str] | None:
     if len(parts) not in (3, 4) or parts[1] != "responses" or not parts[2]:
         return None
     return parts[2], parts[3] if len(parts) == 4 else ""
+
+
+def is_own_operation(method: str, below: str) -> bool:
+    """Whether a request is about one response by its id, and says what is to be done with it."""
+    named = response_path(below)
+    return named is not None and (method, named[1]) in _OPERATIONS
 
 
 class StoredResponses:
@@ -44,13 +54,13 @@ class StoredResponses:
         self._forget = forget
 
     async def answer(
-        self, method: str, response_id: str, rest: str, query: str, caller: str
+        self, method: str, response_id: str, rest: str, query: str, caller: str, headers: Headers = ()
     ) -> web.Response | None:
         """Answer for a response of this caller's; ``None`` where it is not ours to answer for.
 
         Raises :class:`RequestError` for what can be done with a response, but not with this one.
         """
-        if (method, rest) not in (("GET", ""), ("DELETE", ""), ("POST", "cancel"), ("GET", "input_items")):
+        if (method, rest) not in _OPERATIONS:
             return None
         record = await self._store.find_response(response_id, caller)
         if record is None:
@@ -61,7 +71,7 @@ class StoredResponses:
             raise RequestError(400, "Only background responses can be cancelled.", param="response_id")
         if method == "DELETE":
             await self._store.delete_response(response_id, caller)
-            await self._forget(record)
+            await self._forget(record, headers)
             return _json({"id": response_id, "object": "response", "deleted": True})
         return self._retrieved(record, _query(query))
 

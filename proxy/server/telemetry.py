@@ -8,15 +8,19 @@ never get out, whoever logged them.
 import logging
 import re
 import sys
+import time
+import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 import orjson
 import structlog
 from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-__all__ = ["LineCleaner", "configure_logging"]
+from proxy.errors import ToolRelayError
+
+__all__ = ["EventWriter", "JsonLines", "LineCleaner", "configure_logging"]
 
 LogFormat = Literal["json", "console"]
 
@@ -25,6 +29,7 @@ MAX_TEXT = 8192
 """Characters of one logged string; a log line is no place for a body."""
 MAX_DEPTH = 8
 MAX_ITEMS = 200
+MAX_FRAMES = 40
 
 _MIN_SECRET = 4
 """Shorter values would mask half of every line, and are no secrets."""
@@ -44,17 +49,46 @@ _HEADER_IN_TEXT = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|(?:x-)?(?:goog-)?api-key)"
     r"(['\"]?\s*[:=,]\s*(?:b(?=['\"]))?['\"]?)[^\r\n'\"]+"
 )
+# A client key, or a token of one, also where somebody put it into a path.
+_CLIENT_KEY = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{16,}|trt_[A-Za-z0-9_:-]{1,80}(?:\.[A-Za-z0-9_-]+)+)")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{4,}")
 # C0 and C1 controls, line separators, and the marks that make a terminal show text in another order.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _CONTROL_BUT_LAYOUT = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 # What any of the patterns above needs to find something: most strings are done after this one look.
-_DOUBTFUL = rf"{_CONTROL.pattern}|(?i:auth|cookie|-key|bearer|basic)"
+_DOUBTFUL = rf"{_CONTROL.pattern}|(?i:auth|cookie|-key|bearer|basic)|trt?_"
+_CORO = re.compile(r"coro=<([\w.<>]+)\(")
 _LAYOUT_KEYS = frozenset({"exception", "stack"})
+_PLAIN = frozenset({int, float, bool, type(None)})
+# Without any of these a text has no credential in it, whatever the patterns above.
+_MARKS = ("auth", "cookie", "-key", "_key", "bearer", "basic", "tr_", "trt_")
+_STAMP = "timestamp"
+_EACH_NEW = frozenset({"request_id", "run_id"})
+"""Their values come once, so they would only push others out of what is remembered."""
+_MAX_REMEMBERED = 256
+_MOST_REMEMBERED = 1024
+
+_LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical", "msg": "info"}
 
 _HTTP_PARSER_LOGGER = "aiohttp.server"
-_QUIET = {"aiohttp.access": logging.CRITICAL}
-"""The proxy writes its own access line; aiohttp's has the query string in it."""
+_QUIET = {
+    # The proxy writes its own access line; aiohttp's has the query string in it.
+    "aiohttp.access": logging.CRITICAL,
+    # They quote cookies' names, of clients and of upstreams.
+    "aiohttp.client": logging.ERROR,
+    "aiohttp.internal": logging.ERROR,
+    # Both say anew with each try that a collector of traces is away; the proxy says it once.
+    "opentelemetry": logging.CRITICAL,
+    "urllib3": logging.CRITICAL,
+    # Below a warning libraries tell what they work on: rows with their values, bodies, addresses.
+    "aiohttp": logging.WARNING,
+    "aiosqlite": logging.WARNING,
+    "asyncio": logging.WARNING,
+    "asyncpg": logging.WARNING,
+    "redis": logging.WARNING,
+    "requests": logging.WARNING,
+    "trafilatura": logging.WARNING,
+}
 
 
 def configure_logging(
@@ -63,47 +97,99 @@ def configure_logging(
     level: str = "info",
     secrets: Sequence[str] = (),
     stream: TextIO | None = None,
+    worker: int = 0,
 ) -> None:
     """Route every logger of the process to ``stream`` (standard error) in one format.
 
     ``format`` of ``None`` means console on a terminal, else JSON.  ``secrets`` are values that no
-    line may show.  Calling it again replaces what an earlier call set up.
+    line may show.  Lines carry the number of a ``worker``, where there are several.  Calling it again
+    replaces what an earlier call set up.
     """
     out = stream if stream is not None else sys.stderr
     chosen = format or ("console" if out.isatty() else "json")
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.stdlib.ExtraAdder(),
-    ]
-    rendering: list[Processor] = [
-        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        _drop_parser_details,
+    numbered: list[Processor] = [_numbered(worker)] if worker else []
+    correlated: list[Processor] = [*numbered, structlog.contextvars.merge_contextvars]
+    stamp = _Stamper()
+    lines = JsonLines(secrets)
+    console: list[Processor] = [LineCleaner(secrets), _console()] if chosen == "console" else []
+    faults: list[Processor] = [
         structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,
-        LineCleaner(secrets),
-        _console() if chosen == "console" else structlog.processors.JSONRenderer(serializer=_to_json),
+        structlog.processors.ExceptionRenderer(_faults),
     ]
     # Our own events go straight to the stream: a round trip through the standard library's loggers
     # costs more than all the rest of a line, and there is one for every request.
     structlog.configure(
-        processors=[*shared[:-1], structlog.stdlib.PositionalArgumentsFormatter(), *rendering[1:]],
+        processors=[*correlated, _add_origin, stamp, *faults, *(console or [lines.encoded])],
         logger_factory=lambda *names: _Lines(str(names[0]) if names else "proxy", out),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=rendering))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                *correlated,
+                structlog.stdlib.add_logger_name,
+                structlog.stdlib.add_log_level,
+                stamp,
+                structlog.stdlib.ExtraAdder(),
+                _drop_formatted,
+            ],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _drop_parser_details,
+                _drop_loop_details,
+                *faults,
+                *(console or [lines]),
+            ],
+        )
+    )
+    _install(handler, level)
+
+
+def _install(handler: logging.Handler, level: str) -> None:
+    """Make ``handler`` the one of all the standard library's loggers, in place of an earlier one."""
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, type(handler.formatter))]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
     for name, floor in _QUIET.items():
-        logging.getLogger(name).setLevel(floor)
+        logging.getLogger(name).setLevel(max(floor, root.level))
     logging.captureWarnings(True)
+
+
+def _numbered(worker: int) -> Processor:
+    def add(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        event["worker"] = worker
+        return event
+
+    return add
+
+
+def _add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """The name and the level of an event of ours."""
+    event["logger"] = logger.name
+    event["level"] = _LEVELS.get(method, method)
+    return event
+
+
+class _Stamper:
+    """The processor that says when, in UTC; the text of a second is made once for all its lines."""
+
+    def __init__(self) -> None:
+        self._made = (-1, "")
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        now = time.time()
+        second = int(now)
+        known, text = self._made  # One pair, since threads log too.
+        if known != second:
+            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._made = (second, text)
+        # Six digits: the first of seven is cut off, which is faster than to fill up with zeros.
+        event[_STAMP] = f"{text}.{str(1_000_000 + int((now - second) * 1_000_000))[1:]}Z"
+        return event
 
 
 class _Lines:
@@ -112,25 +198,74 @@ class _Lines:
     def __init__(self, name: str, out: TextIO) -> None:
         self.name = name
         self._out = out
+        # Bytes need no second encoding where the stream has a layer that takes them.
+        self._bytes: BinaryIO | None = getattr(out, "buffer", None)
 
-    def msg(self, line: str) -> None:
-        """Write a line at once.  A log that cannot be written must not stop what it tells of."""
+    def msg(self, line: str | bytes) -> None:
+        """Write a line at once.  A log that cannot be written must not stop what it tells of.
+
+        Bytes are a line with its end, a text is one without.
+        """
         try:
-            self._out.write(line + "\n")
-            self._out.flush()
+            if isinstance(line, str):
+                self._out.write(line + "\n")
+                self._out.flush()
+            elif self._bytes is not None:
+                self._bytes.write(line)
+                self._bytes.flush()
+            else:
+                self._out.write(line.decode())
+                self._out.flush()
         except (OSError, ValueError):
             return
 
     debug = info = warning = warn = error = exception = critical = fatal = msg
 
 
+class EventWriter:
+    """Writes events of one logger at level info, each a dictionary that is the writer's from then on.
+
+    It goes the way that structlog is configured for, without the three copies of an event's values that
+    its own loggers make.  Left out is what an event with its ids and without an exception does not need.
+    """
+
+    def __init__(self, name: str) -> None:
+        config = structlog.get_config()
+        self._configured: list[Processor] = config["processors"]
+        self._known: list[Processor] = []
+        self._steps: list[Processor] = []
+        self._out = config["logger_factory"](name)
+        self.enabled: bool = structlog.get_logger(name).bind().is_enabled_for(logging.INFO)
+
+    def write(self, event: EventDict) -> None:
+        """Write one event; its name is under ``event``."""
+        if self._configured != self._known:  # structlog's own way to capture events changes the list.
+            self._known = list(self._configured)
+            self._steps = [step for step in self._known if _concerns_events(step)]
+        made: Any = event
+        try:
+            for step in self._steps:
+                made = step(self._out, "info", made)
+        except structlog.DropEvent:
+            return
+        self._out.info(made)
+
+
+def _concerns_events(step: Processor) -> bool:
+    """Whether a step of the chain has something to do for an event with its ids and without an exception."""
+    faults = (structlog.processors.StackInfoRenderer, structlog.processors.ExceptionRenderer)
+    return step is not structlog.contextvars.merge_contextvars and not isinstance(step, faults)
+
+
 def _console() -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 
 
-def _to_json(event: Any, **_: Any) -> str:
-    """One JSON line; what JSON cannot say becomes its ``str``, already cleaned of control characters."""
-    return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+def _drop_formatted(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Take out what another handler's formatter left on a record: the whole message, once more."""
+    event.pop("message", None)
+    event.pop("asctime", None)
+    return event
 
 
 def _drop_parser_details(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -177,6 +312,7 @@ class LineCleaner:
             text = self._known.sub(MASK, text)
         text = _HEADER_IN_TEXT.sub(rf"\1\2{MASK}", text)
         text = _BEARER.sub(rf"\1 {MASK}", text)
+        text = _CLIENT_KEY.sub(MASK, text)
         if len(text) > MAX_TEXT:
             text = f"{text[:MAX_TEXT]}… ({len(text)} characters)"
         pattern = _CONTROL_BUT_LAYOUT if layout else _CONTROL
@@ -210,6 +346,104 @@ class LineCleaner:
             name = values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
             return [self.text(name), self._value(name, values[1], depth + 1)]
         return [self._value("", item, depth + 1) for item in values]
+
+
+def _drop_loop_details(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Say what went wrong on the event loop, not with which values.
+
+    Behind its first line asyncio writes out tasks, callbacks and their arguments: data that came in,
+    the text of exceptions.  Where it was stands in the traceback.
+    """
+    if event.get("logger") == "asyncio":
+        first, _, rest = str(event.get("event", "")).partition("\n")
+        event["event"] = first.partition("(")[0].partition("<")[0].rstrip()
+        if place := _CORO.search(first + rest):
+            event["coro"] = place[1]
+    return event
+
+
+def _faults(exc_info: Any) -> str:
+    """An exception, those behind it and in it: what they are and where, without their words.
+
+    An exception's text may be anything: a value that did not parse, a whole request.  Only errors of
+    this package and of the system are known to say nothing that they were handed.
+    """
+    error = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+    blocks: list[str] = []
+    waiting: list[BaseException] = [error] if isinstance(error, BaseException) else []
+    while waiting and len(blocks) < MAX_DEPTH:
+        fault = waiting.pop(0)
+        words = f": {fault}" if isinstance(fault, ToolRelayError) else ""
+        if isinstance(fault, OSError):
+            words = f": {fault.strerror}" if fault.strerror else ""
+        name = f"{type(fault).__module__}.{type(fault).__qualname__}".removeprefix("builtins.")
+        frames = "".join(traceback.format_tb(fault.__traceback__, limit=-MAX_FRAMES))
+        blocks.append(f"Traceback (most recent call last):\n{frames}{name}{words}")
+        behind = fault.__cause__ or (None if fault.__suppress_context__ else fault.__context__)
+        if behind is not None:
+            waiting.append(behind)
+        if isinstance(fault, BaseExceptionGroup):
+            waiting.extend(fault.exceptions)
+    return "\n\n".join(blocks)
+
+
+class JsonLines:
+    """The processor that makes one JSON line of an event that :class:`LineCleaner` has made safe.
+
+    Nearly every event is safe as it is, and finding that out is cheaper than cleaning it.  Texts that
+    come again, which most of a line are, are remembered once nothing was found in them.
+    """
+
+    def __init__(self, secrets: Sequence[str] = ()) -> None:
+        self._clean = LineCleaner(secrets)
+        self._known = [secret for secret in secrets if len(secret) >= _MIN_SECRET]
+        self._fine: set[str] = set()
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
+        return self.encoded(logger, method, event)[:-1].decode()
+
+    def encoded(self, logger: WrappedLogger, method: str, event: EventDict) -> bytes:
+        """The line with its end, as it goes out."""
+        if self._is_safe(event):
+            try:
+                return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)
+            except TypeError:  # A number of more than 64 bits.
+                pass
+        # What JSON cannot say becomes its ``str``, already cleaned of control characters.
+        cleaned = self._clean(logger, method, event)
+        option = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+        return orjson.dumps(cleaned, default=str, option=option)
+
+    def _is_safe(self, event: EventDict) -> bool:
+        """Whether there is nothing in an event to mask, to cut or to escape."""
+        fine = self._fine
+        for name, value in event.items():
+            if name not in fine and not self._find_fine(name):
+                return False
+            kind = value.__class__
+            if kind is str:
+                if value not in fine and name != _STAMP and not self._find_fine(value, name not in _EACH_NEW):
+                    return False
+            elif kind not in _PLAIN:
+                return False
+        return True
+
+    def _find_fine(self, text: str, remember: bool = True) -> bool:
+        """Look through a text that is not known to be fine."""
+        if text.__class__ is not str or len(text) > MAX_TEXT or not (text.isascii() and text.isprintable()):
+            return False
+        lower = text.lower()
+        for mark in _MARKS:
+            if mark in lower:
+                return False
+        for secret in self._known:
+            if secret in text:
+                return False
+        if remember and len(text) <= _MAX_REMEMBERED:
+            if len(self._fine) >= _MOST_REMEMBERED:
+                self._fine.clear()
+            self._fine.add(text)
+        return True
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -49,8 +49,13 @@ def test_every_key_of_the_contract_has_its_default():
         "workers": 1,
         "max_body_bytes": 33554432,
         "max_upload_bytes": 536870912,
+        "header_timeout_s": 20,
+        "body_timeout_s": 120,
+        "send_timeout_s": 60,
+        "allowed_hosts": (),
         "cors_origins": (),
         "trusted_proxies": (),
+        "notice_s": 0,
         "drain_s": 25,
     }
     assert dumped["upstreams"] == {
@@ -62,10 +67,14 @@ def test_every_key_of_the_contract_has_its_default():
             "tools": True,
             "force_usage": False,
             "responses_state": "auto",
+            "http_client": "lean",
             "connect_timeout_s": 10,
             "first_byte_timeout_s": 600,
             "idle_timeout_s": 120,
+            "total_timeout_s": 3600,
             "retries": 2,
+            "breaker_failures": 5,
+            "breaker_open_s": 30,
             "headers": {},
         }
     }
@@ -79,6 +88,7 @@ def test_every_key_of_the_contract_has_its_default():
         "trace": "silent",
         "trace_max": "status",
         "parallel": True,
+        "max_parallel": 8,
         "max_turns": 8,
         "max_calls": 32,
         "max_tokens": 0,
@@ -94,15 +104,19 @@ def test_every_key_of_the_contract_has_its_default():
         "approve": (),
         "approve_safety": (),
         "after_untrusted": "approve",
+        "arguments": {},
         "max_argument_bytes": 8192,
         "max_result_bytes": 32768,
+        "max_image_bytes": 4194304,
     }
     assert dumped["store"] == {
         "url": "sqlite:///toolrelay.db",
         "content": "tools",
         "keep_days": 30,
         "max_bytes": 0,
+        "max_per_caller": 10_000,
         "seal_key": None,
+        "old_seal_keys": (),
         "synchronous": "normal",
         "history": True,
     }
@@ -232,18 +246,6 @@ def test_a_file_that_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("text", "setting"),
     [
-        ('[keys.a]\nsecret = "env:X"', "keys"),
-        ("[auth]\nmode = 'keys'", "auth.mode"),
-        ("[auth]\nmode = 'forward'", "auth.mode"),
-        ('[prices."m"]\ninput = 1', "prices"),
-        ("[server]\nworkers = 2", "server.workers"),
-        ("[server]\ncors_origins = ['http://x']", "server.cors_origins"),
-        ("[server]\ntrusted_proxies = ['10.0.0.1']", "server.trusted_proxies"),
-        ("[limits]\ntokens = ['5/minute']", "limits.tokens"),
-        ("[limits]\ncost = ['5/minute']", "limits.cost"),
-        ("[limits]\nstorage = 'redis://x'", "limits.storage"),
-        ("[tools]\nmax_cost = 1", "tools.max_cost"),
-        ("[telemetry]\notlp_endpoint = 'http://x'", "telemetry.otlp_endpoint"),
         ("[upstreams.x]\nwires = ['chat', 'ollama']", "upstreams.x.wires"),
         ("[upstreams.x]\nwires = ['anthropic']", "upstreams.x.wires"),
     ],
@@ -257,11 +259,107 @@ def test_a_setting_without_its_feature_stops_the_start(tmp_path, text, setting):
     assert "hunter2" not in str(error)
 
 
-def test_workers_cannot_share_a_memory_store(tmp_path):
-    """More than one worker with memory: is refused for its own reason."""
-    error = fault(tmp_path, "[server]\nworkers = 2\n[store]\nurl = 'memory:'")
-    assert error.setting == "server.workers"
-    assert "memory:" in str(error)
+NO_LIMITS = "[limits]\nrequests = []\ntool_calls = []\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "words"),
+    [
+        (NO_LIMITS + "[store]\nurl = 'memory:'", "store.url", "a file or PostgreSQL"),
+        ("", "limits.storage", "limits.requests and limits.tool_calls"),
+        ("[limits]\nrequests = []", "limits.storage", "limits.tool_calls to []"),
+    ],
+)
+def test_several_workers_need_what_they_can_share(tmp_path, text, setting, words):
+    """What each process would have for itself is refused with more than one, by the setting's name."""
+    error = fault(tmp_path, f"[server]\nworkers = 2\n{text}")
+    assert error.setting == setting
+    assert words in str(error)
+    assert "server.workers" in str(error)
+    load_config(write(tmp_path, f"[server]\nworkers = 1\n{text}"), KEY)
+
+
+@pytest.mark.parametrize("limits", ["requests = ['1/minute']", "concurrent_streams = 1"])
+def test_several_workers_share_the_limits_of_a_key(tmp_path, limits):
+    """A configured key's own limits would hold in each process for itself, and that is refused too."""
+    env = {**KEY, "WEB_KEY": "web-web-web-0123456789-abcdefghijk"}
+    text = NO_LIMITS + f"[keys.web]\nsecret = 'env:WEB_KEY'\nlimits = {{{limits}}}\n"
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, f"[server]\nworkers = 2\n{text}"), env)
+    assert caught.value.setting == "limits.storage"
+    assert "take out keys.web.limits" in str(caught.value)
+    shared = text.replace("[limits]", "[limits]\nstorage = 'redis://127.0.0.1:6379/0'")
+    load_config(write(tmp_path, f"[server]\nworkers = 2\n{shared}"), env)
+    load_config(write(tmp_path, f"[server]\nworkers = 1\n{text}"), env)
+
+
+def test_several_workers_without_limits_in_memory(tmp_path):
+    """With nothing to be shared but a file, several workers are fine."""
+    loaded = load_config(write(tmp_path, f"[server]\nworkers = 3\n{NO_LIMITS}"), KEY)
+    assert loaded.server.workers == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("[limits]\nstorage = 'redis://:hunter2@'", "limits.storage"),
+        ("[limits]\nstorage = 'redis://:hunter2@x:0'", "limits.storage"),
+        ("[limits]\nstorage = 'redis://:hunter2@x:99999'", "limits.storage"),
+        ("[limits]\nstorage = 'redis://:hunter2@[x'", "limits.storage"),
+        ("[limits]\nstorage = 'redis://:hunter2@x/first'", "limits.storage"),
+        ("[limits]\nstorage = 'redis+cluster://:hunter2@x'", "limits.storage"),
+        ("[limits]\nstorage = 'memcached://hunter2'", "limits.storage"),
+        ("[limits]\nstorage = ''", "limits.storage"),
+        ("[limits]\nstorage = 5", "limits.storage"),
+        ("[limits]\ntokens = ['0.5/minute']", "limits.tokens"),
+        ("[limits]\ncost = ['5 EUR/day']", "limits.cost"),
+        ("[limits]\ncost = ['5/day']", "limits.cost"),
+        ("[tools]\nmax_cost = 1", "tools.max_cost"),
+        ("[prices.m]\ninput = -1", "prices.m.input"),
+        ("[prices.m]\ncached_input = -1", "prices.m.cached_input"),
+        ("[prices.m]\noutput = inf", "prices.m.output"),
+        ("[prices.m]\nouput = 1", "prices.m.ouput"),
+    ],
+)
+def test_limits_and_prices_that_make_no_sense(tmp_path, text, setting):
+    """A storage that is none, an amount that is none, a cost without prices: one clear line, no password."""
+    error = fault(tmp_path, text)
+    assert error.setting == setting
+    assert error.remedy
+    assert "hunter2" not in str(error)
+
+
+def test_prices_and_limits_are_read(tmp_path):
+    """Prices by name and pattern, limits of cost in decimals, a cached price only where there is one."""
+    text = (
+        "[prices.'gpt-4o-mini']\ninput = 0.15\ncached_input = 0.075\noutput = 0.6\n"
+        "[prices.'llama*']\ncached_input = ''\n"
+        "[limits]\ncost = ['0.50/hour']\ntokens = ['1000/minute']\nstorage = 'rediss://x'\n"
+        "[tools]\nmax_cost = 0.5"
+    )
+    config = load_config(write(tmp_path, text), KEY)
+    assert config.prices["gpt-4o-mini"].cached_input == 0.075
+    assert config.prices["llama*"].cached_input is None
+    assert config.limits.storage_url == "rediss://x"
+
+
+def test_the_storage_of_limits_may_be_a_secret(tmp_path):
+    """Its password is masked in every log, and its address is checked where it is a secret, too."""
+    path = write(tmp_path, "[limits]\nstorage = 'env:LIMITS'")
+    config = load_config(path, {**KEY, "LIMITS": "redis://me:hunter%212@x:6379/3"})
+    assert config.limits.storage_url == "redis://me:hunter%212@x:6379/3"
+    assert {"redis://me:hunter%212@x:6379/3", "hunter%212", "hunter!2"} <= set(config.secrets())
+    assert "hunter" not in repr(config)
+    plain = load_config(write(tmp_path, "[limits]\nstorage = 'redis://:hunter2@x'"), KEY)
+    assert "hunter2" in plain.secrets()
+    write(tmp_path, "[limits]\nstorage = 'env:LIMITS'")
+    for value in ("hunter2", "redis://:hunter2@x/first"):
+        with pytest.raises(ConfigError, match=r"limits\.storage") as caught:
+            load_config(path, {**KEY, "LIMITS": value})
+        assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match="LIMITS is not set"):
+        load_config(path, KEY)
+    assert load_config(path, KEY, need_secrets=False).limits.storage_url == "memory://"
 
 
 # --- secrets --------------------------------------------------------------------------------------
@@ -459,9 +557,7 @@ def test_environment_values_take_their_settings_type(tmp_path):
 
 def test_a_string_setting_takes_digits(tmp_path):
     """A value that TOML reads as a number stays a string where the setting is one."""
-    _, faults = find_faults(write(tmp_path, ""), {**KEY, "TOOLRELAY_SERVER__HOST": "10"})
-    assert [error.setting for error in faults] == ["auth.mode"]
-    assert "'10'" in str(faults[0])
+    assert load_config(write(tmp_path, ""), {**KEY, "TOOLRELAY_SERVER__HOST": "10"}).server.host == "10"
 
 
 def test_environment_finds_a_name_in_any_case(tmp_path):
@@ -481,6 +577,11 @@ def test_environment_finds_a_name_in_any_case(tmp_path):
         ("TOOLRELAY_SERVER__PORT", "eighty", "server.port", "from TOOLRELAY_SERVER__PORT"),
         ("TOOLRELAY_SERVER__PORT", "1\nhost = 2", "server.port", "expected a whole number"),
         ("TOOLRELAY_SERVER__", "1", "server.", "no such setting"),
+        ("TOOLRELAY_SERVER_PORT", "9000", "server.port", "two underscores: TOOLRELAY_SERVER__PORT"),
+        ("TOOLRELAY_STORE_SEAL_KEY", "env:K", "store.seal_key", "TOOLRELAY_STORE__SEAL_KEY"),
+        ("TOOLRELAY_LIMITS__REQUESTS", '["9/fortnight"]', "limits.requests", 'write it like "600/minute"'),
+        ("TOOLRELAY_LIMITS__COST", '["x"]', "limits.cost", 'write it like "0.50/hour"'),
+        ("TOOLRELAY_TELEMETRY__OTLP_ENDPOINT", "h:4318", "telemetry.otlp_endpoint", "http:// or https:// ("),
         ("ENABLE_TOOLS", "perhaps", "tools.enabled", "ENABLE_TOOLS"),
     ],
 )
@@ -490,6 +591,19 @@ def test_a_wrong_variable_is_named(tmp_path, name, value, setting, words):
     assert error.setting == setting
     assert words in str(error)
     assert name in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOOLRELAY_SERVER_PORT", "tcp://10.0.0.7:8080"),
+        ("TOOLRELAY_SERVER_SERVICE_HOST", "10.0.0.7"),
+        ("TOOLRELAY_UPSTREAMS_DEFAULT", "x"),
+    ],
+)
+def test_variables_of_others_stop_nothing(tmp_path, name, value):
+    """What Kubernetes sets for a service of such a name is no setting, and no mistake."""
+    assert load_config(write(tmp_path, ""), {**KEY, name: value}) == load_config(write(tmp_path, ""), KEY)
 
 
 @pytest.mark.parametrize(
@@ -519,14 +633,10 @@ def test_relative_paths_start_at_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_auto_refuses_to_open_the_door_to_others(tmp_path, host):
-    """auth.mode auto without client keys serves loopback only, and says how to open it."""
-    error = fault(tmp_path, f"[server]\nhost = '{host}'")
-    assert error.setting == "auth.mode"
-    assert 'auth.mode = "open"' in str(error)
-    assert "127.0.0.1" in str(error)
-    opened = write(tmp_path, f"[server]\nhost = '{host}'\n[auth]\nmode = 'open'")
-    assert load_config(opened, KEY).server.host == host
+def test_other_machines_are_not_on_loopback(tmp_path, host):
+    """Every other address counts as one that other machines reach."""
+    assert not is_loopback(host)
+    assert load_config(write(tmp_path, f"[server]\nhost = '{host}'"), KEY).server.host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST."])
@@ -563,8 +673,9 @@ def test_check_sees_every_fault_at_once(tmp_path):
     config, faults = find_faults(write(tmp_path, "[server]\nport='x'\nprot=1\n[tools]\ntrace=3"), KEY)
     assert config is None
     assert {error.setting for error in faults} == {"server.port", "server.prot", "tools.trace"}
-    _, faults = find_faults(write(tmp_path, "[auth]\nmode='keys'\n[tools]\nmax_cost=1"), KEY)
-    assert [error.setting for error in faults] == ["auth.mode", "tools.max_cost"]
+    text = "[server]\nworkers=2\n[tools]\nmax_cost=1"
+    _, faults = find_faults(write(tmp_path, text), KEY)
+    assert [error.setting for error in faults] == ["limits.storage", "tools.max_cost"]
 
 
 SCALARS = (
@@ -663,3 +774,156 @@ def test_commands_that_need_no_secrets_have_no_such_connection(tmp_path):
 def test_settings_of_tools_are_checked(tmp_path, text, setting):
     """What makes no sense is refused by its name."""
     assert fault(tmp_path, text).setting == setting
+
+
+# --- client keys --------------------------------------------------------------------------------------
+
+GOOD = "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"
+
+
+def key_faults(tmp_path, text, env=None, secret=GOOD):
+    """What is wrong with a key a whose secret is in the environment."""
+    path = write(tmp_path, f'[keys.a]\nsecret = "env:A"\n{text}')
+    return find_faults(path, {**KEY, "A": secret, **(env or {})})
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "words"),
+    [
+        ("modles = ['*']", "keys.a.modles", "Did you mean keys.a.models?"),
+        ("models = 'gpt'", "keys.a.models", "expected a list of strings"),
+        ("models = ['a b']", "keys.a.models", "is no model"),
+        ("tools = ['a b']", "keys.a.tools", "is no tool pattern"),
+        ("endpoints = ['files']", "keys.a.endpoints", "is no path"),
+        ("endpoints = ['/../x']", "keys.a.endpoints", "is no path"),
+        ("endpoints = ['/a', '/v1/a']", "keys.a.endpoints", "stands there twice"),
+        ("trace_max = 'loud'", "keys.a.trace_max", "silent"),
+        ("limits = {reqests = ['1/minute']}", "keys.a.limits", "'reqests' is no limit of a key"),
+        ("limits = {requests = ['often']}", "keys.a.limits", "is no limit"),
+        ("limits = {requests = 5}", "keys.a.limits", "requests must be a list"),
+        ("limits = {concurrent_streams = 0}", "keys.a.limits", "whole number from 1"),
+        ("limits = {concurrent_streams = true}", "keys.a.limits", "whole number from 1"),
+        ("expires = 'soon'", "keys.a.expires", "is no time"),
+        ("expires = true", "keys.a.expires", "expected"),
+        ("admin = 1", "keys.a.admin", "expected true or false"),
+        ("upstreams = ['nowhere']", "keys.a.upstreams", "there is no upstream 'nowhere'"),
+    ],
+)
+def test_faults_of_a_client_key(tmp_path, text, setting, words):
+    """Each mistake in [keys.NAME] names its setting and says what would be right."""
+    _, (error,) = key_faults(tmp_path, text)
+    assert error.setting == setting
+    assert words in str(error)
+    assert GOOD not in str(error)
+
+
+def test_a_client_key_as_it_is_read(tmp_path):
+    """Defaults allow what policy allows; dates are UTC; limits may be one text; paths lose their /v1."""
+    config, faults = key_faults(tmp_path, "")
+    assert faults == []
+    key = config.keys["a"]
+    assert (key.models, key.tools, key.upstreams, key.endpoints) == (("*",), ("*",), (), ())
+    assert (key.admin, key.mint, key.expires, key.limits) == (False, False, None, {})
+    assert GOOD in config.secrets()
+    assert GOOD not in repr(config)
+    config, faults = key_faults(
+        tmp_path,
+        "endpoints = ['/v1/files*']\nexpires = 2030-01-01\n"
+        "limits = {requests = '5/minute', tokens = ['10/day'], concurrent_streams = 2}",
+    )
+    assert faults == []
+    key = config.keys["a"]
+    assert key.endpoints == ("/files*",)
+    assert key.expires == 1893456000.0
+    assert key.limits == {"requests": ("5/minute",), "tokens": ("10/day",), "concurrent_streams": 2}
+    for text in ("2030-01-01T00:00:00Z", "2030-01-01T01:00:00+01:00"):
+        assert key_faults(tmp_path, f"expires = {text}")[0].keys["a"].expires == 1893456000.0
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        ("pa55", "too short to be safe"),
+        (GOOD[:31], "too short to be safe"),
+        ("ab" * 40, "8 of them different"),
+        (f"trt_{GOOD}", "minted token"),
+    ],
+)
+def test_a_client_key_that_can_be_guessed_is_a_fault(tmp_path, secret, words):
+    """A secret that is too short, or of few characters, stops the start; it is shown nowhere."""
+    _, (error,) = key_faults(tmp_path, "", secret=secret)
+    assert error.setting == "keys.a.secret"
+    assert words in str(error)
+    assert secret not in str(error)
+
+
+def test_a_secret_of_two_is_a_fault(tmp_path):
+    """Two client keys, or a client key and a provider's, must not have one secret."""
+    _, (error,) = key_faults(tmp_path, '[keys.b]\nsecret = "env:A"')
+    assert (error.setting, "keys.a.secret" in str(error)) == ("keys.b.secret", True)
+    _, (error,) = key_faults(tmp_path, "", {"OPENAI_API_KEY": GOOD})
+    assert (error.setting, "upstreams.default.api_key" in str(error)) == ("keys.a.secret", True)
+
+
+def test_forwarding_keeps_each_key_at_its_provider(tmp_path):
+    """With auth.mode forward our own key is not asked for, and two providers are a fault."""
+    config = load_config(write(tmp_path, "[auth]\nmode = 'forward'"), {})
+    assert config.upstreams["default"].api_key is None
+    two = "[upstreams.a]\nbase_url='https://a.example/v1'\n[upstreams.b]\nbase_url='https://b.example/v1'\n"
+    error = fault(tmp_path, two + "[auth]\nmode='forward'")
+    assert error.setting == "auth.mode"
+    assert load_config(write(tmp_path, two.replace("b.ex", "a.ex") + "[auth]\nmode='forward'"), {})
+
+
+def test_bounds_of_arguments_and_tools_of_an_upstream_are_read(tmp_path):
+    """Rule T2: policy has bounds by tool and argument, an upstream patterns of tools or a switch."""
+    text = """
+        [upstreams.a]
+        tools = ["core__*"]
+        [upstreams.b]
+        tools = false
+        [policy.arguments."core__get_weather"]
+        days = {min = 0, max = 3.5}
+        units = {enum = ["metric"], required = true}
+        [policy.arguments]
+        "web__*" = {url = {pattern = "https://docs\\\\.example\\\\.com/.*"}, x = {forbidden = true}}
+    """
+    config = load_config(write(tmp_path, text), KEY)
+    assert (config.upstreams["a"].tools, config.upstreams["b"].tools) == (("core__*",), False)
+    weather, web = config.policy.arguments["core__get_weather"], config.policy.arguments["web__*"]
+    assert (weather["days"].min, weather["days"].max) == (0, 3.5)
+    assert (weather["units"].enum, weather["units"].required) == (("metric",), True)
+    assert web["url"].pattern == r"https://docs\.example\.com/.*"
+    assert web["x"].forbidden is True
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "words"),
+    [
+        ("days = {}", "policy.arguments.t__x.days", "bounds nothing"),
+        ("days = {required = false}", "policy.arguments.t__x.days", "bounds nothing"),
+        ("days = 7", "policy.arguments.t__x.days", "expected a table"),
+        ("days = {maximum = 7}", "policy.arguments.t__x.days.maximum", "Did you mean"),
+        ("days = {min = 2, max = 1}", "policy.arguments.t__x.days", "min above its max"),
+        ("days = {max = inf}", "policy.arguments.t__x.days.max", "finite"),
+        ("days = {max = true}", "policy.arguments.t__x.days.max", "a number"),
+        ("days = {forbidden = true, max = 1}", "policy.arguments.t__x.days", "the one or the others"),
+        ("days = {enum = []}", "policy.arguments.t__x.days.enum", "expected"),
+        ("days = {pattern = '('}", "policy.arguments.t__x.days.pattern", "regular expression"),
+        ("days = {pattern = 'a)|(b'}", "policy.arguments.t__x.days.pattern", "regular expression"),
+        ("days = {pattern = '(?=a)a'}", "policy.arguments.t__x.days.pattern", "look-around"),
+        ("days = {pattern = '((a{99}){99}){99}'}", "policy.arguments.t__x.days.pattern", "too large"),
+        ('"a..b" = {max = 1}', "policy.arguments", "is no argument"),
+    ],
+)
+def test_a_bound_that_would_not_hold_is_refused(tmp_path, text, setting, words):
+    """Rule E1: a bound with a mistake in it is named, for it would let everything through."""
+    error = fault(tmp_path, f'[policy.arguments."t__x"]\n{text}\n')
+    assert error.setting == setting
+    assert words in str(error)
+
+
+@pytest.mark.parametrize("text", ['"core__*"', "1", '["a b"]', '["a", "a"]'])
+def test_tools_of_an_upstream_are_a_switch_or_patterns(tmp_path, text):
+    """An upstream's tools are true, false or patterns; anything else is one clear line."""
+    assert fault(tmp_path, f"[upstreams.a]\ntools = {text}\n").setting == "upstreams.a.tools"

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 from proxy.commands.check import withheld_lines
 from proxy.errors import ConfigError
 from proxy.events import ToolCall
-from proxy.server.app import SERVICES, create_app, create_services
+from proxy.server.app import create_app, create_services
 from proxy.server.config import Config, load_config
 from proxy.tools.ledger import RunContext
 
@@ -59,21 +59,39 @@ async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path):
     assert caught.value.setting == "credentials.shop"
     for allow, more in (("core__*", ""), ("shop__order", '[credentials.shop]\ntoken = "env:SHOP_TOKEN"')):
         app = await create_app(config_for(tmp_path, more, allow))
-        await app.cleanup()
+        await app.aclose()
+
+
+async def test_an_entry_that_allows_nothing_is_named(tmp_path):
+    """A misspelt tool in policy.allow is said, with the nearest; what allows something is not."""
+    config = config_for(tmp_path, "", "core__get_wether")
+    app = await create_app(config)
+    said = [line for line in withheld_lines(config, app.services) if line.startswith("policy.allow")]
+    assert said == [
+        'policy.allow: "core__get_wether" fits no tool that is loaded. Did you mean "core__get_weather"?'
+    ]
+    await app.aclose()
+    for pattern, words in (("web__*", "tools.web_hosts"), ("zz__*", "is loaded"), ("*__calculate", "")):
+        config = config_for(tmp_path, "", pattern)
+        app = await create_app(config)
+        said = [line for line in withheld_lines(config, app.services) if line.startswith("policy.allow")]
+        assert all(words in line for line in said)
+        assert len(said) == bool(words)
+        await app.aclose()
 
 
 async def test_a_pattern_does_not_ask_for_every_account(tmp_path):
     """Rule T2: a tool that only a pattern allows is withheld while its connection is missing."""
     config = config_for(tmp_path, "", "*")
     app = await create_app(config)
-    services = app[SERVICES]
+    services = app.services
     selection = services.registry.select(services.policy)
     assert selection.withheld["shop__order"] == "credentials.shop is missing"
     assert "withheld shop__order: credentials.shop is missing" in withheld_lines(config, services)
     call = ToolCall("call_1", "shop__order", '{"url":"http://127.0.0.1/"}', 0)
     result = await services.runner.run(call, RunContext("run_1", 1, "open"))
     assert result.error_code == "policy_denied"
-    await app.cleanup()
+    await app.aclose()
 
 
 async def test_a_tool_calls_with_its_connection(tmp_path, shop):

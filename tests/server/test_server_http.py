@@ -12,12 +12,15 @@ from chat_script import DONE, content, finish, reply, role
 from raw_upstream import RawUpstream, Step, chunked, head, whole
 from running_proxy import Answer, Proxy, make_config, running
 from structlog.testing import capture_logs
+from waiting import PATIENCE_S
 
 from proxy.errors import RequestError
 from proxy.relay.headers import forwardable, returned
 from proxy.server.app import Overrides
 from proxy.server.request_target import parse_target
-from proxy.upstreams.base import Headers, Upstream, UpstreamRequest, UpstreamResponse
+from proxy.upstreams.base import Headers, PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
+
+pytestmark = pytest.mark.both_loops
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 OK = whole(b'{"ok":true}')
@@ -37,7 +40,7 @@ async def edge(*scripts: list[Step], **config: Any) -> AsyncIterator[tuple[Proxy
 
 async def raw_answer(proxy: Proxy, data: bytes) -> Answer:
     """Bytes as they stand go out, and one response comes back."""
-    async with asyncio.timeout(10), proxy.connect() as conversation:
+    async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         conversation.writer.write(data)
         await conversation.writer.drain()
         return await conversation.answer()
@@ -114,7 +117,7 @@ def test_a_target_has_a_bound() -> None:
     assert caught.value.status == 414
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/admin", "/V1/models", "/models"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/administrator", "/V1/models", "/models"])
 async def test_what_is_not_served_is_404(path: str) -> None:
     """Rule E1: outside of /v1 there is nothing, and the error says where the API is."""
     async with edge() as (proxy, upstream):
@@ -262,7 +265,9 @@ async def test_compressed_bodies_are_refused(path: str) -> None:
 async def test_declared_bodies_over_the_bound_are_refused_unread(path: str, bound: int) -> None:
     """Rule E1: a declared size over the bound is a 413, and none of it is waited for."""
     async with edge() as (proxy, upstream):
-        request = proxy.request(None, {"Content-Length": str(4 << 30)}, path=path)
+        kind = "multipart/form-data; boundary=x" if path == "/v1/files" else "application/json"
+        headers = {"Content-Type": kind, "Authorization": "Bearer unused", "Content-Length": str(4 << 30)}
+        request = proxy.request(None, headers, path=path)
         answer = await raw_answer(proxy, request)
         assert answer.status == 413
         assert answer.error["code"] == "request_too_large"
@@ -274,7 +279,8 @@ async def test_endless_bodies_are_refused() -> None:
     """Rule E1: a chunked body is counted as it comes."""
     async with edge() as (proxy, upstream):
         piece = b"1000\r\n" + b" " * 4096 + b"\r\n"
-        request = proxy.request(None, {"Transfer-Encoding": "chunked"}) + piece * 20
+        headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+        request = proxy.request(None, headers) + piece * 20
         answer = await raw_answer(proxy, request)
         assert answer.status == 413
         assert upstream.requests == []
@@ -416,9 +422,13 @@ async def test_expect_is_answered_here() -> None:
     """A client that waits for 100 gets it, and the upstream is not asked to do the same."""
     async with edge(reply("hi")) as (proxy, upstream), proxy.connect() as conversation:
         body = json.dumps(ASK).encode()
-        headers = {"Expect": "100-continue", "Content-Length": str(len(body))}
+        headers = {
+            "Content-Type": "application/json",
+            "Expect": "100-continue",
+            "Content-Length": str(len(body)),
+        }
         conversation.writer.write(proxy.request(None, headers))
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await conversation.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
         conversation.writer.write(body)
         assert (await conversation.answer()).status == 200
@@ -565,7 +575,7 @@ async def test_a_model_is_needed_to_choose_an_upstream() -> None:
 # ---------------------------------------------------------------- faults of our own
 
 
-class Faulty:
+class Faulty(PulledResponse):
     """An upstream whose response fails in a way that nothing foresees."""
 
     def __init__(self, inner: Upstream, pieces: list[bytes]) -> None:
@@ -637,6 +647,7 @@ async def test_an_unforeseen_fault_before_the_first_byte_is_a_500(
         answer = await proxy.ask({**ASK, "stream": stream})
         assert answer.status == 500
         assert answer.error["code"] == "internal_error"
+        assert answer.header("x-toolrelay-run") == (await proxy.run_reaches("failed")).run.id
         assert b"sk-secret" not in answer.body
         assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["internal_error"]
 

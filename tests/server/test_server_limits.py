@@ -1,76 +1,65 @@
-"""Limits of requests, tool calls and open streams."""
-
-import asyncio
+"""Limits as they are written, what holds for a caller, and requests that are open in this process."""
 
 import pytest
+from limits import parse
 
-from proxy.errors import ConfigError, RequestError
-from proxy.records import Limiter
-from proxy.server.limits import ConcurrentStreams, MemoryLimiter, parse_limits
-
-
-async def test_a_limit_is_per_caller_and_kind():
-    """A spent limit names the wait; other callers and other kinds are untouched."""
-    limiter: Limiter = MemoryLimiter(requests=["2/hour"], tool_calls=["1/hour"])
-    assert [await limiter.hit("requests", "a") for _ in range(2)] == [None, None]
-    wait = await limiter.hit("requests", "a")
-    assert wait is not None
-    assert 0 < wait <= 3600
-    assert await limiter.hit("requests", "b") is None
-    assert await limiter.hit("tool_calls", "a") is None
-    assert await limiter.hit("tool_calls", "a") is not None
+from proxy.errors import ConfigError
+from proxy.server.limits import (
+    ConcurrentStreams,
+    KeyLimits,
+    Limit,
+    LimitSet,
+    parse_cost_limits,
+    parse_limits,
+)
 
 
-async def test_several_limits_hold_at_once():
-    """The longest wait of all spent limits counts, and a refused hit is counted by none of them."""
-    limiter = MemoryLimiter(requests=["1/hour", "3 per day"])
-    assert await limiter.hit("requests", "a") is None
-    for _ in range(5):
-        wait = await limiter.hit("requests", "a")
-        assert wait is not None
-        assert wait <= 3600
-    limiter = MemoryLimiter(requests=["1/hour; 1/day"])
-    assert await limiter.hit("requests", "a") is None
-    wait = await limiter.hit("requests", "a")
-    assert wait is not None
-    assert wait > 3600
-
-
-async def test_concurrent_hits_never_pass_the_limit():
-    """However many tasks ask at once, no more than the limit get through."""
-    limiter = MemoryLimiter(requests=["10/hour"])
-    results = await asyncio.gather(*(limiter.hit("requests", "a") for _ in range(50)))
-    assert results.count(None) == 10
-    assert all(wait is None or wait > 0 for wait in results)
-
-
-async def test_no_limit_is_no_limit():
-    """An empty list lets everything through."""
-    limiter = MemoryLimiter()
-    assert [await limiter.hit("requests", "a") for _ in range(1000)] == [None] * 1000
-    await limiter.aclose()
-
-
-async def test_closing_stops_the_housekeeping():
-    """After aclose no task of the limiter is left."""
-    limiter = MemoryLimiter(requests=["10/hour"])
-    await limiter.hit("requests", "a")
-    await limiter.aclose()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-@pytest.mark.parametrize("text", ["", "often", "600", "0/minute", "600/fortnight", "-5/minute"])
+@pytest.mark.parametrize(
+    "text", ["", "often", "600", "0/minute", "600/fortnight", "-5/minute", "0.5/minute", "9" * 16 + "/day"]
+)
 def test_a_bad_limit_names_its_setting(text):
     """What is no limit is refused with the name of the setting."""
     with pytest.raises(ConfigError) as caught:
-        MemoryLimiter(requests=[text])
+        parse_limits("limits.requests", [text])
     assert caught.value.setting == "limits.requests"
     assert "600/minute" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "0/day", "0.0000000001/day", "-1/day", "1e3/day", "5 EUR/day", ".5/day"]
+)
+def test_a_bad_limit_of_cost_names_its_setting(text):
+    """What is no limit of cost is refused, an amount too small to count too."""
     with pytest.raises(ConfigError) as caught:
-        MemoryLimiter(tool_calls=[text])
-    assert caught.value.setting == "limits.tool_calls"
+        parse_cost_limits("limits.cost", [text])
+    assert caught.value.setting == "limits.cost"
+    assert "0.50/hour" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 per" + " " * 150 + "x",
+        "1/" + " " * 15_000,
+        "1" + " " * 15_000 + "/day",
+        "1/day;" * 200 + "1/day",
+        "1/11 year",
+        f"1/{'9' * 150}year",
+    ],
+)
+@pytest.mark.parametrize("parse", [parse_limits, parse_cost_limits])
+def test_a_limit_is_bounded_in_length_and_window(parse, text):
+    """No text keeps the parser busy, and no window is longer than what counts can count."""
+    with pytest.raises(ConfigError):
+        parse("limits.x", [text])
+
+
+def test_limits_are_few():
+    """A list holds at most 16 limits, however it is cut."""
+    assert len(parse_limits("x", ["1/day;2/day"] * 8)) == 16
+    for texts in (["1/day;2/day"] * 8 + ["3/day"], ["1/day"] * 100_000):
+        with pytest.raises(ConfigError, match="more than 16 limits"):
+            parse_limits("x", texts)
 
 
 def test_limits_are_read_as_written():
@@ -79,43 +68,62 @@ def test_limits_are_read_as_written():
     assert [(item.amount, item.get_expiry()) for item in items] == [(600, 60), (5, 2), (7, 86400)]
 
 
-async def test_open_streams_are_counted_and_given_back():
-    """A lease is returned however its block ends; one too many is a 429 in OpenAI's terms."""
+def test_limits_of_cost_are_decimals():
+    """Cost is counted in billionths, exactly as it was written."""
+    items = parse_cost_limits("x", ["5/day", "0.50/hour; 0.1 per 2 minutes", "12.000000001/month"])
+    assert [(item.amount, item.get_expiry()) for item in items] == [
+        (5_000_000_000, 86400),
+        (500_000_000, 3600),
+        (100_000_000, 120),
+        (12_000_000_001, 2592000),
+    ]
+
+
+def test_a_limit_says_itself_in_words():
+    """A message about a limit says its amount in the unit in which it was written."""
+    assert str(Limit("requests", 600, 60)) == "600 per minute"
+    assert str(Limit("tokens", 5, 7200)) == "5 per 2 hours"
+    assert str(Limit("requests", 5, 90)) == "5 per 90 seconds"
+    assert str(Limit("cost", 500_000_000, 86400)) == "0.5 per day"
+    assert str(Limit("cost", 12 * 10**9, 2592000)) == "12 per month"
+    assert str(Limit("concurrent_streams", 4, 0)) == "4"
+
+
+def test_a_callers_own_limits_come_before_the_general_ones():
+    """None leaves the general limit, an empty list sets none, and open streams are the caller's alone."""
+    general = KeyLimits(
+        requests=parse_limits("x", ["600/minute"]),
+        tool_calls=parse_limits("x", ["60/minute"]),
+        tokens=parse_limits("x", ["1000/day", "1000/day"]),
+        cost=parse_cost_limits("x", ["1/day"]),
+    )
+    assert LimitSet.of(KeyLimits(), general) == LimitSet(
+        (Limit("requests", 600, 60),),
+        (Limit("tool_calls", 60, 60),),
+        (Limit("tokens", 1000, 86400), Limit("cost", 10**9, 86400)),
+        None,
+    )
+    own = KeyLimits(requests=(), tokens=(parse("5/hour"),), concurrent_streams=2)
+    assert LimitSet.of(own, general) == LimitSet(
+        (),
+        (Limit("tool_calls", 60, 60),),
+        (Limit("tokens", 5, 3600), Limit("cost", 10**9, 86400)),
+        2,
+    )
+
+
+def test_open_streams_are_counted_and_given_back():
+    """A place that was given back is free again; one too many is a 429 in OpenAI's terms."""
     streams = ConcurrentStreams(2)
-
-    async def fail() -> None:
-        async with streams.lease():
-            with pytest.raises(RequestError) as caught:
-                await streams.lease().__aenter__()
-            assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
-            assert caught.value.headers == {"retry-after": "1"}
-            raise ZeroDivisionError
-
-    async with streams.lease():
-        with pytest.raises(ZeroDivisionError):
-            await fail()
-        assert streams.open == 1
-        async with streams.lease():
-            assert streams.open == 2
-    assert streams.open == 0
-
-
-async def test_a_cancelled_stream_gives_its_lease_back():
-    """Cancellation inside a lease frees it."""
-    streams = ConcurrentStreams(1)
-    held = asyncio.Event()
-
-    async def hold() -> None:
-        async with streams.lease():
-            held.set()
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(hold())
-    await held.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert streams.open == 0
+    assert streams.take()
+    assert streams.take()
+    assert not streams.take()
+    assert streams.open == 2
+    refusal = streams.refusal()
+    assert (refusal.status, refusal.code) == (429, "rate_limit_exceeded")
+    assert refusal.headers == {"retry-after": "1"}
+    streams.give_back()
+    assert streams.take()
 
 
 def test_a_cap_below_one_is_refused():

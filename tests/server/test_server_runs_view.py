@@ -7,8 +7,9 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
-from proxy.server.runs_view import detail_to_json, render_detail, render_list, run_to_json
+from proxy.records import MessageRecord, NativeCall, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.server.json_views import detail_to_json, run_to_json
+from proxy.server.runs_view import render_detail, render_list
 from proxy.store.base import RunDetail
 
 T0 = 1_760_000_000.0
@@ -34,10 +35,11 @@ RUN = RunRecord(
     withheld=MappingProxyType({"core__erase": "policy.allow"}),
     trace="silent",
     shape="0a1b2c3d4e5f60718293a4b5c6d7e8f9",
+    cost=123_000,
 )
 TURNS = [
     TurnRecord("r", 1, "up-1", "tool_calls", T0, T0 + 1, 100, 10, 110, 1),
-    TurnRecord("r", 2, "up-2", "stop", T0 + 3, T0 + 4, 100, 20, 120, 0),
+    TurnRecord("r", 2, "up-2", "stop", T0 + 3, T0 + 4, 100, 20, 120, 0, cost=123_000),
 ]
 CALL = ToolInvocationRecord(
     id="inv_1",
@@ -79,7 +81,7 @@ def test_a_list_has_a_line_for_each_run() -> None:
     assert head.split()[:3] == ["run", "started", "(UTC)"]
     assert first.split() == [
         "run_0123456789abcdef", "2025-10-09", "08:53:20", "completed", "gpt-4o-mini", "open",
-        "2", "1", "230", "4.00", "s", "stop", "0a1b2c3d",
+        "2", "1", "230", "0.000123", "4.00", "s", "stop", "0a1b2c3d",
     ]  # fmt: skip
     assert "failed" in second
     assert "upstream_error" in second
@@ -103,6 +105,8 @@ def test_a_detail_draws_turns_and_tools_in_time() -> None:
     assert "turn 1" in lines[0]
     assert "tool_calls" in lines[0]
     assert "100 in, 10 out" in lines[0]
+    assert "cost" not in lines[0]
+    assert "100 in, 20 out, cost 0.000123" in lines[2]
     assert lines[1].split()[:1] == ["+1.000"]
     assert "2.00 s" in lines[1]
     assert "core__get_weather success" in " ".join(lines[1].split())
@@ -116,6 +120,21 @@ def test_a_detail_names_tools_offered_and_withheld_by_which_rule() -> None:
     lines = [line.split() for line in _text(console).splitlines()]
     assert ["offered", "core__get_weather"] in lines
     assert ["withheld", "core__erase", "policy.allow"] in lines
+
+
+def test_a_detail_says_from_which_turn_on_a_tool_was_withheld() -> None:
+    """A tool that a turn in the middle was no longer shown is named once, with its turn and the rule."""
+    rule = {"core__get_weather": "policy.after_untrusted"}
+    later = [*TURNS, replace(TURNS[1], number=3, withheld={**rule, EVIL: EVIL})]
+    detail = replace(DETAIL, turns=[later[0], replace(later[1], withheld=MappingProxyType(rule)), later[2]])
+    console = _console()
+    render_detail(console, detail)
+    lines = [" ".join(line.split()) for line in _text(console).splitlines()]
+    assert lines.count("withheld core__get_weather from turn 2 on: policy.after_untrusted") == 1
+    assert sum("from turn 3 on: " in line for line in lines) == 1
+    assert "\x1b]0" not in _text(console)
+    said = json.loads(json.dumps(detail_to_json(detail)))
+    assert [turn["withheld"] for turn in said["turns"]] == [{}, rule, {**rule, EVIL: EVIL}]
 
 
 def test_a_detail_says_what_the_client_did_not_get_and_why() -> None:
@@ -170,6 +189,20 @@ def test_what_never_ended_or_has_an_odd_clock_is_drawn_too() -> None:
     assert "1e+300" in text
 
 
+def test_calls_as_they_came_are_shown_with_content_alone() -> None:
+    """Rule R3: what the upstream sent is shown beside its tool where content is asked for, else nowhere."""
+    native = NativeCall(CALL.id, "r", '{"extra_content":"AbC=="}')
+    detail = replace(DETAIL, native_calls=[native])
+    for content in (False, True):
+        console = _console()
+        render_detail(console, detail, content=content)
+        assert ("AbC==" in _text(console)) is content
+        said = detail_to_json(detail, content=content)
+        assert said.get("native_calls") == (
+            [{"invocation_id": CALL.id, "run_id": "r", "payload": native.payload}] if content else None
+        )
+
+
 def test_hostile_names_reach_neither_terminal_nor_markup() -> None:
     """Whatever clients, models and upstreams chose is printed with everything active written out."""
     run = replace(
@@ -179,9 +212,10 @@ def test_hostile_names_reach_neither_terminal_nor_markup() -> None:
     turn = replace(TURNS[0], finish_reason=EVIL)
     call = replace(CALL, tool=EVIL, decision=EVIL, arguments_redacted={EVIL: EVIL}, result_redacted=EVIL)
     said = MessageRecord("r", 1, 0, EVIL, content=EVIL)
+    native = NativeCall(call.id, "r", EVIL)
     console = _console()
     render_list(console, [run])
-    render_detail(console, RunDetail(run, [turn], [said], [call]), content=True)
+    render_detail(console, RunDetail(run, [turn], [said], [call], [native]), content=True)
     text = _text(console)
     for character in "\x1b\x07\u202e":
         assert character not in text
@@ -203,3 +237,18 @@ def test_the_json_is_plain_and_complete() -> None:
         "tool_call_id", "name",
     }  # fmt: skip
     assert run_to_json(replace(RUN, ended_at=None))["duration_s"] is None
+
+
+def test_cost_is_shown_where_there_is_a_price() -> None:
+    """People read the cost in full or that there is no price; machines get a number or null."""
+    console = _console()
+    render_detail(console, DETAIL)
+    render_detail(console, replace(DETAIL, run=replace(RUN, cost=None)))
+    render_list(console, [replace(RUN, cost=None)])
+    text = " ".join(_text(console).split())
+    assert "cost 0.000123 shape" in text
+    assert "cost no price for this model" in text
+    assert "230 - 4.00 s" in text
+    answer = detail_to_json(DETAIL)
+    assert answer["run"]["cost"] == 0.000123
+    assert [turn["cost"] for turn in answer["turns"]] == [None, 0.000123]

@@ -14,7 +14,7 @@ from proxy.relay.forgetting import Forgetting
 from proxy.relay.routing import Router, Served
 from proxy.server.stored_responses import StoredResponses, response_path
 from proxy.store.memory import MemoryStore
-from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.base import Headers, UpstreamRequest
 from proxy.wires.responses.body import upstream_ids
 
 
@@ -52,7 +52,7 @@ async def stored(*records: ResponseRecord) -> tuple[StoredResponses, list[Respon
         store.put_response(record)
     forgotten: list[ResponseRecord] = []
 
-    async def forget(record: ResponseRecord) -> None:
+    async def forget(record: ResponseRecord, headers: Headers) -> None:
         forgotten.append(record)
 
     return StoredResponses(store, lambda response, after: b"%r" % after, forget), forgotten
@@ -199,6 +199,14 @@ async def test_the_upstream_that_served_a_run_forgets_it() -> None:
     assert first.asked == [("DELETE", "/responses/resp_1")]
     await forget(first, second, ran_at="a", chain=[])
     assert len(first.asked) == 1
+
+
+async def test_an_id_that_is_a_path_deletes_nothing() -> None:
+    """What an upstream called its response is an id for another one, or nothing: our key goes with it."""
+    fake = Fake("a")
+    odd = ["../files/file-1", "resp_1/cancel", "resp_1?x=1", "..", "resp_\u00e9", "r HTTP/1.1\r\nx: y", ""]
+    await forget(fake, ran_at=None, chain=[*odd, "resp_2"])
+    assert fake.asked == [("DELETE", "/responses/resp_2")]
 
 
 @pytest.mark.parametrize("status", [0, 1, 500])

@@ -4,15 +4,19 @@ import asyncio
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
+import orjson
 import pytest
 import structlog
 from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from logged import logged_to
 
-from proxy.server.telemetry import LineCleaner, configure_logging
+from proxy.server.telemetry import EventWriter, JsonLines, LineCleaner, configure_logging
 
 SECRET = "sk-known-secret-value"
 
@@ -20,17 +24,9 @@ SECRET = "sk-known-secret-value"
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
     """A JSON log of everything, taken down again afterwards."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
     out = io.StringIO()
-    configure_logging(format="json", level="debug", secrets=[SECRET], stream=out)
-    yield out
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(False)
-    logging.getLogger("aiohttp.access").setLevel(logging.NOTSET)
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
+    with logged_to(out, level="debug", secrets=[SECRET]):
+        yield out
 
 
 def lines(out: io.StringIO) -> list[dict[str, object]]:
@@ -50,6 +46,48 @@ def test_our_events_and_stdlib_records_read_alike(log):
     assert all("timestamp" in line for line in (first, second))
 
 
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_the_short_way_of_an_event_makes_the_same_line(log, format):
+    """An event that is written without structlog's loggers reads as theirs do, in either format."""
+    out = io.StringIO()
+    configure_logging(format=format, level="info", secrets=[SECRET], stream=out, worker=2)
+    structlog.get_logger("proxy.test").info("said", path=f"/{SECRET}\x1b", status=200)
+    EventWriter("proxy.test").write({"event": "said", "path": f"/{SECRET}\x1b", "status": 200})
+    first, second = (re.sub(r"\d+:\d+:[\d.]+Z", "", line) for line in out.getvalue().splitlines())
+    if format == "json":
+        first, second = json.loads(first), json.loads(second)
+    assert first == second
+    assert "[redacted]" in out.getvalue()
+
+
+def test_an_event_writer_keeps_to_the_level(log):
+    """Above info there is nothing to write, and whoever would make an event can know it."""
+    assert EventWriter("proxy.test").enabled
+    configure_logging(format="json", level="warning", stream=io.StringIO())
+    assert not EventWriter("proxy.test").enabled
+
+
+def test_the_time_of_a_line_is_now_in_utc(log):
+    """The time has its microseconds, also where many lines fall into one second."""
+    before = datetime.now(UTC)
+    for _ in range(3):
+        structlog.get_logger("proxy.test").info("said")
+    times = [str(line["timestamp"]) for line in lines(log)]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", text) for text in times)
+    moments = [datetime.fromisoformat(text) for text in times]
+    assert moments == sorted(moments)
+    assert abs((moments[0] - before).total_seconds()) < 60
+
+
+def test_what_is_remembered_of_texts_has_a_bound():
+    """However many texts are logged, few are remembered, and a secret is masked after all of them."""
+    to_json = JsonLines([SECRET])
+    for number in range(5000):
+        to_json(None, "info", {"event": "x", "path": f"/{number}"})
+    assert len(to_json._fine) <= 1024
+    assert SECRET not in to_json(None, "info", {"event": "x", "path": f"/{SECRET}"})
+
+
 def test_a_second_set_up_replaces_the_first(log):
     """Setting up twice does not write lines twice."""
     again = io.StringIO()
@@ -67,6 +105,19 @@ def test_the_level_holds_for_all_loggers(log):
     logging.getLogger("anything").info("no")
     structlog.get_logger("proxy.test").warning("yes")
     assert [line["event"] for line in lines(out)] == ["yes"]
+
+
+@pytest.mark.parametrize(("level", "heard"), [("debug", True), ("error", False)])
+def test_libraries_are_heard_from_warnings_on(log, level, heard):
+    """What a library says below a warning is not written at any level, and no level is lowered for it."""
+    out = io.StringIO()
+    configure_logging(format="json", level=level, stream=out)
+    for name in ("aiosqlite", "asyncpg", "asyncio", "aiohttp.web", "redis"):
+        logging.getLogger(name).debug("executing 'INSERT' with %s", ["content"])
+        logging.getLogger(name).info("content")
+    logging.getLogger("aiohttp.access").error("GET /?key=content")
+    logging.getLogger("aiohttp.web").warning("said")
+    assert [line["event"] for line in lines(out)] == ["said"] * heard
 
 
 def test_console_on_a_terminal_json_elsewhere(log):
@@ -117,13 +168,14 @@ def test_no_credential_gets_into_a_line(log, values):
 
 
 def test_an_exception_is_masked_too(log):
-    """A traceback keeps its line breaks and loses the secret."""
+    """A traceback keeps its line breaks and loses the exception's words, which may be anything."""
     try:
         raise RuntimeError(f"refused {SECRET}")
     except RuntimeError:
         structlog.get_logger("proxy.test").exception("failed")
     (line,) = lines(log)
-    assert "RuntimeError: refused [redacted]" in str(line["exception"])
+    assert str(line["exception"]).endswith("RuntimeError")
+    assert "test_server_telemetry.py" in str(line["exception"])
     assert str(line["exception"]).count("\n") >= 3
     assert SECRET not in log.getvalue()
 
@@ -172,6 +224,32 @@ def test_a_long_text_is_cut():
     event = LineCleaner()(None, "info", {"event": "x" * 100_000, "list": list(range(10_000))})
     assert len(event["event"]) < 9000
     assert len(event["list"]) == 200
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=30),
+    st.sampled_from([SECRET, "Bearer abcdefgh", "x-api-key: abcdefgh", "b\x1b[31m", 'sec"ret-1', "\x7f"]),
+    st.binary(max_size=5),
+    st.lists(st.text(max_size=5), max_size=2),
+)
+names = st.sampled_from(["a", "model", "api_key", "X-Api-Key", "cookie", "Authorization", SECRET]) | st.text(
+    max_size=8
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(event=st.dictionaries(names, values, max_size=5))
+def test_the_short_way_says_what_the_long_way_says(event):
+    """A line that is rendered without being cleaned is the one that cleaning would have made."""
+    secrets = [SECRET, 'sec"ret-1']
+    cleaned = LineCleaner(secrets)(None, "info", dict(event))
+    assert json.loads(JsonLines(secrets)(None, "info", dict(event))) == json.loads(
+        orjson.dumps(cleaned, default=str, option=orjson.OPT_NON_STR_KEYS)
+    )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,395 @@
+"""One client's connection: what aiohttp's server leaves open, closed.
+
+Measured with aiohttp 3.14.5: (1) what cannot be parsed is answered as plain text that quotes the line,
+a key included, and logged the same way; (2) a malformed chunk leaves the handler waiting for the rest
+of its body; (3) a connection is closed on a client that is still sending, whose system then throws
+the answer away; (4) nothing bounds how long a request's head takes, nor how long a client may take
+nothing of its response; (5) what is read along with a request that offers an upgrade is lost, so that
+the rest of a body behind it would be read as a request; (6) chunks are taken under HTTP/1.0, whose
+readers see no body there, and any version whose number the parser knows.  And each request is a task,
+with a second one that waits for it.
+
+The private names used here are held by the tests of this module.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import aiohttp
+import structlog
+from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
+from aiohttp.http import RawRequestMessage
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import ERROR, RequestHandler
+
+from proxy.errors import ConfigError
+from proxy.server.draining import Draining
+from proxy.server.edge_request import EdgeRequest, new_request_id
+from proxy.server.http_errors import error_response
+
+__all__ = ["MAX_HEADERS", "ConnectionBounds", "EdgeRunner", "Handler", "Served", "check_http_parser"]
+
+KEEPALIVE_S = 75.0
+MAX_LINE_BYTES = 16 * 1024
+"""Of a request line; a target has a bound of its own below it, whose error says more."""
+MAX_FIELD_BYTES = 16 * 1024
+MAX_HEADERS = 128
+_LINGER_S = 2.0
+"""For a client that still sends the body of a request that was answered, so that it sees the answer."""
+_READ_BUFFER_BYTES = 64 * 1024
+
+_MIN_AIOHTTP = (3, 14, 3)
+"""Earlier ones lose the end of a body at a slow reader, and let bytes behind an upgrade through."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """How long, in seconds, a client may take to send a head, and to take something of a response."""
+
+    header_timeout_s: float = 20.0
+    send_timeout_s: float = 60.0
+
+
+Handler = Callable[[EdgeRequest], Awaitable[web.StreamResponse]]
+
+
+class Served(Protocol):
+    """What answers behind the connections.  ``handle`` raises nothing but cancellations."""
+
+    @property
+    def handle(self) -> Handler: ...
+
+    @property
+    def bounds(self) -> ConnectionBounds: ...
+
+    @property
+    def draining(self) -> Draining: ...
+
+    async def aclose(self) -> None:
+        """Close what serves; called when all connections have ended."""
+        ...
+
+
+def check_http_parser() -> None:
+    """Raise :class:`~proxy.errors.ConfigError` where aiohttp is too old or lacks its parser in C.
+
+    The parser in Python reads some malformed requests in another way than the one in C, and is slow.
+    """
+    remedy = "Install it anew: pip install --upgrade --force-reinstall 'aiohttp>=3.14.3,<4'"
+    digits = [int(part) if part.isdecimal() else 0 for part in aiohttp.__version__.split(".")[:3]]
+    if tuple(digits) < _MIN_AIOHTTP:
+        wanted = ".".join(map(str, _MIN_AIOHTTP))
+        raise ConfigError("aiohttp", f"is {aiohttp.__version__}, and {wanted} or later is needed", remedy)
+    if not RawRequestMessage.__module__.endswith("._http_parser"):
+        raise ConfigError(
+            "aiohttp",
+            "runs without its HTTP parser in C",
+            f"Unset AIOHTTP_NO_EXTENSIONS if it is set. {remedy}",
+        )
+
+
+class EdgeRunner(web.ServerRunner):
+    """Runs what is served over :class:`EdgeConnection`, and closes it at the end."""
+
+    def __init__(self, served: Served, *, shutdown_timeout: float = 60.0) -> None:
+        super().__init__(_EdgeServer(served), shutdown_timeout=shutdown_timeout)
+        self._served = served
+
+    async def shutdown(self) -> None:
+        """The sockets are closed: what still comes on open connections is refused."""
+        self._served.draining.refuse()
+
+    async def cleanup(self) -> None:
+        """End all connections, then what is served."""
+        await super().cleanup()
+        await self._served.aclose()
+
+
+class _EdgeServer(web.Server):
+    def __init__(self, served: Served) -> None:
+        # handler_cancellation: a client that leaves must end its upstream call and its tools (rule E4).
+        # The requests are EdgeConnection's own, so they are what the handler takes.
+        super().__init__(served.handle, handler_cancellation=True)  # type: ignore[arg-type]
+        self._served = served
+
+    def __call__(self) -> RequestHandler:
+        return EdgeConnection(self, self._served.handle, self._served.bounds)
+
+
+class EdgeConnection(RequestHandler):
+    """One connection of a client, from its first byte to its last."""
+
+    __slots__ = ("_bounds", "_handle", "_head_timer", "_held", "_log", "_refused", "_send_timer")
+
+    def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=KEEPALIVE_S,
+            access_log=None,  # type: ignore[arg-type]  # As aiohttp's own runner gives it.
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_FIELD_BYTES,
+            max_headers=MAX_HEADERS,
+            lingering_time=_LINGER_S,
+            read_bufsize=_READ_BUFFER_BYTES,
+            # A compressed body is refused, so nobody has to unpack it first.
+            auto_decompress=False,
+        )
+        self._handle = handle
+        self._bounds = bounds
+        self._held = False
+        self._refused = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; start the clock on a head that is not whole, and fail a body that cannot go on."""
+        if self._refused:
+            return
+        super().data_received(data)
+        if self._messages:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+            if not isinstance(self._messages[-1][0], RawRequestMessage):
+                self._fail_bodies()
+        elif data and self._head_timer is None and self._waiter is not None and not self._waiter.done():
+            # Only part of a head makes no message while one is waited for.
+            self._head_timer = self._loop.call_later(self._bounds.header_timeout_s, self._refuse_late_head)
+
+    async def start(self) -> None:
+        """Serve the connection's requests one after the other, each of them in this task.
+
+        aiohttp makes a task of each and waits for it; a request that has its turn needs no second one.
+        """
+        try:
+            while not self._force_close:
+                if not self._messages:
+                    await self._next_message()
+                message, payload = self._taken()
+                response = await self._serve(message, payload)
+                if response is None:
+                    break
+                if not payload.is_eof():
+                    await self._read_out(payload)
+                if not response.keep_alive or self._close or self._force_close:
+                    break
+                self._await_next()
+                if self._messages:
+                    # Who sends many requests at once must not keep the others waiting.
+                    await asyncio.sleep(0)
+        except BaseException:
+            self.force_close()
+            raise
+        if not self._force_close:
+            self._task_handler = None
+            if self.transport is not None:
+                self.transport.close()
+
+    async def _next_message(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _taken(self) -> tuple[Any, StreamReader]:
+        """The next request; there is room for another one now."""
+        taken = self._messages.popleft()
+        if self._parser is not None:
+            self._parser.message_consumed()
+        if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
+            self._resume_reading_if_drained()
+        return taken
+
+    async def _serve(self, message: Any, payload: StreamReader) -> web.StreamResponse | None:
+        """Answer one request; ``None`` where nobody was there to take the answer."""
+        task = self._task_handler
+        if task is None:
+            return None  # The client went away in this very turn.
+        fault = _fault(message)
+        if fault is not None:
+            message = ERROR
+        elif message.upgrade:
+            message = message._replace(should_close=True)
+        request = EdgeRequest(message, payload, self, task)
+        self._request_in_progress = True
+        # aiohttp asks it for its body and cancels it, and no more.
+        self._current_request = request  # type: ignore[assignment]
+        gone = False
+        try:
+            if fault is None:
+                response = await self._handle(request)
+            else:
+                response = self._malformed(fault)
+            self._current_request = None
+            if not request.started:
+                response, gone = await self.finish_response(request.as_aiohttp(), response, None)
+            return None if gone else response
+        except ConnectionError:
+            return None
+        except Exception:  # noqa: BLE001
+            # The last boundary of a connection: it ends, and nothing else does.
+            self._log.exception("connection_failed")
+            self.force_close()
+            return None
+        finally:
+            self._current_request = None
+            self._request_in_progress = False
+            if self._handler_waiter is not None:
+                self._handler_waiter.set_result(None)
+
+    async def _read_out(self, payload: StreamReader) -> None:
+        """Throw away, for a while, the rest of a body whose request was answered before it came."""
+        if not self._force_close:
+            # Who sent the body on until now has been cancelled, and lets go of it in this turn.
+            await asyncio.sleep(0)
+            with contextlib.suppress(TimeoutError, web.RequestPayloadError):
+                async with asyncio.timeout(_LINGER_S):
+                    while not payload.is_eof():
+                        await payload.readany()
+            if not payload.is_eof():
+                self.close()
+        payload.set_exception(web.PayloadAccessError())
+
+    def _await_next(self) -> None:
+        """Start the clock on a connection that is kept for another request."""
+        self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(
+                self._next_keepalive_close_time, self._process_keepalive
+            )
+
+    def pause_reading(self) -> None:
+        """A body fills its buffer: the parser stops, and so does the socket."""
+        self._held = True
+        super().pause_reading()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Go on where something was paused; aiohttp parses and resumes anew after each body."""
+        if self._held:
+            self._held = not resume_parser
+            super().resume_reading(resume_parser)
+
+    def pause_writing(self) -> None:
+        """The client is slower than its response: from now on it has to take something."""
+        super().pause_writing()
+        if self._send_timer is None:
+            self._send_timer = self._loop.call_later(self._bounds.send_timeout_s, self._drop_idle_reader)
+
+    def resume_writing(self) -> None:
+        """It took something."""
+        self._stop_send_timer()
+        super().resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        self._stop_send_timer()
+        super().connection_lost(exc)
+
+    def _stop_send_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+
+    def _fail_bodies(self) -> None:
+        """Tell whoever reads a body whose rest cannot be parsed, which aiohttp leaves waiting."""
+        bodies = [body for _, body in self._messages]
+        if self._current_request is not None:
+            bodies.append(self._current_request.content)
+        for body in bodies:
+            if not body.is_eof() and body.exception() is None:
+                body.set_exception(web.RequestPayloadError("the body's framing is malformed"))
+
+    def _refuse_late_head(self) -> None:
+        self._head_timer = None
+        request_id = new_request_id()
+        self._log.warning("late_request", status=408, request_id=request_id)
+        if self.transport is None:
+            return
+        late = error_response(
+            408,
+            f"The request's head did not arrive within {self._bounds.header_timeout_s:g} s.",
+            code="request_timeout",
+        )
+        self._refused = True
+        late.headers.update(_own_headers(request_id))
+        self.transport.write(_as_bytes(late))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._head_timer = self._loop.call_later(_LINGER_S, self.force_close)
+
+    def _drop_idle_reader(self) -> None:
+        self._send_timer = None
+        self._log.warning("idle_reader", seconds=self._bounds.send_timeout_s)
+        if self.transport is not None:
+            # What is unsent would keep a connection that is merely closed.
+            self.transport.abort()
+
+    def _malformed(self, fault: BaseException) -> web.StreamResponse:
+        """Answer what could not be parsed without a word of it: the text of ``fault`` quotes the client."""
+        request_id = new_request_id()
+        response = _refusal(too_long=isinstance(fault, LineTooLong))
+        self._log.warning(
+            "malformed_request", status=response.status, error=type(fault).__name__, request_id=request_id
+        )
+        response.headers.update(_own_headers(request_id))
+        response.force_close()
+        self._refused = True
+        return response
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send a response.  After a refusal, throw away what the client still sends, for a while."""
+        finished = await super().finish_response(request, resp, start_time)
+        if self._refused and self.transport is not None and self.transport.can_write_eof():
+            self.transport.write_eof()
+            # Ends at once where the client closes: its going away cancels this.
+            await asyncio.sleep(_LINGER_S)
+        return finished
+
+
+def _fault(message: Any) -> BaseException | None:
+    """Why what the parser gave is not served; ``None`` for what every reader takes for this request."""
+    if not isinstance(message, RawRequestMessage):
+        fault: BaseException = message.exc
+        return fault
+    if message.version == HttpVersion11:
+        return None
+    if message.version != HttpVersion10 or hdrs.TRANSFER_ENCODING in message.headers:
+        return BadHttpMessage("a version that is not served, or chunks under HTTP/1.0")
+    return None
+
+
+def _refusal(*, too_long: bool) -> web.Response:
+    if too_long:
+        return error_response(
+            431,
+            f"The request line or a header is longer than {MAX_FIELD_BYTES} bytes.",
+            code="headers_too_large",
+        )
+    return error_response(
+        400, f"The request is not valid HTTP/1.1, or has over {MAX_HEADERS} headers.", code="invalid_http"
+    )
+
+
+def _own_headers(request_id: str) -> dict[str, str]:
+    return {"x-request-id": request_id, "Server": "toolrelay"}
+
+
+def _as_bytes(response: web.Response) -> bytes:
+    """A response of ours where there is no request that it could be written through."""
+    body = bytes(response.body) if isinstance(response.body, bytes | bytearray) else b""
+    fields = {**response.headers, "Content-Length": str(len(body)), "Connection": "close"}
+    lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body

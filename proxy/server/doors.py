@@ -1,0 +1,307 @@
+"""The doors: open, for clients with a key, and for clients that bring the provider's own.
+
+Which one there is, is settled when the server starts.  It counts the keys that were ever made: where
+the last one is revoked, or the record is lost, nobody comes in, and nothing opens.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final, Literal, Protocol
+
+from aiohttp import hdrs
+from multidict import istr
+
+from proxy.errors import ConfigError, RequestError
+from proxy.server.callers import Caller, Rights
+from proxy.server.client_address import counted_address
+from proxy.server.edge_request import EdgeRequest
+from proxy.server.key_grants import KeyGrants
+from proxy.server.key_ring import KeyRing
+from proxy.server.minting import TOKEN_PREFIX, Minting
+from proxy.server.stored_responses import is_own_operation
+from proxy.store.base import KeySource
+
+__all__ = [
+    "TOKENS_PATH",
+    "Door",
+    "Entrance",
+    "ForwardDoor",
+    "KeyDoor",
+    "Mode",
+    "OpenDoor",
+    "credential",
+    "fixed_mode",
+    "make_entrance",
+    "may_call",
+]
+
+Mode = Literal["open", "keys", "forward"]
+
+TOKENS_PATH: Final = "/toolrelay/tokens"
+"""Where tokens are made, below ``/v1``."""
+
+_INFERENCE: Final = frozenset(
+    {
+        "/audio/speech",
+        "/audio/transcriptions",
+        "/audio/translations",
+        "/chat/completions",
+        "/completions",
+        "/embeddings",
+        "/images/edits",
+        "/images/generations",
+        "/images/variations",
+        "/moderations",
+        "/responses",
+        "/responses/compact",
+        "/responses/input_tokens",
+        TOKENS_PATH,
+    }
+)
+"""What any client key may POST to."""
+
+_CREDENTIALS: Final = (hdrs.AUTHORIZATION, istr("api-key"), istr("x-api-key"))
+"""Where keys are looked for.  SDKs of OpenAI send the first, of Azure the second, of Anthropic the
+third; the first one that a request has is the one that counts."""
+
+_MAX_CREDENTIAL: Final = 8192
+_MOST_WORDS: Final = 16
+_KEY: Final = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{43}|trt_[A-Za-z0-9_:-]{3,80}\.)")
+
+
+def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) -> Mode:
+    """The mode that ``auth.mode`` means for this start; ``keys`` says whether there ever were any.
+
+    Raises :class:`~proxy.errors.ConfigError` where ``auto`` would open the door to other machines.
+    """
+    if wanted != "auto":
+        return wanted
+    if keys:
+        return "keys"
+    if loopback:
+        return "open"
+    raise ConfigError(
+        "auth.mode",
+        "server.host lets other machines in and there are no client keys",
+        'Make one with: toolrelay keys create NAME. Or set auth.mode = "open" '
+        '(TOOLRELAY_AUTH__MODE=open) to let everybody in, or server.host = "127.0.0.1"',
+    )
+
+
+def credential(request: EdgeRequest) -> str:
+    """The key or token of a request, as it is compared; empty where it has none that can be one.
+
+    A header that stands twice is none: two readers could take it for two.
+    """
+    for name in _CREDENTIALS:
+        values = request.headers.getall(name, ())
+        if not values:
+            continue
+        value = values[0].strip()
+        if len(values) > 1 or len(value) > _MAX_CREDENTIAL:
+            return ""
+        if name is not hdrs.AUTHORIZATION:
+            return value
+        scheme, _, secret = value.partition(" ")
+        return secret.strip() if scheme.lower() == "bearer" else ""
+    return ""
+
+
+def may_call(rights: Rights, method: str, below: str) -> bool:
+    """Whether a path below ``/v1`` is served to somebody."""
+    if not rights.keyed:
+        return True
+    if method == "POST" and below in _INFERENCE:
+        return True
+    if method == "GET" and (below == "/models" or below.startswith("/models/")):
+        return True
+    return is_own_operation(method, below) or any(fnmatchcase(below, pattern) for pattern in rights.endpoints)
+
+
+def _unauthorized(message: str) -> RequestError:
+    return RequestError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _unknown() -> RequestError:
+    # One answer for every reason: a stranger learns nothing from the difference.
+    return _unauthorized(
+        "Incorrect API key provided: send a valid client key of this proxy as 'Authorization: Bearer tr_…'. "
+        "Its operator makes one with: toolrelay keys create NAME"
+    )
+
+
+class Door(Protocol):
+    """Decides who comes in."""
+
+    async def admit(self, request: EdgeRequest, below: str) -> Caller:
+        """The caller of a request for ``below`` (a path below ``/v1``).
+
+        Raises :class:`~proxy.errors.RequestError`: 401 for one who is unknown, 403 or 404 for one
+        who may not, 503 where nobody can be let in.
+        """
+        ...
+
+    async def admit_admin(self, request: EdgeRequest) -> Caller:
+        """The caller of a request below ``/admin``; raises as :meth:`admit` does for all but an
+        administrator, on loopback too."""
+        ...
+
+    async def admit_scraper(self, request: EdgeRequest) -> None:
+        """Return if the sender may read ``/metrics``, raise as :meth:`admit_admin` does if not.
+
+        Where there are keys that is an administrator, on loopback too: behind a reverse proxy on
+        this machine everybody comes from loopback.
+        """
+        ...
+
+
+class _Admins:
+    """What all doors have in common: administrators come with a key, whatever the mode."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+
+    async def admit_admin(self, request: EdgeRequest) -> Caller:
+        """The administrator who sent a request; 401 for everybody else, 503 where keys cannot be read."""
+        secret = credential(request)
+        key = await self._ring.find(secret) if secret else None
+        if key is None or not key.admin:
+            raise _unauthorized(
+                "This needs an administrator's key; make one with: toolrelay keys create NAME --admin"
+            )
+        return key.caller
+
+    async def admit_scraper(self, request: EdgeRequest) -> None:
+        """An administrator: behind a reverse proxy on this machine everybody comes from loopback."""
+        await self.admit_admin(request)
+
+
+class OpenDoor(_Admins):
+    """Lets everybody in who reaches the port, and counts them by address."""
+
+    async def admit(self, request: EdgeRequest, below: str) -> Caller:
+        """Anybody."""
+        return Caller(counted_as=counted_address(request))
+
+    async def admit_scraper(self, request: EdgeRequest) -> None:
+        """Anybody."""
+        return
+
+
+class KeyDoor(_Admins):
+    """Lets in who has a client key, or a token of one."""
+
+    def __init__(self, ring: KeyRing, tokens: Minting) -> None:
+        super().__init__(ring)
+        self._tokens = tokens
+
+    async def admit(self, request: EdgeRequest, below: str) -> Caller:
+        """Whoever a key or token is for; see :class:`~proxy.server.callers.Door`."""
+        path = request.raw_path
+        if "tr" in path and _KEY.search(path):
+            raise RequestError(
+                400,
+                "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', "
+                "and revoke this one.",
+                code="key_in_address",
+            )
+        secret = credential(request)
+        caller: Caller | None = None
+        if secret.startswith(TOKEN_PREFIX):
+            caller = await self._tokens.find(secret)
+        elif secret and (key := await self._ring.find(secret)) is not None:
+            caller = key.caller
+        if caller is None:
+            if not self._ring.keys():
+                raise RequestError(
+                    503,
+                    "No client key is valid here. The operator of this proxy makes one with: "
+                    "toolrelay keys create NAME",
+                    type="server_error",
+                    code="no_client_keys",
+                    headers={"x-should-retry": "false"},
+                )
+            raise _unknown()
+        if not may_call(caller.rights, request.method, below):
+            raise RequestError(
+                403,
+                f"This key may not call {request.method} /v1{below[:100]}. To allow it, name the path in the "
+                "key's endpoints.",
+                code="endpoint_not_allowed",
+            )
+        return caller
+
+
+class ForwardDoor(_Admins):
+    """Lets in who brings an ``Authorization`` of the provider's, which goes upstream in place of ours.
+
+    Callers are told apart by a keyed hash of it, the same for every worker and after a restart.
+    """
+
+    def __init__(self, ring: KeyRing, hash_key: bytes) -> None:
+        super().__init__(ring)
+        self._hash_key = hash_key
+
+    async def admit(self, request: EdgeRequest, below: str) -> Caller:
+        """Whoever has an ``Authorization``; 401 without one, or with a key of this proxy's own."""
+        values = request.headers.getall(hdrs.AUTHORIZATION, ())
+        value = values[0].strip() if len(values) == 1 else ""
+        if not value or len(value) > _MAX_CREDENTIAL:
+            raise _unauthorized(
+                "Incorrect API key provided: send the model provider's own key as 'Authorization: Bearer …'; "
+                "this proxy passes it on."
+            )
+        if await self._is_ours(value):
+            raise _unauthorized(
+                "Incorrect API key provided: this is a key of the proxy, which must not go to the model "
+                "provider. Send the provider's own key."
+            )
+        name = hashlib.blake2b(
+            value.encode("utf-8", "surrogateescape"), key=self._hash_key, digest_size=12, person=b"forward"
+        ).hexdigest()
+        return Caller(name=f"forward:{name}", counted_as=f"forward:{name}")
+
+    async def _is_ours(self, value: str) -> bool:
+        """Whether a key of this proxy's stands in an ``Authorization``, under whatever scheme or none."""
+        if _KEY.search(value):
+            return True
+        for word in value.split()[:_MOST_WORDS]:
+            if word.startswith(TOKEN_PREFIX) or await self._ring.find(word) is not None:
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """How clients come in, for as long as the process lives.  ``tokens`` are made in ``keys`` mode only."""
+
+    mode: Mode
+    door: Door
+    ring: KeyRing
+    tokens: Minting | None
+
+
+async def make_entrance(
+    wanted: Mode | Literal["auto"],
+    store: KeySource,
+    declared: Mapping[str, tuple[str, KeyGrants]],
+    *,
+    loopback: bool,
+) -> Entrance:
+    """The entrance that ``auth.mode`` means over this store and the keys that the configuration has.
+
+    Raises what :func:`fixed_mode` raises, and :class:`~proxy.errors.StoreError`.
+    """
+    ring = KeyRing(store, declared)
+    await ring.load()
+    mode = fixed_mode(wanted, keys=ring.ever_made, loopback=loopback)
+    if mode == "keys":
+        tokens = Minting(ring)
+        return Entrance(mode, KeyDoor(ring, tokens), ring, tokens)
+    if mode == "forward":
+        _, hash_key = await store.hash_key()
+        return Entrance(mode, ForwardDoor(ring, hash_key), ring, None)
+    return Entrance(mode, OpenDoor(ring), ring, None)

@@ -1,0 +1,117 @@
+"""What every request passes before it is served, and what is said of it at its end."""
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Container
+
+import structlog
+from aiohttp import hdrs, web
+from multidict import istr
+
+from proxy.errors import RequestError, UpstreamError
+from proxy.server.access_log import AccessLog
+from proxy.server.cors import Cors
+from proxy.server.draining import Draining
+from proxy.server.edge_request import EdgeRequest, new_request_id
+from proxy.server.http_errors import error_response, of_http_exception, of_request_error, of_upstream_error
+from proxy.server.observing import Observing, RequestFacts
+from proxy.server.page_guard import PageGuard
+
+__all__ = ["Edge"]
+
+_X_REQUEST_ID = istr("x-request-id")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+
+
+class Edge:
+    """Gives every request an id and every failure OpenAI's shape; writes one access line for each."""
+
+    def __init__(
+        self,
+        serve: Callable[[EdgeRequest], Awaitable[web.StreamResponse]],
+        *,
+        guard: PageGuard,
+        cors: Cors,
+        draining: Draining,
+        observing: Observing,
+        models: Container[str],
+    ) -> None:
+        """The access line names a model that is one of ``models``."""
+        self._serve = serve
+        self._guard = guard
+        self._cors = cors
+        self._draining = draining
+        self._observing = observing
+        self._access = AccessLog(models)
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")
+
+    async def handle(self, request: EdgeRequest) -> web.StreamResponse:
+        """Answer a request; nothing but its cancellation comes out."""
+        given = request.headers.get(_X_REQUEST_ID)
+        request_id = given if given and _REQUEST_ID.match(given) else new_request_id()
+        facts = request.facts = RequestFacts(
+            request_id, request.method, request.path[:200], request.headers, time.monotonic()
+        )
+        token = self._observing.begin(facts)
+        # Whoever logs while this request is served, its lines can be found by it.
+        bound = structlog.contextvars.bind_contextvars(request_id=request_id)
+        response: web.StreamResponse | None
+        try:
+            try:
+                response = self._guard.check(request)
+                if response is None:
+                    response = await self._serve(request)
+            except (RequestError, UpstreamError, web.HTTPException, ConnectionError) as error:
+                response = self._refusal(request, error)
+            except Exception:  # noqa: BLE001
+                # The last boundary: whatever it is, the client gets an answer and the log the cause.
+                response = self._failure(request)
+            facts.status = response.status
+            facts.sent = facts.client.sent if facts.client is not None else response.body_length
+        finally:
+            self._observing.end(facts, token)
+            structlog.contextvars.reset_contextvars(**bound)
+            self._access.write(facts)
+        if not response.prepared:
+            self._complete(request, response)
+        return response
+
+    def _refusal(
+        self, request: EdgeRequest, error: RequestError | UpstreamError | web.HTTPException | ConnectionError
+    ) -> web.StreamResponse:
+        """What the client is told of an error that says itself what it is."""
+        if isinstance(error, RequestError):
+            return of_request_error(error)
+        if isinstance(error, UpstreamError):
+            self._log.warning("upstream_failed", request_id=request.facts.request_id, error_code=error.code)
+            return of_upstream_error(error)
+        if isinstance(error, web.HTTPException):
+            return of_http_exception(error)
+        if (transport := request.transport) is not None and not transport.is_closing():
+            # It is about another connection than the client's.
+            return self._failure(request)
+        # The client has gone; aiohttp drops what is returned.
+        return error_response(499, "The client closed the connection.", code="client_gone")
+
+    def _failure(self, request: EdgeRequest) -> web.StreamResponse:
+        """What the client is told of a fault of ours; a response that has begun is cut."""
+        self._log.exception("internal_error", request_id=request.facts.request_id)
+        if request.started and (transport := request.transport) is not None:
+            transport.close()
+        return error_response(
+            500, "The proxy failed to serve this request.", type="server_error", code="internal_error"
+        )
+
+    def _complete(self, request: EdgeRequest, response: web.StreamResponse) -> None:
+        """Put onto an answer of ours what every head has."""
+        headers = response.headers
+        headers.update(request.limit_headers)
+        for name, value in self._cors.headers(request) if self._cors else ():
+            headers.add(name, value)
+        headers[_X_REQUEST_ID] = request.facts.request_id
+        if request.facts.run_id:
+            headers["x-toolrelay-run"] = request.facts.run_id
+        headers[hdrs.SERVER] = "toolrelay"
+        if self._draining.closing or (hdrs.EXPECT in request.headers and not request.content.is_eof()):
+            # Who was not asked for a body may send it or leave it out: what comes next could be either.
+            response.force_close()

@@ -1,0 +1,128 @@
+"""One request of a client, with a field for each thing that is settled about it on its way in."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+from aiohttp import hdrs, web
+from aiohttp.helpers import set_exception
+from aiohttp.http import RawRequestMessage, StreamWriter
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from proxy.server.callers import Caller
+from proxy.server.observing import RequestFacts
+from proxy.server.rate_limiter import Admission
+
+__all__ = ["EdgeRequest", "new_request_id"]
+
+
+def new_request_id() -> str:
+    """An id for a request that came with none, or with one that cannot stand in a log."""
+    return f"req_{os.urandom(16).hex()}"
+
+
+class EdgeRequest:
+    """What aiohttp's parser read, and what is made of it; it is served in :attr:`task`.
+
+    ``raw_path`` is the target as sent, ``content`` the body.  ``facts`` are what is counted and logged.
+    ``caller`` is there once the door has let it in, ``admission`` once the limits have.
+    ``client_address`` is empty unless it came through a trusted proxy.  ``page_headers`` and
+    ``limit_headers`` go onto the head of its response, whoever writes it.  ``started`` says that a head
+    has gone out, ``cut_off`` that the task is cancelled by the server's own end and not by the client.
+    """
+
+    __slots__ = (
+        "_writer",
+        "admission",
+        "caller",
+        "client_address",
+        "content",
+        "cut_off",
+        "facts",
+        "headers",
+        "keep_alive",
+        "limit_headers",
+        "message",
+        "method",
+        "page_headers",
+        "protocol",
+        "raw_path",
+        "started",
+        "task",
+        "version",
+    )
+
+    facts: RequestFacts
+    caller: Caller
+    admission: Admission
+
+    def __init__(
+        self,
+        message: RawRequestMessage,
+        content: StreamReader,
+        protocol: RequestHandler,
+        task: "asyncio.Task[None]",
+    ) -> None:
+        self.message = message
+        self.method = message.method
+        self.raw_path = message.path
+        self.headers = message.headers
+        self.version = message.version
+        self.keep_alive = not message.should_close
+        self.content = content
+        self.protocol = protocol
+        self.task = task
+        self.client_address = ""
+        self.page_headers: Sequence[tuple[str, str]] = ()
+        self.limit_headers: Sequence[tuple[str, str]] = ()
+        self.cut_off = False
+        self.started = False
+        self._writer: StreamWriter | None = None
+
+    @property
+    def path(self) -> str:
+        """The decoded path, for people to read: decisions are made on :attr:`raw_path`."""
+        return self.message.url.path
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The connection's; ``None`` once the client has gone."""
+        return self.protocol.transport
+
+    @property
+    def remote(self) -> str | None:
+        """The address of the connection's other end."""
+        peer = self.protocol.peername
+        return str(peer[0]) if isinstance(peer, list | tuple) else peer
+
+    @property
+    def body_exists(self) -> bool:
+        """Whether the head announces a body, which may be empty."""
+        return self.content is not EMPTY_PAYLOAD
+
+    @property
+    def content_length(self) -> int:
+        """The size of the body in bytes as far as the head says it, else 0; the parser has checked it."""
+        return int(self.headers.get(hdrs.CONTENT_LENGTH, 0))
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the body in lower case."""
+        return self.as_aiohttp().content_type
+
+    @property
+    def writer(self) -> StreamWriter:
+        """aiohttp's way to the client; what is relayed goes straight to :attr:`transport`."""
+        if self._writer is None:
+            self._writer = StreamWriter(self.protocol, self.task.get_loop())
+        return self._writer
+
+    def as_aiohttp(self) -> web.BaseRequest:
+        """The same for aiohttp, which writes the answers of our own."""
+        loop = self.task.get_loop()
+        return web.BaseRequest(self.message, self.content, self.protocol, self.writer, self.task, loop)
+
+    def _cancel(self, exc: BaseException) -> None:
+        """The client has gone: whoever reads the body is told.  aiohttp's connection calls this."""
+        set_exception(self.content, exc)

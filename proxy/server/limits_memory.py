@@ -1,0 +1,178 @@
+"""Counters in this process: cheap, exact, and gone with it."""
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from proxy.server.limits import SLOTS, Limit, Standing, Verdict
+
+__all__ = ["MemoryCounters"]
+
+MOST_COUNTERS: Final = 100_000
+"""Callers may be addresses, and there are many of those: past this the counter that nobody has asked
+for the longest is forgotten.  Never one in use: whoever makes tokens could empty its key's that way."""
+
+_STREAM_WAIT_S: Final = 1.0
+
+
+class _Hits:
+    """A moving window, as ``limits`` counts one: a hit counts until it is older than the window."""
+
+    __slots__ = ("times", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.times: deque[float] = deque()
+
+    def count(self, now: float) -> int:
+        """Hits within the window."""
+        times, oldest = self.times, now - self.window
+        while times and times[0] < oldest:
+            times.popleft()
+        return len(times)
+
+    def idle(self, now: float) -> bool:
+        return not self.times or self.times[-1] < now - self.window
+
+
+class _Spent:
+    """What was spent within a window, by the part of the window that it was spent in."""
+
+    __slots__ = ("slots", "total", "width")
+
+    def __init__(self, window: int) -> None:
+        self.width = window / SLOTS
+        self.slots: deque[list[int]] = deque()
+        self.total = 0
+
+    def sum(self, now: float) -> int:
+        """What was spent within the window."""
+        slots, oldest = self.slots, int(now // self.width) - SLOTS
+        while slots and slots[0][0] < oldest:
+            self.total -= slots.popleft()[1]
+        return self.total
+
+    def add(self, now: float, amount: int) -> None:
+        slot = int(now // self.width)
+        self.total += amount
+        if self.slots and self.slots[-1][0] >= slot:
+            self.slots[-1][1] += amount
+        else:
+            self.slots.append([slot, amount])
+
+    def leaves_in(self, slot: int, now: float) -> float:
+        """Seconds until what was spent in a part of the window no longer counts."""
+        return max((slot + SLOTS + 1) * self.width - now, 0.001)
+
+    def wait(self, now: float, limit: int) -> float:
+        """Seconds until less than ``limit`` counts."""
+        left = self.total
+        for slot, amount in self.slots:
+            left -= amount
+            if left < limit:
+                return self.leaves_in(slot, now)
+        return 0.0
+
+    def idle(self, now: float) -> bool:
+        return not self.slots or self.slots[-1][0] < int(now // self.width) - SLOTS
+
+
+class MemoryCounters:
+    """:class:`~proxy.server.limits.Counters` in this process.  ``clock`` gives monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._hits: OrderedDict[tuple[str, Limit], _Hits] = OrderedDict()
+        self._spent: OrderedDict[tuple[str, Limit], _Spent] = OrderedDict()
+        self._open: dict[str, int] = {}
+        self._sweep_at = 1024
+
+    async def take(
+        self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
+    ) -> Verdict:
+        """Count one against all of ``hits``, or against none; see :class:`~proxy.server.limits.Counters`."""
+        now = self._clock()
+        refused: Limit | None = None
+        longest = 0.0
+        standings = []
+        taken = []
+        for limit in hits:
+            key = (caller, limit)
+            window = self._hits.get(key)
+            if window is None:
+                self._make_room()
+                window = self._hits[key] = _Hits(limit.seconds)
+            else:
+                self._hits.move_to_end(key)
+            count = window.count(now)
+            if count >= limit.amount:
+                wait = max(window.times[count - limit.amount] + limit.seconds - now, 0.001)
+                if wait > longest:
+                    refused, longest = limit, wait
+            taken.append((limit, window, count))
+        for limit in spending:
+            spent = self._spent.get((caller, limit))
+            if spent is not None:
+                self._spent.move_to_end((caller, limit))
+            left = limit.amount - (spent.sum(now) if spent is not None else 0)
+            reset = spent.leaves_in(spent.slots[0][0], now) if spent is not None and spent.slots else 0.0
+            if left <= 0 and spent is not None and (wait := spent.wait(now, limit.amount)) > longest:
+                refused, longest = limit, wait
+            standings.append(Standing(limit, max(left, 0), reset))
+        if streams is not None and self._open.get(caller, 0) >= streams and longest < _STREAM_WAIT_S:
+            refused, longest = Limit("concurrent_streams", streams, 0), _STREAM_WAIT_S
+        for limit, window, count in taken:
+            if refused is None:
+                if not window.times:
+                    self._hits[caller, limit] = window  # Making room may have swept it as idle.
+                window.times.append(now)
+                count += 1
+            reset = window.times[0] + limit.seconds - now if window.times else 0.0
+            left = limit.amount - count
+            standings.append(Standing(limit, left if left > 0 else 0, reset if reset > 0.0 else 0.0))
+        if refused is None and streams is not None:
+            self._open[caller] = self._open.get(caller, 0) + 1
+        return Verdict(refused, longest, standings)
+
+    def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
+        """Count what was used, also past the limit."""
+        now = self._clock()
+        for limit, amount in spent:
+            counter = self._spent.get((caller, limit))
+            if counter is None:
+                self._make_room()
+                counter = self._spent[caller, limit] = _Spent(limit.seconds)
+            counter.sum(now)
+            counter.add(now, amount)
+
+    def release(self, caller: str, lease: str) -> None:
+        """Give one place back."""
+        left = self._open.get(caller, 0) - 1
+        if left > 0:
+            self._open[caller] = left
+        else:
+            self._open.pop(caller, None)
+
+    async def aclose(self) -> None:
+        """Nothing is held beyond this object."""
+
+    @property
+    def size(self) -> int:
+        """How many counters there are."""
+        return len(self._hits) + len(self._spent)
+
+    def _make_room(self) -> None:
+        """Forget counters that count nothing any more, each time their number has doubled."""
+        if self.size < self._sweep_at:
+            return
+        now = self._clock()
+        self._hits = OrderedDict((key, each) for key, each in self._hits.items() if not each.idle(now))
+        self._spent = OrderedDict((key, each) for key, each in self._spent.items() if not each.idle(now))
+        # A tenth at once, so that a flood of new callers does not pay for this at each of them.
+        while self.size > 0.9 * MOST_COUNTERS:
+            larger: OrderedDict[tuple[str, Limit], Any] = (
+                self._hits if len(self._hits) >= len(self._spent) else self._spent
+            )
+            larger.popitem(last=False)
+        self._sweep_at = min(max(1024, 2 * self.size), MOST_COUNTERS)

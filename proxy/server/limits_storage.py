@@ -1,0 +1,25 @@
+"""Where limits are counted, chosen by its address."""
+
+from proxy.errors import ConfigError
+from proxy.server.limits import Counters
+from proxy.server.limits_memory import MemoryCounters
+
+__all__ = ["open_counters"]
+
+
+def open_counters(url: str) -> Counters:
+    """The counters at a checked address: ``memory://``, ``redis://…`` or ``rediss://…``.
+
+    Raises :class:`~proxy.errors.ConfigError` where the driver of Redis, an extra, is not installed.
+    """
+    if url == "memory://":
+        return MemoryCounters()
+    try:
+        from proxy.server.limits_redis import RedisCounters
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise ConfigError(
+            "limits.storage", "Redis needs redis, which is not installed", "pip install 'toolrelay[redis]'"
+        ) from None
+    return RedisCounters(url)

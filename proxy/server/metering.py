@@ -1,0 +1,125 @@
+"""Use of requests that pass through, counted where tokens or cost are limited; elsewhere nothing is read."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from proxy.errors import RequestError
+from proxy.relay.prices import Price, Prices, estimated_usage
+from proxy.relay.routing import Route
+from proxy.server.rate_limiter import Admission
+from proxy.wires.rawjson import join_object, members
+from proxy.wires.usage_tap import UsageTap
+
+__all__ = ["Metered", "ReadBody", "meter", "price_of"]
+
+ReadBody = tuple[bytes, dict[str, Any]]
+"""A JSON body that was read strictly: its bytes, and what they say."""
+
+_ASKED: Final = frozenset({"/chat/completions", "/completions"})
+"""Paths whose streams report usage only where they are asked to."""
+
+_DECIDING: Final = ("stream", "background")
+"""Fields on which it hangs whether use is reported."""
+
+_FURTHER: Final = ("models", "fallbacks")
+"""Fields in which providers take models to fall back on."""
+
+_COUNTED: Final = ("/images/", "/audio/", "/responses/compact")
+"""Paths below which answers report tokens, but whose bodies are not read: their model is not known."""
+
+
+class Metered:
+    """One request whose use is counted: ``body`` is what goes upstream, ``tap`` watches the response."""
+
+    def __init__(self, admission: Admission, price: Price | None, body: bytes | None, *, strip: bool) -> None:
+        self._admission = admission
+        self._price = price
+        self.body = body
+        self.tap = UsageTap(strip=strip)
+
+    @property
+    def cost(self) -> int:
+        """What the response cost, in billionths, as far as it said."""
+        usage = self.tap.usage
+        return self._price.cost(usage) if self._price and usage is not None else 0
+
+    def settle(self) -> None:
+        """Count what the response said, however it ended, or what it took at least.
+
+        A client that goes before the end, where usage stands, would otherwise use what it likes.
+        """
+        usage = self.tap.usage
+        if usage is None and self.tap.began and self.body is not None:
+            usage = estimated_usage(self.body, self.tap.events)
+        if usage is not None:
+            self._admission.spend(usage.all_tokens, self._price.cost(usage) if self._price else 0)
+
+
+def meter(
+    admission: Admission, prices: Prices, below: str, route: Route, read: ReadBody | None
+) -> Metered | None:
+    """How a POST to ``below`` is counted; ``None`` where it is not.
+
+    ``read`` is its body, ``None`` where that is streamed.
+
+    Raises :class:`~proxy.errors.RequestError` for what could not be counted.
+    """
+    if not admission.counts_usage:
+        return None
+    if read is None:
+        return Metered(admission, None, None, strip=False) if below.startswith(_COUNTED) else None
+    body, payload = read
+    price = price_of(admission, prices, route, payload)
+    strip = False
+    if below in _ASKED and payload.get("stream") is True:
+        options = payload.get("stream_options")
+        strip = not (isinstance(options, dict) and options.get("include_usage") is True)
+        if strip:
+            parts = members(body)
+            given = members(parts["stream_options"]) if isinstance(options, dict) else {}
+            asked = join_object({**given, "include_usage": b"true"})
+            body = join_object({**parts, "stream_options": asked})
+    return Metered(admission, price, body, strip=strip)
+
+
+def price_of(admission: Admission, prices: Prices, route: Route, payload: Mapping[str, Any]) -> Price | None:
+    """The price of the model that a request asks for.
+
+    Raises :class:`~proxy.errors.RequestError` (400) where what it uses is limited and could not be
+    counted: a model without a price under a limit of cost, an answer that comes later.
+    """
+    model = payload.get("model")
+    named = model if isinstance(model, str) else ""
+    price = prices.of(named, route.model)
+    if price is None and admission.counts_cost:
+        raise RequestError(
+            400,
+            f"The model {named[:100]!r} has no price here, and cost is limited. Ask for another model.",
+            param="model",
+            code="model_not_priced",
+        )
+    if admission.counts_usage:
+        _check_countable(admission, payload)
+    return price
+
+
+def _check_countable(admission: Admission, payload: Mapping[str, Any]) -> None:
+    """Raise RequestError (400) for a body of which an upstream may make what is not counted."""
+    for field in _DECIDING:
+        if not isinstance(payload.get(field), bool | None):
+            # Some upstreams take 1 or "yes" for true, and would then not be asked for their usage.
+            raise RequestError(400, f"{field} must be true or false.", param=field)
+    for field in _FURTHER:
+        if admission.counts_cost and payload.get(field):
+            raise RequestError(
+                400,
+                f"Cost is limited, and it is not known which of {field} will answer. Leave {field} out.",
+                param=field,
+            )
+    if payload.get("background") is True:
+        raise RequestError(
+            400,
+            "What a response in the background uses cannot be counted, and tokens or cost are limited. "
+            "Leave background out.",
+            param="background",
+        )

@@ -1,0 +1,145 @@
+"""Which figures there are: their names, what they mean, their labels and buckets.
+
+Names of the GenAI semantic conventions of OpenTelemetry are used where one exists, in the form that
+they have in Prometheus.  ``gen_ai_client_*`` is what the proxy asks of upstreams, ``gen_ai_server_*`` what
+its own clients ask of it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["FAMILIES", "Family", "Labels"]
+
+Labels = tuple[str, ...]
+
+# The buckets that the GenAI conventions ask for.
+_TOKENS = tuple(float(4**power) for power in range(14))
+_OPERATION_S = tuple(0.01 * 2**power for power in range(14))
+_FIRST_TOKEN_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+_HTTP_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+_ASKED = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+_SERVED = ("gen_ai_operation_name", "gen_ai_request_model")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: ``name`` as Prometheus shows it, without the suffixes of a histogram.
+
+    ``summed`` says how the values of several processes become one.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: Labels = ()
+    buckets: tuple[float, ...] = ()
+    summed: Literal["sum", "min", "max"] = "sum"
+
+
+FAMILIES = (
+    Family("toolrelay_build_info", "gauge", "The version that runs.", ("version",), summed="max"),
+    Family(
+        "toolrelay_requests_total",
+        "counter",
+        "Requests that have ended, by method, class of path and status; 499 where the client left.",
+        ("method", "endpoint", "status"),
+    ),
+    Family(
+        "toolrelay_request_duration_seconds",
+        "histogram",
+        "Time from a request's head to the end of its response.",
+        ("endpoint",),
+        _HTTP_S,
+    ),
+    Family(
+        "toolrelay_time_to_first_byte_seconds",
+        "histogram",
+        "Time from a request's head to the first byte of a relayed body.",
+        ("endpoint",),
+        _FIRST_TOKEN_S,
+    ),
+    Family("toolrelay_open_requests", "gauge", "Requests that are being served."),
+    Family("toolrelay_open_streams", "gauge", "Requests that count against limits.concurrent_streams."),
+    Family("toolrelay_rate_limit_hits_total", "counter", "Refusals by a limit.", ("limit",)),
+    Family("toolrelay_runs_total", "counter", "Runs that have ended, by what became of them.", ("status",)),
+    Family(
+        "toolrelay_turns_total",
+        "counter",
+        "Model responses in runs, by why they ended; empty where nothing was said of it.",
+        ("upstream", "finish_reason"),
+    ),
+    Family(
+        "toolrelay_tool_calls_total",
+        "counter",
+        "Tool calls, by tool and outcome: success, or the error code that the model read.",
+        ("tool", "outcome"),
+    ),
+    Family("toolrelay_upstream_requests_total", "counter", "Requests to upstreams.", ("upstream", "status")),
+    Family(
+        "toolrelay_upstream_errors_total",
+        "counter",
+        "Requests to upstreams that failed: an HTTP status, or what went wrong.",
+        ("upstream", "kind"),
+    ),
+    Family(
+        "toolrelay_upstream_time_to_head_seconds",
+        "histogram",
+        "Time until the head of an upstream's response was there.",
+        ("upstream",),
+        _FIRST_TOKEN_S,
+    ),
+    Family("toolrelay_cost_total", "counter", "Cost of what was asked, in the unit of [prices].", ("model",)),
+    Family("toolrelay_store_waiting_writes", "gauge", "Writes to the record that wait to be committed."),
+    Family("toolrelay_store_lost_writes_total", "counter", "Writes that never reached the record."),
+    Family(
+        "gen_ai_client_operation_duration_seconds",
+        "histogram",
+        "Time of one request to a model, to the end of its response.",
+        (*_ASKED, "error_type"),
+        _OPERATION_S,
+    ),
+    Family(
+        "gen_ai_client_operation_time_to_first_chunk_seconds",
+        "histogram",
+        "Time until the first piece of a model's stream.",
+        _ASKED,
+        _FIRST_TOKEN_S,
+    ),
+    Family(
+        "gen_ai_client_token_usage",
+        "histogram",
+        "Tokens of one model response, where server tools were offered, or tokens or cost are limited.",
+        (*_ASKED, "gen_ai_token_type"),
+        _TOKENS,
+    ),
+    Family(
+        "gen_ai_server_request_duration_seconds",
+        "histogram",
+        "Time of one client's request to a model, tools included.",
+        _SERVED,
+        _OPERATION_S,
+    ),
+    Family(
+        "gen_ai_server_time_to_first_token_seconds",
+        "histogram",
+        "Time until the first piece of a successful answer went to the client.",
+        _SERVED,
+        _FIRST_TOKEN_S,
+    ),
+    Family(
+        "gen_ai_execute_tool_duration_seconds",
+        "histogram",
+        "Time of one tool call.",
+        ("gen_ai_tool_name",),
+        _HTTP_S,
+    ),
+    Family("process_cpu_seconds_total", "counter", "CPU time, user and system."),
+    Family("process_resident_memory_bytes", "gauge", "Resident memory."),
+    Family("process_virtual_memory_bytes", "gauge", "Virtual memory."),
+    Family("process_open_fds", "gauge", "Open file descriptors."),
+    Family("process_max_fds", "gauge", "Most file descriptors of one process.", summed="min"),
+    Family("process_start_time_seconds", "gauge", "Start of the oldest process.", summed="min"),
+)

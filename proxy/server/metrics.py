@@ -1,0 +1,309 @@
+"""Figures for Prometheus: counted in this process, handed over as bytes, summed over processes.
+
+Counting is a dictionary and an addition, some tenths of a microsecond; ``prometheus_client`` only
+writes what was counted down as text.  Every label is from a closed list: what clients, models and
+upstreams say becomes ``other`` where the configuration does not know it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, get_args
+
+import orjson
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+
+from proxy.errors import ToolErrorCode
+from proxy.records import ToolInvocationRecord
+from proxy.server.metric_families import FAMILIES, Family, Labels
+from proxy.server.observing import Observer, Operation, RequestFacts
+
+__all__ = ["METRICS", "Metrics", "Sources", "merge", "render"]
+
+METRICS = "metrics"
+"""What processes ask each other for under this name are snapshots."""
+
+Sources = Callable[[], Mapping[str, float]]
+"""Read when the figures are asked for: the values of families without labels, by name."""
+
+OTHER = "other"
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_STATUSES = {int(status): str(int(status)) for status in HTTPStatus} | {0: "none", 499: "499"}
+_UPSTREAM_ERRORS = frozenset(
+    {"cancelled", "upstream_broken", "upstream_error", "upstream_malformed"}
+    | {"upstream_timeout", "upstream_unreachable"}
+)
+_FINISH_REASONS = frozenset({"", "stop", "length", "tool_calls", "content_filter", "function_call", "error"})
+_LIMITS = frozenset({"requests", "tool_calls", "tokens", "cost", "concurrent_streams", "streams"})
+_OUTCOMES = frozenset(get_args(ToolErrorCode))
+_RUN_STATUSES = frozenset({"completed", "suspended", "failed", "cancelled"})
+
+
+class _Counter:
+    """A counter's or a gauge's values by labels."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[Labels, float] = {}
+
+    def add(self, labels: Labels, amount: float = 1) -> None:
+        self.values[labels] = self.values.get(labels, 0) + amount
+
+
+class _Histogram:
+    """A histogram's cells by labels: a count for each bucket, one for what is above, and the sum."""
+
+    __slots__ = ("_buckets", "values")
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self._buckets = buckets
+        self.values: dict[Labels, list[float]] = {}
+
+    def observe(self, labels: Labels, value: float) -> None:
+        cell = self.values.get(labels)
+        if cell is None:
+            cell = self.values[labels] = [0] * (len(self._buckets) + 2)
+        cell[bisect_left(self._buckets, value)] += 1
+        cell[-1] += value
+
+
+class Metrics(Observer):
+    """Counts what it is told.  One for each process.
+
+    Args:
+        models: names that may become labels: those that the configuration spells out.
+        tools: the ids of the registry.
+        version: of this package.
+        sources: what is read only when somebody asks.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Collection[str] = (),
+        tools: Collection[str] = (),
+        version: str = "",
+        sources: Sequence[Sources] = (),
+    ) -> None:
+        self._models = frozenset(models)
+        self._tools = frozenset(tools)
+        self._sources = [*sources]
+        self._open = 0
+        self._counters = {f.name: _Counter() for f in FAMILIES if f.kind != "histogram"}
+        self._histograms = {f.name: _Histogram(f.buckets) for f in FAMILIES if f.kind == "histogram"}
+        self._counters["toolrelay_build_info"].add((version,))
+        self._process = ProcessCollector(registry=None)
+        # The ones that every request touches, found once.
+        self._requests = self._counters["toolrelay_requests_total"]
+        self._durations = self._histograms["toolrelay_request_duration_seconds"]
+        self._first_bytes = self._histograms["toolrelay_time_to_first_byte_seconds"]
+        self._asked = self._counters["toolrelay_upstream_requests_total"]
+        self._heads = self._histograms["toolrelay_upstream_time_to_head_seconds"]
+        self._operations = self._histograms["gen_ai_client_operation_duration_seconds"]
+        self._first_chunks = self._histograms["gen_ai_client_operation_time_to_first_chunk_seconds"]
+        self._tokens = self._histograms["gen_ai_client_token_usage"]
+        self._served = self._histograms["gen_ai_server_request_duration_seconds"]
+        self._first_tokens = self._histograms["gen_ai_server_time_to_first_token_seconds"]
+
+    def add_source(self, source: Sources) -> None:
+        """Read ``source``, too, whenever the figures are asked for."""
+        self._sources.append(source)
+
+    def model_label(self, model: str) -> str:
+        """A model's name where the configuration spells it out, else ``other``."""
+        return model if model in self._models else OTHER
+
+    # What an observer is told.
+
+    def request_began(self, facts: RequestFacts) -> None:
+        self._open += 1
+
+    def request_ended(self, facts: RequestFacts) -> None:
+        self._open -= 1
+        endpoint = facts.endpoint
+        method = facts.method if facts.method in _METHODS else OTHER
+        self._requests.add((method, endpoint, _status(facts.status)))
+        self._durations.observe((endpoint,), facts.seconds)
+        first = facts.first_byte_s
+        if first is not None:
+            self._first_bytes.observe((endpoint,), first)
+        if operation := facts.asks_model:
+            labels = (operation, self.model_label(facts.model))
+            self._served.observe(labels, facts.seconds)
+            if first is not None and facts.status < 400:
+                self._first_tokens.observe(labels, first)
+
+    def operation_ended(self, operation: Operation) -> None:
+        upstream, error = operation.upstream, operation.error_type
+        self._asked.add((upstream, _status(operation.status)))
+        if operation.head_s is not None:
+            self._heads.observe((upstream,), operation.head_s)
+        if error:
+            error = _error_kind(error)
+            self._counters["toolrelay_upstream_errors_total"].add((upstream, error))
+        if not operation.name:
+            return
+        labels = (operation.name, upstream, self.model_label(operation.model))
+        self._operations.observe((*labels, error), operation.seconds)
+        if operation.stream and not error and operation.first_chunk_s is not None:
+            self._first_chunks.observe(labels, operation.first_chunk_s)
+        if operation.turn:
+            reason = operation.finish_reason if operation.finish_reason in _FINISH_REASONS else OTHER
+            self._counters["toolrelay_turns_total"].add((upstream, reason))
+        if operation.input_tokens is not None:
+            self._tokens.observe((*labels, "input"), operation.input_tokens)
+        if operation.output_tokens is not None:
+            self._tokens.observe((*labels, "output"), operation.output_tokens)
+        if operation.cost:
+            self._counters["toolrelay_cost_total"].add((labels[-1],), operation.cost / 1e9)
+
+    def invocation_ended(
+        self, record: ToolInvocationRecord, seconds: float, facts: RequestFacts | None
+    ) -> None:
+        tool = record.tool if record.tool in self._tools else OTHER
+        outcome = "success" if record.status == "success" else record.error_code or OTHER
+        if outcome not in _OUTCOMES and outcome != "success":
+            outcome = OTHER  # A tool may have raised a code of its own.
+        self._counters["toolrelay_tool_calls_total"].add((tool, outcome))
+        if record.error_code == "rate_limited":
+            self.limited("tool_calls")
+        self._histograms["gen_ai_execute_tool_duration_seconds"].observe((tool,), seconds)
+
+    def run_ended(self, status: str) -> None:
+        label = status if status in _RUN_STATUSES else OTHER
+        self._counters["toolrelay_runs_total"].add((label,))
+
+    def limited(self, limit: str) -> None:
+        self._counters["toolrelay_rate_limit_hits_total"].add((limit if limit in _LIMITS else OTHER,))
+
+    # What is handed over.
+
+    def snapshot(self) -> bytes:
+        """Everything counted so far, for :func:`merge` and :func:`render`; JSON."""
+        read = {"toolrelay_open_requests": float(self._open), **_process_figures(self._process)}
+        for source in self._sources:
+            read.update(source())
+        found: dict[str, list[tuple[Labels, Any]]] = {}
+        for name, counter in self._counters.items():
+            found[name] = list(counter.values.items())
+        for name, histogram in self._histograms.items():
+            found[name] = list(histogram.values.items())
+        for name, value in read.items():
+            found[name] = [((), value)]
+        return orjson.dumps({name: values for name, values in found.items() if values})
+
+
+def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
+    """Snapshots of several processes as one.
+
+    Of processes that have ``ended`` only counters and histograms are taken: a sum must not fall when
+    one of them is replaced, and nothing is open there any more.  Raises ``ValueError`` for bytes that are
+    no snapshot.
+    """
+    values: dict[str, dict[Labels, Any]] = {}
+    families = {family.name: family for family in FAMILIES}
+    for alive, snapshots in ((True, running), (False, ended)):
+        for snapshot in snapshots:
+            for name, entries in _read(snapshot).items():
+                family = families.get(name)
+                if family is None or (family.kind == "gauge" and not alive):
+                    continue
+                into = values.setdefault(name, {})
+                for labels, value in entries:
+                    key = tuple(labels)
+                    into[key] = _joined(family, into[key], value) if key in into else value
+    return orjson.dumps({name: list(cells.items()) for name, cells in values.items()})
+
+
+def render(snapshot: bytes, accept: str = "") -> tuple[bytes, str]:
+    """A snapshot as text for a scraper that sent ``accept``, and its content type.
+
+    Raises ``ValueError`` for bytes that are no snapshot.
+    """
+    encode, content_type = choose_encoder(accept)
+    return encode(_Exposition(_read(snapshot))), content_type
+
+
+def _read(snapshot: bytes) -> dict[str, list[tuple[list[str], Any]]]:
+    try:
+        found = orjson.loads(snapshot)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("these bytes are no snapshot of metrics")  # noqa: TRY004
+    return found
+
+
+def _joined(family: Family, one: Any, other: Any) -> Any:
+    if family.kind == "histogram":
+        if len(one) != len(other):
+            raise ValueError(f"{family.name}: the snapshots have different buckets")
+        return [left + right for left, right in zip(one, other, strict=True)]
+    if family.summed == "sum":
+        return one + other
+    return min(one, other) if family.summed == "min" else max(one, other)
+
+
+class _Exposition:
+    """A snapshot in the words of ``prometheus_client``."""
+
+    def __init__(self, values: Mapping[str, list[tuple[list[str], Any]]]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, in the order in which they are declared."""
+        for family in FAMILIES:
+            entries = self._values.get(family.name)
+            if not entries:
+                continue
+            if family.kind == "counter":
+                counter = CounterMetricFamily(family.name, family.help, labels=family.labels)
+                for labels, value in entries:
+                    counter.add_metric(labels, value)
+                yield counter
+            elif family.kind == "gauge":
+                gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+                for labels, value in entries:
+                    gauge.add_metric(labels, value)
+                yield gauge
+            else:
+                yield _histogram_family(family, entries)
+
+
+def _histogram_family(family: Family, entries: list[tuple[list[str], Any]]) -> HistogramMetricFamily:
+    histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    bounds = [*(repr(bound) for bound in family.buckets), "+Inf"]
+    for labels, (*counts, total) in entries:
+        below, buckets = 0, []
+        for bound, count in zip(bounds, counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        histogram.add_metric(labels, buckets, total)
+    return histogram
+
+
+def _process_figures(collector: ProcessCollector) -> dict[str, float]:
+    """What the system says of this process; empty where it has no /proc."""
+    known = {family.name for family in FAMILIES}
+    return {
+        sample.name: sample.value
+        for metric in collector.collect()
+        for sample in metric.samples
+        if sample.name in known
+    }
+
+
+def _status(status: int) -> str:
+    """A status as a label: itself where it has a meaning, else only its class; 0 is none at all."""
+    return _STATUSES.get(status) or f"{min(status // 100, 9)}xx"
+
+
+def _error_kind(kind: str) -> str:
+    if kind.isdigit():
+        return _status(int(kind))
+    return kind if kind in _UPSTREAM_ERRORS else OTHER

@@ -1,0 +1,92 @@
+"""A response to a client whose id is noted as the client's own, while its bytes pass untouched."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import orjson
+
+from proxy.errors import WireError
+from proxy.server.client_stream import HttpClientStream
+from proxy.server.edge_request import EdgeRequest
+from proxy.upstreams.base import Headers
+from proxy.wires.sse import SSEParser
+
+__all__ = ["OwnedClientStream"]
+
+_MAX_BYTES: Final = 8 << 20
+"""How much of a response is read for its id; it is in the first event, or in the object."""
+
+
+class OwnedClientStream(HttpClientStream):
+    """``own`` is called once with the id of the response: before the event that says it goes out, or
+    before the end of an object does."""
+
+    def __init__(
+        self,
+        request: EdgeRequest,
+        headers: Headers,
+        own: Callable[[str], None],
+        *,
+        last: bool = False,
+    ) -> None:
+        super().__init__(request, headers, last=last)
+        self._own = own
+        self._events: SSEParser | None = None
+        self._seen = bytearray()
+        self._size = 0
+        self._length = ""
+        self._again = 0
+        self._looking = False
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._looking = status < 300
+        kind = next((value for name, value in headers if name.lower() == "content-type"), "")
+        self._events = SSEParser() if kind.lower().startswith("text/event-stream") else None
+        self._length = next((value for name, value in headers if name.lower() == "content-length"), "")
+        super().start(status, headers)
+
+    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+        if self._looking:
+            self._look(data)
+        return super().push(data, last=last)
+
+    def _look(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > _MAX_BYTES:
+            self._stop()
+            return
+        if self._events is not None:
+            try:
+                for event in self._events.feed(data):
+                    if self._looking:
+                        self._read(event.data)
+            except WireError:
+                self._stop()
+            return
+        self._seen += data
+        # Every piece may end as an object does: to read all of it each time would cost its square.
+        if str(self._size) == self._length or (self._size >= self._again and data.rstrip().endswith(b"}")):
+            self._again = 2 * self._size
+            self._read(bytes(self._seen))
+
+    def finish(self) -> None:
+        if self._looking and self._seen:
+            self._read(bytes(self._seen))
+        super().finish()
+
+    def _read(self, text: bytes | str) -> None:
+        try:
+            said = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return
+        if isinstance(said, dict):
+            response = said.get("response", said)
+            found = response.get("id") if isinstance(response, dict) else None
+            if isinstance(found, str) and found:
+                self._stop()
+                self._own(found)
+
+    def _stop(self) -> None:
+        self._looking = False
+        self._seen.clear()
+        self._events = None

@@ -1,0 +1,234 @@
+"""What a browser may be made to send: a web page must not reach tools behind its reader's back.
+
+A page can send requests to any address that its reader's machine reaches.  A browser names the
+page's origin in most of them, and asks beforehand unless the request is as plain as a form's.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+
+from aiohttp import hdrs, web
+from multidict import istr
+
+from proxy.errors import RequestError
+from proxy.server.client_address import TrustedProxies
+from proxy.server.cors import METHODS, Cors
+from proxy.server.edge_request import EdgeRequest
+from proxy.server.request_target import parse_target
+
+__all__ = ["HostRule", "PageGuard"]
+
+_METHODS: Final = frozenset({*METHODS, "OPTIONS"})
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?\Z")
+_SEC_FETCH_SITE: Final = istr("Sec-Fetch-Site")
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+_LONGEST_KNOWN: Final = 64
+_MOST_KNOWN: Final = 64
+"""How clients write the server's name, of which there are few, is looked at once."""
+
+_FORWARDED: Final = (
+    hdrs.X_FORWARDED_FOR,
+    hdrs.FORWARDED,
+    istr("X-Real-IP"),
+    hdrs.VIA,
+    hdrs.X_FORWARDED_HOST,
+    hdrs.X_FORWARDED_PROTO,
+)
+_TAKES_FILES: Final = frozenset(
+    {
+        "audio",
+        "containers",
+        "content_provenance_checks",
+        "files",
+        "images",
+        "realtime",
+        "skills",
+        "uploads",
+        "videos",
+    }
+)
+"""First parts of the paths to which files are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """Which names a client may call the server by.
+
+    A page that rebinds its name in DNS reaches the server and passes for its own origin, but it
+    cannot call itself by another name: its ``Host`` is the attacker's.  An address, or
+    ``localhost``, is nobody's to rebind.  With ``loopback_only`` no other address will do either.
+    ``names`` are further ones in lower case; ``*.example.com`` stands for all below.
+    """
+
+    loopback_only: bool
+    names: Sequence[str] = ()
+    _exact: frozenset[str] = field(init=False)
+    _below: tuple[str, ...] = field(init=False)
+    _known: dict[str, bool] = field(init=False, default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_exact", frozenset({"localhost", "127.0.0.1", "::1", *self.names}))
+        object.__setattr__(self, "_below", tuple(name[1:] for name in self.names if name.startswith("*.")))
+
+    def allows(self, host: str) -> bool:
+        """Whether a ``Host`` header names this server."""
+        known = self._known.get(host)
+        if known is None:
+            known = self._names_us(host)
+            if len(host) <= _LONGEST_KNOWN and len(self._known) < _MOST_KNOWN:
+                self._known[host] = known
+        return known
+
+    def _names_us(self, host: str) -> bool:
+        matched = _HOST.match(host.lower())
+        if matched is None:
+            return False
+        name = matched[1] or matched[2]
+        if name in self._exact:
+            return True
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return matched[1] is None and name.endswith(self._below)
+        return address.is_loopback or not self.loopback_only
+
+
+class PageGuard:
+    """Answers what browsers ask before they send, and refuses what only a foreign page would send.
+
+    ``hosts`` is ``None`` where a client may call the server what it likes.  With ``keyed`` callers show
+    keys, which no page has.
+    """
+
+    def __init__(self, *, cors: Cors, hosts: HostRule | None, keyed: bool, proxies: TrustedProxies) -> None:
+        self._cors = cors
+        self._hosts = hosts
+        self._keyed = keyed
+        self._proxies = proxies if proxies else None
+
+    def check(self, request: EdgeRequest) -> web.Response | None:
+        """The answer to a preflight; ``None`` for a request that may go on.
+
+        Raises :class:`~proxy.errors.RequestError`: 403, 405 or 415 for what is not taken from a page.
+        """
+        headers = request.headers
+        method = request.method
+        if method not in _METHODS:
+            # After CONNECT and its like the rest of the connection may be no HTTP at all.
+            raise RequestError(
+                405, f"The method {method[:20]} is not served.", headers={"Connection": "close"}
+            )
+        if self._hosts is not None:
+            _check_host(self._hosts, headers.getall(hdrs.HOST, ()))
+        from_page = hdrs.ORIGIN in headers
+        if from_page:
+            if not _may_call(self._cors, request):
+                raise _not_allowed("Web pages of this origin may not call; server.cors_origins has no such")
+        elif _SEC_FETCH_SITE in headers and headers[_SEC_FETCH_SITE].lower() not in _OWN_SITES:
+            # Images, scripts and links of other sites: browsers name no origin there.
+            raise _not_allowed("Web pages of other sites may not call without naming their origin")
+        through = self._proxies is not None and self._proxies.trusts(request.remote)
+        if not self._keyed:
+            if not through:
+                _check_direct(request)
+            if method == "POST":
+                _check_media_type(request, from_page)
+        if from_page and method == "OPTIONS" and hdrs.ACCESS_CONTROL_REQUEST_METHOD in headers:
+            return self._cors.preflight(request)
+        if self._cors:
+            request.page_headers = self._cors.headers(request)
+        if through and self._proxies is not None:
+            forwarded = headers.getall(hdrs.X_FORWARDED_FOR, ())
+            request.client_address = self._proxies.client_of(request.remote or "", forwarded)
+        return None
+
+
+def _check_host(hosts: HostRule, said: Sequence[str]) -> None:
+    if len(said) != 1 or not hosts.allows(said[0]):
+        raise RequestError(
+            403,
+            "The Host header must name this machine: localhost, an address it listens on, or one of "
+            "server.allowed_hosts.",
+            code="host_not_allowed",
+        )
+
+
+def _may_call(cors: Cors, request: EdgeRequest) -> bool:
+    """Whether a page of the origin that the request names may call: one that is listed, or our own."""
+    said = request.headers.getall("Origin")
+    if len(said) != 1:
+        return False
+    if cors.allows(said[0]):
+        return True
+    site = request.headers.get("Sec-Fetch-Site", "same-origin").lower()
+    return site in _OWN_SITES and _is_own(said[0], request.headers.get("Host", "").lower())
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Whether a page's origin is the server that it calls, under whatever name it calls that."""
+    scheme, _, authority = origin.partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    return port is not None and authority != "" and host in (authority, authority + port)
+
+
+def _not_allowed(message: str) -> RequestError:
+    return RequestError(403, f"{message}.", code="origin_not_allowed")
+
+
+def _check_direct(request: EdgeRequest) -> None:
+    headers = request.headers
+    for name in _FORWARDED:
+        if name in headers:
+            raise RequestError(
+                403,
+                f"The request came through a proxy ({name}), and there are no client keys. "
+                "Name the proxy's address in server.trusted_proxies, or make client keys.",
+                code="forwarded_not_allowed",
+            )
+
+
+def _check_media_type(request: EdgeRequest, from_page: bool) -> None:
+    """Refuse the bodies that a form can send: for them a browser does not ask beforehand.
+
+    ``from_page`` says that the page's origin is known, and may call.
+    """
+    said = request.headers.getall(hdrs.CONTENT_TYPE, ())
+    if not said and not request.body_exists:
+        return
+    kind = said[0].partition(";")[0].strip().lower() if len(said) == 1 else ""
+    if kind == "application/json":
+        return
+    if kind == "multipart/form-data" and _takes_files(request):
+        if from_page or _is_program(request):
+            return
+        raise RequestError(
+            415,
+            "Without client keys a form with files needs a header that no web page can send unasked: "
+            "send any key, as in Authorization: Bearer unused.",
+            code="content_type_not_allowed",
+        )
+    raise RequestError(
+        415,
+        "A POST must be JSON here: send Content-Type: application/json.",
+        param="Content-Type",
+        code="content_type_not_allowed",
+    )
+
+
+def _takes_files(request: EdgeRequest) -> bool:
+    below = parse_target(request.raw_path).below_v1
+    return below is not None and below.split("/")[1] in _TAKES_FILES
+
+
+def _is_program(request: EdgeRequest) -> bool:
+    """Whether the request has a header for which a browser would have asked beforehand.
+
+    None of them is one that proxies add; and a browser sends ``Authorization: Basic`` unasked.
+    """
+    headers = request.headers
+    return headers.get("Authorization", "").lower().startswith("bearer ") or any(
+        name.lower().startswith(("api-key", "x-api-key", "x-stainless-", "x-toolrelay-")) for name in headers
+    )

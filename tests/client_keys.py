@@ -1,0 +1,53 @@
+"""What tests with client keys share: secrets, configured keys, and how a client sends them."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from raw_upstream import RawUpstream, Step, whole
+from running_proxy import Proxy, make_config, running
+
+from proxy.server.key_grants import KeyGrants
+from proxy.server.key_ring import new_key, new_secret
+from proxy.server.secret import Secret
+from proxy.store.base import Store
+
+__all__ = ["ALICE", "BOB", "OK", "bearer", "declared", "key_config", "keyed", "made"]
+
+ALICE = "alice-alice-0123456789-abcdefghij"
+BOB = "bobby-bobby-0123456789-abcdefghij"
+OK = whole(b'{"ok":true}')
+
+
+def bearer(secret: str) -> dict[str, str]:
+    """The header that OpenAI's SDKs send."""
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def declared(secret: str, **grants: Any) -> dict[str, Any]:
+    """One key as the configuration has it once its secret is resolved."""
+    return {"secret": Secret("env:CLIENT", secret), **grants}
+
+
+def key_config(*upstreams: Any, **sections: Any) -> Any:
+    """A configuration with the keys alice and bob, unless it says otherwise."""
+    sections.setdefault("keys", {"alice": declared(ALICE), "bob": declared(BOB)})
+    return make_config(*upstreams, **sections)
+
+
+@asynccontextmanager
+async def keyed(*scripts: Sequence[Step], **sections: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy with client keys before a scripted upstream that says yes to everything else."""
+    async with (
+        RawUpstream(*(scripts or (OK,))) as upstream,
+        running(key_config(upstream.url, **sections)) as proxy,
+    ):
+        yield proxy, upstream
+
+
+async def made(store: Store, name: str = "carol", **grants: Any) -> str:
+    """A key in a store; its secret."""
+    secret = new_secret()
+    found = KeyGrants.model_validate(grants)
+    await store.put_key(new_key(name, secret, found, await store.hash_key(), now=1.0))
+    return secret

@@ -1,0 +1,33 @@
+"""What stands on both sides of the edge: requests that nobody sent, and handlers that are no proxy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aiohttp.test_utils import make_mocked_request
+
+from proxy.server.connection import ConnectionBounds, Handler
+from proxy.server.draining import Draining
+from proxy.server.edge_request import EdgeRequest
+
+__all__ = ["Behind", "edge_request"]
+
+
+@dataclass
+class Behind:
+    """One handler behind the connections; a :class:`~proxy.server.connection.Served`."""
+
+    handle: Handler
+    bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
+    draining: Draining = field(default_factory=Draining)
+    closed: bool = False
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def edge_request(
+    method: str = "GET", path: str = "/", headers: Mapping[str, str] | None = None
+) -> EdgeRequest:
+    """A request that nobody sent."""
+    mocked = make_mocked_request(method, path, headers)
+    return EdgeRequest(mocked._message, mocked.content, mocked.protocol, mocked.task)

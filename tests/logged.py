@@ -1,0 +1,38 @@
+"""The log as a server writes it, for as long as a test lasts and no longer."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import structlog
+
+from proxy.server.telemetry import _QUIET, configure_logging
+
+__all__ = ["logged_to", "logging_put_back"]
+
+
+@contextmanager
+def logging_put_back() -> Iterator[None]:
+    """Whatever a block sets up of the log is taken down again."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    levels = {name: logging.getLogger(name).level for name in _QUIET}
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        for name, before in levels.items():
+            logging.getLogger(name).setLevel(before)
+        logging.captureWarnings(False)
+        structlog.reset_defaults()
+        structlog.contextvars.clear_contextvars()
+
+
+@contextmanager
+def logged_to(sink: TextIO, **options: Any) -> Iterator[None]:
+    """Lines of JSON go to ``sink``; ``options`` are those of ``configure_logging``."""
+    with logging_put_back():
+        configure_logging(format="json", stream=sink, **options)
+        yield

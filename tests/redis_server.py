@@ -1,0 +1,133 @@
+"""A Redis server for the tests, and a cable to it that can be cut.
+
+``TOOLRELAY_TEST_REDIS`` names another server than the one on this machine.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from urllib.parse import urlsplit
+
+import pytest
+from require import require
+from waiting import PATIENCE_S
+
+__all__ = ["HURRY", "SERVER", "Cable", "cable", "need_redis", "own_prefix"]
+
+HURRY = "proxy.server.limits_redis.ANSWER_S"
+"""What a request waits for Redis: so little that a busy machine looks like a Redis that is away."""
+
+SERVER = os.environ.get("TOOLRELAY_TEST_REDIS", "redis://127.0.0.1:6379/0")
+
+
+@cache
+def _missing() -> str:
+    """Why no server can be used, once for all tests; empty where one can."""
+    try:
+        import redis
+    except ModuleNotFoundError:
+        return "redis is not installed"
+    try:
+        with redis.Redis.from_url(SERVER, socket_timeout=PATIENCE_S) as client:
+            client.ping()
+    except redis.RedisError as error:
+        return f"no Redis answers at {SERVER.rpartition('@')[2]}: {type(error).__name__}"
+    return ""
+
+
+def need_redis() -> None:
+    """Skip the test where there is no server, or fail it where one is required."""
+    require("redis", not _missing(), _missing())
+
+
+@asynccontextmanager
+async def own_prefix() -> AsyncIterator[str]:
+    """A prefix that no other test has; its keys are deleted at the end.  Redis is waited for meanwhile."""
+    from redis.asyncio import Redis
+
+    need_redis()
+    prefix = f"test-{secrets.token_hex(8)}"
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HURRY, PATIENCE_S)
+            yield prefix
+    finally:
+        async with Redis.from_url(SERVER) as client:
+            if keys := [key async for key in client.scan_iter(f"{prefix}:*", count=1000)]:
+                await client.delete(*keys)
+
+
+class Cable:
+    """Forwards connections to the server until told otherwise."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.mode = "through"
+        self.accepted = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._mended = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """The address of the server at the end of the cable."""
+        return f"redis://127.0.0.1:{self.port}{urlsplit(SERVER).path}"
+
+    def cut(self) -> None:
+        """Connections break, new ones break at once."""
+        self.mode = "cut"
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def hang(self) -> None:
+        """What is sent gets nowhere, and nobody says so."""
+        self.mode = "hang"
+        self._mended.clear()
+
+    def mend(self) -> None:
+        """As it was."""
+        self.mode = "through"
+        self._mended.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        self.accepted += 1
+        if self.mode == "cut":
+            writer.transport.abort()
+            return
+        parts = urlsplit(SERVER)
+        theirs_in, theirs_out = await asyncio.open_connection(parts.hostname, parts.port or 6379)
+        self._writers |= {writer, theirs_out}
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await asyncio.gather(self._pump(reader, theirs_out), self._pump(theirs_in, writer))
+        for end in (writer, theirs_out):
+            end.transport.abort()
+            self._writers.discard(end)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if self.mode == "hang":
+                await self._mended.wait()
+            writer.write(data)
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def cable() -> AsyncIterator[Cable]:
+    """A cable to the server."""
+    need_redis()
+    made = Cable()
+    made._mended.set()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        made.mend()
+        made.cut()
+        server.close()
+        await server.wait_closed()

@@ -1,0 +1,371 @@
+"""What goes back to a client, byte by byte: framing, order, and how a response ends that cannot end well."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from edge_requests import edge_request
+from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, RawUpstream, Step, chunk, chunked, head, whole
+from running_proxy import Proxy, make_config, running
+from waiting import PATIENCE_S, until
+
+from proxy.relay.passthrough import pump
+from proxy.server.client_stream import HttpClientStream
+from proxy.upstreams.base import Headers, PulledResponse, Sink
+from proxy.wires.sse import END_MARK
+
+pytestmark = pytest.mark.both_loops
+
+ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+
+
+@asynccontextmanager
+async def before(*scripts: list[Step]) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy without tools before a raw upstream."""
+    async with RawUpstream(*scripts) as upstream, running(make_config(upstream.url, allow=())) as proxy:
+        yield proxy, upstream
+
+
+async def exchanged(proxy: Proxy, sent: bytes) -> bytes:
+    """All bytes that come back until the connection ends; a reset ends them with ``RESET``."""
+    async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
+        conversation.writer.write(sent)
+        found = b""
+        try:
+            while data := await conversation.reader.read(65536):
+                found += data
+        except ConnectionResetError:
+            return found + b"RESET"
+        return found
+
+
+def get(path: str, *headers: str, version: str = "1.1", method: str = "GET") -> bytes:
+    """A request without a body."""
+    return "\r\n".join([f"{method} /v1{path} HTTP/{version}", "Host: 127.0.0.1", *headers, "", ""]).encode()
+
+
+def upload(*headers: str) -> bytes:
+    """The head of an upload."""
+    return get("/files", "Content-Type: application/json", *headers, method="POST")
+
+
+def body_of(response: bytes) -> bytes:
+    """What stands behind a response's head."""
+    return response.partition(b"\r\n\r\n")[2]
+
+
+async def test_pipelined_requests_are_answered_in_order_and_apart() -> None:
+    """No byte of one response stands in the next, though what ends one is held back for a moment."""
+    stream = [b"data: %d\n\n" % n for n in range(50)]
+    scripts = [
+        chunked(*stream, END_MARK),
+        whole(b"{}"),
+        chunked(b"a", content_type="text/plain"),
+        whole(b"[]"),
+    ]
+    async with before(*scripts) as (proxy, upstream), proxy.connect() as conversation:
+        sent = [proxy.request(ASK), get("/files"), get("/files/a"), get("/files/b")]
+        conversation.writer.write(b"".join(sent))
+        async with asyncio.timeout(PATIENCE_S):
+            answers = [await conversation.answer() for _ in sent]
+    assert [answer.body for answer in answers] == [b"".join(stream) + END_MARK, b"{}", b"a", b"[]"]
+    assert all(answer.clean for answer in answers)
+    assert [request.target for request in upstream.requests][1:] == [
+        "/v1/files",
+        "/v1/files/a",
+        "/v1/files/b",
+    ]
+
+
+async def test_an_old_client_gets_its_body_until_the_end_of_the_connection() -> None:
+    """HTTP/1.0 has no chunks; with a length its connection can be kept."""
+    async with before(chunked(b"a", b"b"), whole(b"{}")) as (proxy, _):
+        response = await exchanged(proxy, get("/files", version="1.0"))
+        assert body_of(response) == b"ab"
+        assert b"chunked" not in response
+        assert b"Connection: close" in response
+        asked = get("/files", "Connection: keep-alive", version="1.0") + get("/files", version="1.0")
+        both = await exchanged(proxy, asked)
+        assert both.count(b"\r\n\r\n{}") == 2
+        assert b"Connection: keep-alive" in both
+
+
+@pytest.mark.parametrize("ending", [FIN, RESET])
+async def test_a_body_that_broke_never_looks_whole(ending: Step) -> None:
+    """Where only the connection's end ends a body, one that broke off ends in a reset."""
+    script: list[Step] = [
+        head("Content-Type: text/plain", "Transfer-Encoding: chunked"),
+        chunk(b"a"),
+        0.05,
+        ending,
+    ]
+    async with before(script) as (proxy, _):
+        assert (await exchanged(proxy, get("/files", version="1.0"))).endswith(b"RESET")
+        newer = await exchanged(proxy, get("/files"))
+        assert newer.endswith(b"1\r\na\r\n")
+
+
+async def test_a_head_request_gets_a_head() -> None:
+    """The length that GET would give stands there without the body, and the connection goes on."""
+    async with before([head("Content-Length: 5", "Content-Type: text/plain"), KEEP], whole(b"{}")) as (
+        proxy,
+        _,
+    ):
+        found = await exchanged(proxy, get("/files", method="HEAD") + get("/files", "Connection: close"))
+    first, second, body = found.split(b"\r\n\r\n")
+    assert b"Content-Length: 5" in first
+    assert second.startswith(b"HTTP/1.1 200 OK")
+    assert body == b"{}"
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+async def test_a_response_without_a_body_has_none(status: str) -> None:
+    """Neither chunks nor a length of something stand behind 204 and 304."""
+    async with before([head("ETag: x", status=status), KEEP]) as (proxy, _):
+        found = await exchanged(proxy, get("/files", "Connection: close"))
+    assert body_of(found) == b""
+    assert b"chunked" not in found
+    assert b"ETag: x" in found
+
+
+async def test_odd_header_bytes_pass_and_a_missing_type_is_named() -> None:
+    """A value in UTF-8 comes back as it was; what is no UTF-8 is replaced, never an error."""
+    script: list[Step] = [
+        b"HTTP/1.1 200 OK\r\nX-A: \xc3\xa9\r\nX-B: \xe9\r\nContent-Length: 2\r\n\r\n{}",
+        KEEP,
+    ]
+    async with before(script) as (proxy, _):
+        found = await exchanged(proxy, get("/files", "Connection: close"))
+    assert b"X-A: \xc3\xa9\r\n" in found
+    assert b"X-B: \xef\xbf\xbd\r\n" in found
+    assert b"Content-Type: application/octet-stream\r\n" in found
+
+
+# ---------------------------------------------------------------- uploads
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+    """``Expect: 100-continue`` is answered before the body comes, and is not sent on."""
+    async with before(whole(b"{}")) as (proxy, upstream), proxy.connect() as conversation:
+        conversation.writer.write(upload("Expect: 100-continue", "Content-Length: 3"))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await conversation.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            conversation.writer.write(b"abc")
+            assert (await conversation.answer()).body == b"{}"
+    assert upstream.requests[0].body == b"abc"
+    assert upstream.requests[0].header("expect") is None
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+async def test_a_client_that_dies_in_its_upload_ends_it_upstream(framing: str) -> None:
+    """Half an upload is never finished for the client, and its connection is closed."""
+    opening = "Content-Length: 100000" if framing == "length" else "Transfer-Encoding: chunked"
+    sent = upload(opening)
+    async with before(whole(b"{}")) as (proxy, upstream):
+        async with proxy.connect() as conversation:
+            conversation.writer.write(sent + (b"x" * 100 if framing == "length" else chunk(b"x" * 100)))
+            await until(lambda: upstream.open_connections > 0)
+            conversation.leave()
+        await upstream.all_closed()
+        assert upstream.requests == []
+
+
+async def test_an_early_answer_ends_an_upload_in_order() -> None:
+    """An upstream that refuses an upload before its end is heard, and the next request is served."""
+    served: list[asyncio.StreamWriter] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(whole(b'{"error":{}}', status="413 Content Too Large")[0])  # type: ignore[arg-type]
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = make_config(f"http://127.0.0.1:{port}/v1", allow=())
+    async with running(config) as proxy, asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
+        conversation.writer.write(upload("Content-Length: 3000000") + b"x" * 1_500_000)
+        answer = await conversation.answer()
+        assert (answer.status, answer.clean) == (413, True)
+        conversation.writer.write(b"x" * 1_500_000 + get("/files"))
+        assert (await conversation.answer()).status == 413
+    for writer in served:
+        writer.transport.abort()
+    server.close()
+    await asyncio.sleep(0.01)
+
+
+async def test_an_upload_waits_for_the_upstream() -> None:
+    """An upstream that does not read stops the client: what is between them is bounded."""
+    go = asyncio.Event()
+    got: list[int] = []
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await go.wait()
+        while sum(got) < 24 << 20 and (data := await reader.read(1 << 20)):
+            got.append(len(data))
+        writer.write(whole(b"{}", "Connection: close")[0])  # type: ignore[arg-type]
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = make_config(f"http://127.0.0.1:{port}/v1", allow=(), server={"max_upload_bytes": 24 << 20})
+    async with running(config) as proxy, asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
+        conversation.writer.write(upload(f"Content-Length: {24 << 20}") + b"x" * (24 << 20))
+        transport = conversation.writer.transport
+        left = -1
+        while transport.get_write_buffer_size() != left:
+            left = transport.get_write_buffer_size()
+            await asyncio.sleep(0.2)
+        assert left > 12 << 20
+        go.set()
+        assert (await conversation.answer()).body == b"{}"
+    assert sum(got) == 24 << 20
+    server.close()
+    await asyncio.sleep(0.01)
+
+
+# ---------------------------------------------------------------- slow and gone
+
+
+async def test_a_client_that_stops_reading_and_leaves_frees_the_upstream() -> None:
+    """The upstream is not read beyond the buffers, and is let go when the client goes."""
+    pieces = [chunk(b"data: " + b"x" * 60000 + b"\n\n")] * 3000
+    async with before([SSE_HEAD, *pieces, LAST_CHUNK, HANG]) as (proxy, upstream):
+        async with proxy.sent(ASK) as conversation:
+            await conversation.head()
+            sent = -1
+            while upstream.sent != sent:
+                sent = upstream.sent
+                await asyncio.sleep(0.1)
+            assert sent < 100 << 20
+            conversation.leave()
+        await upstream.all_closed()
+
+
+class Flood(PulledResponse):
+    """A stream that goes on behind its end mark."""
+
+    status = 200
+    headers: Headers = (("Content-Type", "text/event-stream"),)
+    content_type = "text/event-stream"
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n" + END_MARK
+        for _ in range(3):
+            yield b"data: more\n\n"
+
+    async def aclose(self) -> None:
+        return
+
+    async def read(self, limit: int) -> bytes:
+        raise NotImplementedError
+
+
+class Client:
+    """Writes down what it is given, and which of it as the last."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[bytes, bool]] = []
+        self.started = False
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+
+    def flush(self) -> None:
+        return
+
+    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+        self.given.append((data, last))
+        return None
+
+    async def write(self, data: bytes) -> None:
+        self.push(data)
+
+    def finish(self) -> None:
+        return
+
+    def abort(self) -> None:
+        raise AssertionError("a whole stream was broken off")
+
+
+class AtOnce(Flood):
+    """A stream that came whole, in one read."""
+
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        sink(b"data: 1\n\n" + END_MARK)
+        return None
+
+
+class Writes(asyncio.Transport):
+    """Keeps what is written, piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def test_a_head_waits_for_no_body_that_is_still_to_come() -> None:
+    """The client sees status and headers as soon as the upstream's are here."""
+    for kind in ("text/event-stream", "text/plain"):
+        go_on = asyncio.Event()
+        script = [head(f"Content-Type: {kind}", "Content-Length: 9"), go_on, b"data: 1\n\n", KEEP]
+        async with before(script) as (proxy, _), proxy.connect() as conversation:
+            conversation.writer.write(proxy.request(ASK))
+            async with asyncio.timeout(10):
+                assert kind.encode() in await conversation.reader.readuntil(b"\r\n\r\n")
+                go_on.set()
+                assert b"data: 1" in await conversation.reader.readuntil(b"\n\n")
+
+
+async def test_a_response_that_is_here_leaves_in_one_write() -> None:
+    """Head, body and end are one call of the system where nothing of them has to be waited for."""
+    transport = Writes()
+    request = edge_request("POST", "/v1/responses")
+    request.protocol.transport = transport
+    client = HttpClientStream(request, ())
+    await pump(AtOnce(), client, error_event=lambda error: b"")
+    [written] = transport.writes
+    assert written.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert written.endswith(END_MARK + b"\r\n0\r\n\r\n")
+
+
+class AtTheLastMoment(Flood):
+    """A stream whose end comes in the turn of the loop in which the time for it has run out."""
+
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        return self._late(sink)
+
+    async def _late(self, sink: Sink) -> None:
+        asyncio.get_running_loop().call_later(0.02, sink, b"data: 1\n\n" + END_MARK)
+        time.sleep(0.05)  # noqa: ASYNC251 - both times are to be up when the loop looks again
+        await asyncio.Event().wait()
+
+
+async def test_an_end_mark_at_the_last_moment_is_an_end() -> None:
+    """The end that comes as the total time runs out is sent, and nothing is said to have broken."""
+    client = Client()
+    await pump(AtTheLastMoment(), client, error_event=lambda error: b"broken", total_s=0.01)
+    assert client.given == [(b"data: 1\n\n" + END_MARK, True)]
+
+
+async def test_only_the_end_mark_is_held_for_the_end() -> None:
+    """What comes behind the end mark is sent as all the rest is, and makes the upstream wait as it does."""
+    client = Client()
+    await pump(Flood(), client, error_event=lambda error: b"")
+    assert [last for _, last in client.given] == [True, False, False, False]
+    assert b"".join(data for data, _ in client.given).endswith(b"data: more\n\n")

@@ -1,0 +1,269 @@
+"""What browsers are told: preflights, and the headers on everything that a page may read."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from chat_script import DONE, content, finish, role
+from raw_upstream import RESET, RawUpstream, Step, chunk, chunked, head, whole
+from running_proxy import Answer, Proxy, make_config, running
+
+from proxy.errors import RequestError
+from proxy.server.app import Overrides
+from proxy.server.callers import Caller
+
+ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+APP = "https://app.example.com"
+LOCAL = "http://localhost:5173"
+STREAM = (role(), content("hello"), finish(), DONE)
+PREFLIGHT = {
+    "Origin": APP,
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang",
+}
+
+
+class ShutDoor:
+    """Lets nobody in."""
+
+    async def admit(self, request: Any, below: str) -> Caller:
+        raise RequestError(401, "No such key.", type="authentication_error", code="invalid_api_key")
+
+    async def admit_admin(self, request: Any) -> Caller:
+        return await self.admit(request, "")
+
+
+@asynccontextmanager
+async def for_pages(*script: Step, **config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy for pages of two origins, before an upstream that plays the script."""
+    overrides = config.pop("overrides", None)
+    config["server"] = {"cors_origins": (APP, LOCAL), **config.get("server", {})}
+    async with (
+        RawUpstream(list(script) or chunked(*STREAM)) as upstream,
+        running(make_config(upstream.url, **config), overrides) as proxy,
+    ):
+        yield proxy, upstream
+
+
+def vary_of(answer: Answer) -> set[str]:
+    """Every header that the response says it varies by."""
+    lines = [value for name, value in answer.headers if name.lower() == "vary"]
+    return {word.strip().lower() for line in lines for word in line.split(",")}
+
+
+def readable(answer: Answer, origin: str = APP) -> None:
+    """Assert that a page of the origin may read the response, and no other page may."""
+    assert [value for name, value in answer.headers if name.lower() == "access-control-allow-origin"] == [
+        origin
+    ]
+    assert "origin" in vary_of(answer)
+    assert "access-control-allow-credentials" not in answer.names()
+
+
+# ---------------------------------------------------------------- preflights
+
+
+@pytest.mark.parametrize("origin", [APP, LOCAL])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files/f", "/admin/runs"])
+async def test_a_preflight_is_answered_here(origin: str, path: str) -> None:
+    """A browser that asks for a listed origin is told what it may send, and keeps that for two hours."""
+    async with for_pages() as (proxy, upstream):
+        answer = await proxy.ask(None, {**PREFLIGHT, "Origin": origin}, method="OPTIONS", path=path)
+        assert (answer.status, answer.body) == (204, b"")
+        readable(answer, origin)
+        assert answer.header("access-control-allow-headers") == PREFLIGHT["Access-Control-Request-Headers"]
+        methods = answer.header("access-control-allow-methods") or ""
+        assert set(methods.split(", ")) == {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
+        assert answer.header("access-control-max-age") == "7200"
+        assert vary_of(answer) == {
+            "origin",
+            "access-control-request-method",
+            "access-control-request-headers",
+        }
+        assert answer.header("x-request-id")
+        assert upstream.requests == []
+
+
+async def test_preflights_need_no_key_and_count_against_no_limit() -> None:
+    """A browser sends no key when it asks, and its question is nobody's request."""
+    limits = {"requests": ("1/minute",)}
+    for overrides in (None, Overrides(door=ShutDoor())):
+        async with for_pages(limits=limits, overrides=overrides) as (proxy, upstream):
+            for _ in range(3):
+                assert (await proxy.ask(None, PREFLIGHT, method="OPTIONS")).status == 204
+            assert upstream.requests == []
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
+async def test_a_preflight_of_another_origin_is_refused(origin: str) -> None:
+    """A page that is not listed is told nothing that its browser could take for a yes."""
+    for server in ({}, {"cors_origins": ()}):
+        async with for_pages(server=server) as (proxy, upstream):
+            answer = await proxy.ask(None, {**PREFLIGHT, "Origin": origin}, method="OPTIONS")
+            assert answer.status == 403
+            assert answer.error["code"] == "origin_not_allowed"
+            assert not [name for name in answer.names() if name.startswith("access-control-")]
+            assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "asked", ["x" * 65, ", ".join(f"x-{n}" for n in range(65)), "x-a,,x-b", "x a", "x;a", "*", "ä", "x-a,"]
+)
+async def test_only_plausible_headers_are_allowed(asked: str) -> None:
+    """Rule E1: what is echoed is a list of header names within bounds; anything else is a 400."""
+    async with for_pages() as (proxy, _):
+        headers = {**PREFLIGHT, "Access-Control-Request-Headers": asked}
+        answer = await proxy.ask(None, headers, method="OPTIONS")
+        assert answer.status == 400
+        assert answer.error["param"] == "Access-Control-Request-Headers"
+        assert "access-control-allow-headers" not in answer.names()
+
+
+async def test_no_headers_asked_for_none_allowed() -> None:
+    """A preflight for the sake of a method alone says nothing of headers."""
+    async with for_pages() as (proxy, _):
+        for extra in ({}, {"Access-Control-Request-Headers": ""}):
+            headers = {"Origin": APP, "Access-Control-Request-Method": "DELETE", **extra}
+            answer = await proxy.ask(None, headers, method="OPTIONS")
+            assert answer.status == 204
+            assert "access-control-allow-headers" not in answer.names()
+
+
+async def test_a_listed_page_may_come_in_from_a_public_network() -> None:
+    """Browsers that guard private networks ask on their own, and get their answer where they ask."""
+    async with for_pages() as (proxy, _):
+        asked = {**PREFLIGHT, "Access-Control-Request-Private-Network": "true"}
+        answer = await proxy.ask(None, asked, method="OPTIONS")
+        assert answer.header("access-control-allow-private-network") == "true"
+        for unasked in (PREFLIGHT, {**PREFLIGHT, "Access-Control-Request-Private-Network": "false"}):
+            answer = await proxy.ask(None, unasked, method="OPTIONS")
+            assert "access-control-allow-private-network" not in answer.names()
+
+
+# ---------------------------------------------------------------- responses
+
+UPSTREAMS_OWN = (
+    "Access-Control-Allow-Origin: *",
+    "Access-Control-Allow-Credentials: true",
+    "Access-Control-Expose-Headers: x-secret",
+    "Cross-Origin-Resource-Policy: cross-origin",
+    "Timing-Allow-Origin: *",
+    "Vary: Accept-Encoding",
+    "x-ratelimit-remaining-requests: 7",
+    "openai-processing-ms: 12",
+)
+
+
+async def test_a_stream_can_be_read() -> None:
+    """The head of a stream tells the browser who may read it, and what of the headers."""
+    async with for_pages() as (proxy, _):
+        answer = await proxy.ask(ASK, {"Origin": APP})
+        assert (answer.status, answer.body) == (200, b"".join(STREAM))
+        readable(answer)
+        exposed = set((answer.header("access-control-expose-headers") or "").split(", "))
+        assert exposed >= {
+            "x-request-id",
+            "x-toolrelay-run",
+            "x-toolrelay-restored",
+            "x-should-retry",
+            "retry-after",
+            "openai-processing-ms",
+            "x-ratelimit-limit-requests",
+            "x-ratelimit-remaining-tokens",
+            "x-ratelimit-reset-requests",
+        }
+
+
+async def test_what_the_upstream_says_of_origins_is_replaced() -> None:
+    """Whom the provider lets read its answers is not whom the proxy lets read them."""
+    async with for_pages(*whole(b"{}", *UPSTREAMS_OWN)) as (proxy, _):
+        answer = await proxy.ask(ASK, {"Origin": APP})
+        readable(answer)
+        assert vary_of(answer) == {"origin", "accept-encoding"}
+        assert answer.header("openai-processing-ms") == "12"
+        assert "x-secret" not in (answer.header("access-control-expose-headers") or "")
+        assert not {"cross-origin-resource-policy", "timing-allow-origin"} & set(answer.names())
+
+
+async def test_who_is_no_page_hears_nothing_but_that_it_varies() -> None:
+    """A cache must not give a program's response to a page, so all of them vary; no more is said."""
+    async with for_pages() as (proxy, _):
+        answer = await proxy.ask(ASK)
+        assert vary_of(answer) == {"origin"}
+        assert not [name for name in answer.names() if name.startswith("access-control-")]
+
+
+async def test_without_origins_nothing_is_said() -> None:
+    """Rule W1: where no page may call, responses are as they were."""
+    async with for_pages(server={"cors_origins": ()}) as (proxy, _):
+        assert not {"vary", "access-control-allow-origin"} & set((await proxy.ask(ASK)).names())
+
+
+async def test_errors_can_be_read() -> None:
+    """A page gets to see why: what the proxy refuses, limits, doors, upstreams that are gone."""
+    async with for_pages(limits={"requests": ("1/minute",)}) as (proxy, _):
+        origin = {"Origin": APP}
+        readable(await proxy.ask(b"{", origin))
+        limited = await proxy.ask(ASK, origin)
+        assert limited.status == 429
+        readable(limited)
+        assert "retry-after" in limited.names()
+        for answer in (
+            await proxy.ask(None, origin, method="GET", path="/nowhere"),
+            await proxy.ask(None, origin, method="GET", path="/v1/../x"),
+            await proxy.ask(None, origin, method="GET", path="/healthz"),
+            await proxy.ask(None, origin, method="GET", path="/admin/runs"),
+            await proxy.ask(ASK, {**origin, "Content-Type": "text/plain"}),
+            await proxy.ask(None, origin, method="TRACE"),
+        ):
+            readable(answer)
+    async with for_pages(overrides=Overrides(door=ShutDoor())) as (proxy, _):
+        refused = await proxy.ask(ASK, {"Origin": APP})
+        assert refused.status == 401
+        readable(refused)
+    for script in ([RESET], whole(b'{"error":{"message":"no"}}', status="500 Oops")):
+        async with for_pages(*script) as (proxy, _):
+            failed = await proxy.ask(ASK, {"Origin": APP})
+            assert failed.status in (500, 502)
+            readable(failed)
+
+
+async def test_a_stream_that_breaks_can_be_read_to_its_end() -> None:
+    """Rule W3: a page reads the error event and the end mark of a stream that broke off."""
+    broken = [
+        head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"),
+        chunk(role() + content("hello")),
+        RESET,
+    ]
+    async with for_pages(*broken) as (proxy, _):
+        answer = await proxy.ask(ASK, {"Origin": APP})
+        readable(answer)
+        assert answer.body.endswith(DONE)
+        assert b'"error"' in answer.body
+
+
+async def test_a_run_with_tools_can_be_read() -> None:
+    """A composed stream and its run's id are a page's to read, like any other."""
+    async with for_pages(modules=("probe_tools",)) as (proxy, _):
+        answer = await proxy.ask(ASK, {"Origin": LOCAL})
+        readable(answer, LOCAL)
+        assert answer.header("x-toolrelay-run")
+
+
+async def test_a_page_of_another_origin_cannot_read_why() -> None:
+    """A refusal names no origin that could read it, neither the page's nor a listed one."""
+    async with for_pages() as (proxy, upstream):
+        answer = await proxy.ask(ASK, {"Origin": "https://evil.example"})
+        assert answer.status == 403
+        assert APP not in json.dumps(answer.headers) + answer.body.decode()
+        assert not [name for name in answer.names() if name.startswith("access-control-")]
+        assert upstream.requests == []
+
+
+async def test_options_that_is_no_preflight_goes_its_way() -> None:
+    """OPTIONS without the browser's question is a request like others, upstream and within limits."""
+    async with for_pages(*whole(b"{}")) as (proxy, upstream):
+        assert (await proxy.ask(None, {"Origin": APP}, method="OPTIONS", path="/v1/models")).status == 200
+        assert [request.method for request in upstream.requests] == ["OPTIONS"]

@@ -1,0 +1,95 @@
+"""What every request passes: its id, its answer whatever happens, and nothing left of it at its end."""
+
+import pytest
+import structlog
+from aiohttp import web
+from edge_requests import edge_request
+from structlog.testing import capture_logs
+
+from proxy.errors import UpstreamError
+from proxy.server.client_address import TrustedProxies
+from proxy.server.cors import Cors
+from proxy.server.draining import Draining
+from proxy.server.edge import Edge
+from proxy.server.edge_request import EdgeRequest
+from proxy.server.observing import Observing
+from proxy.server.page_guard import PageGuard
+
+PAGE = "https://app.example.com"
+
+
+def edge(fault: Exception | None = None, cors: Cors | None = None, seen: list[dict] | None = None) -> Edge:
+    """An edge before a handler that answers, or fails."""
+
+    async def serve(request: EdgeRequest) -> web.StreamResponse:
+        if seen is not None:
+            seen.append(structlog.contextvars.get_contextvars())
+        if fault is not None:
+            raise fault
+        return web.Response(text="served")
+
+    cors = cors or Cors()
+    return Edge(
+        serve,
+        guard=PageGuard(cors=cors, hosts=None, keyed=True, proxies=TrustedProxies()),
+        cors=cors,
+        draining=Draining(),
+        observing=Observing(),
+        models=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("abc-1.2_3", True), ("", False), ("a b", False), ("x" * 129, False)]
+)
+async def test_a_request_has_one_id(given: str, kept: bool) -> None:
+    """The client's own id is kept where it can stand in a log; any other request gets a new one."""
+    seen: list[dict] = []
+    response = await edge(seen=seen).handle(edge_request(headers={"x-request-id": given}))
+    request_id = response.headers["x-request-id"]
+    assert (request_id == given) == kept
+    assert kept or (request_id.startswith("req_") and len(request_id) == 36)
+    assert seen == [{"request_id": request_id}]
+
+
+async def test_nothing_of_a_request_is_left_for_the_next() -> None:
+    """Requests of one connection share a task, and the lines of one never carry another's id."""
+    await edge().handle(edge_request())
+    assert structlog.contextvars.get_contextvars() == {}
+    await edge(ZeroDivisionError()).handle(edge_request())
+    assert structlog.contextvars.get_contextvars() == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (ZeroDivisionError("secret"), 500),
+        (ConnectionResetError(), 499),
+        (UpstreamError("broken"), 502),
+        (web.HTTPRequestEntityTooLarge(1, 2), 413),
+    ],
+)
+async def test_every_failure_is_an_answer(fault: Exception, status: int) -> None:
+    """Rule E1: whatever is raised, the client gets a status in OpenAI's shape, and pages may read it."""
+    request = edge_request(headers={"Origin": PAGE})
+    response = await edge(fault, Cors([PAGE])).handle(request)
+    assert isinstance(response, web.Response)
+    assert response.status == status
+    assert isinstance(response.body, bytes)
+    assert response.body.startswith(b'{"error":')
+    assert b"secret" not in response.body
+    assert response.headers["Access-Control-Allow-Origin"] == PAGE
+    assert response.headers["Server"] == "toolrelay"
+
+
+@pytest.mark.parametrize(("gone", "status", "lines"), [(True, 499, []), (False, 500, ["internal_error"])])
+async def test_a_lost_connection_is_the_clients_own_or_a_fault(
+    gone: bool, status: int, lines: list[str]
+) -> None:
+    """A client that is still there is not told that it has gone, and the log has the cause."""
+    request = edge_request()
+    request.transport.is_closing.return_value = gone  # type: ignore[union-attr]
+    with capture_logs() as log:
+        response = await edge(ConnectionRefusedError()).handle(request)
+    assert response.status == status
+    assert [line["event"] for line in log if line["log_level"] == "error"] == lines
