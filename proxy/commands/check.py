@@ -1,15 +1,21 @@
 """``toolrelay check``: everything that can be wrong, said before it matters."""
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Protocol
 
 from rich.table import Table
 from rich.text import Text
 
 from proxy.commands.common import console, say, say_error, text
+from proxy.commands.keys import bound_lines, bounds_of_keys, entrance_lines, key_table, peek_entrance
 from proxy.commands.server import find_unreachable
+from proxy.errors import ConfigError, StoreError
+from proxy.relay.routing import Route, Router
 from proxy.server.app import create_services
 from proxy.server.config import Config
+from proxy.server.doors import Entrance
 from proxy.server.probe import ProbeResult, probe
 from proxy.server.settings import StoreConfig
 from proxy.store.factory import open_store
@@ -23,6 +29,8 @@ __all__ = [
     "allow_line",
     "check",
     "check_composed",
+    "order_lines",
+    "token_lines",
     "tool_table",
     "withheld_lines",
     "without_record",
@@ -46,11 +54,21 @@ async def check_composed(config: Config, *, probing: bool) -> int:
     Raises ConfigError for a record that could not be opened, and for tools that do not load.
     """
     seal_key = config.store.seal_key.reveal() if config.store.seal_key else ""
-    open_store(config.store.url, seal_key=seal_key)  # A look at its place; the start makes the file.
+    old_keys = [key.reveal() for key in config.store.old_seal_keys]
+    open_store(
+        config.store.url, seal_key=seal_key, old_seal_keys=old_keys
+    )  # A look at its place; the start makes the file.
     services = await create_services(without_record(config))
     try:
-        missing = [str(fault) for fault in services.missing_connections()]
-        return await check(config, services, probing=probing, known=missing)
+        faults = [*services.missing_connections(), *services.misplaced_bounds()]
+        missing = [str(fault) for fault in faults]
+        try:
+            entrance = await peek_entrance(config)
+        except (ConfigError, StoreError) as error:
+            entrance = None
+            missing.append(str(error))
+        order = order_lines(services.router())
+        return await check(config, services, probing=probing, known=missing, entrance=entrance, order=order)
     finally:
         await services.aclose()
 
@@ -61,11 +79,17 @@ def without_record(config: Config) -> Config:
 
 
 async def check(
-    config: Config, services: CheckedServices, *, probing: bool, known: Sequence[str] = ()
+    config: Config,
+    services: CheckedServices,
+    *,
+    probing: bool,
+    known: Sequence[str] = (),
+    entrance: Entrance | None = None,
+    order: Sequence[str] = (),
 ) -> int:
     """Print upstreams and tools; returns the number of faults, each printed as one line.
 
-    ``known`` are faults that were found already.
+    ``known`` are faults that were found already, ``order`` are lines of :func:`order_lines`.
     """
     out = console()
     upstreams = Table(box=None, pad_edge=False)
@@ -80,10 +104,18 @@ async def check(
             text(_models(upstream.models)),
         )
     out.print(upstreams)
+    for line in order:
+        say(line)
     out.print()
     out.print(tool_table(services.registry.tools(), services.policy))
-    for line in withheld_lines(config, services):
+    for line in (
+        *token_lines(config),
+        *bound_lines(services.registry, services.policy),
+        *upstream_lines(config, services),
+        *withheld_lines(config, services),
+    ):
         say(line)
+    _say_entrance(config, services, entrance)
     if probing:
         faults = await _probe_all(config, services)
     else:
@@ -96,6 +128,40 @@ async def check(
     if not faults:
         say("No faults found.")
     return len(faults)
+
+
+def _say_entrance(config: Config, services: CheckedServices, entrance: Entrance | None) -> None:
+    """The mode, the keys, and what each of them may run."""
+    if entrance is None:
+        return
+    said, warnings = bounds_of_keys(entrance, services.registry)
+    for line in (*entrance_lines(config, entrance), *said, *warnings):
+        say(line)
+    table = key_table(entrance, services.registry, services.policy)
+    if table is not None:
+        console().print()
+        console().print(table)
+
+
+def order_lines(router: Router) -> list[str]:
+    """For each model, or pattern, that several upstreams serve: who is asked first, who after that."""
+    return [
+        f"{model}: {', then '.join(_place(route, router) for route in routes)}"
+        for model, routes in router.order()
+    ]
+
+
+def _place(route: Route, router: Router) -> str:
+    """An upstream by its name; with the model's name there, and its wires where it lacks some."""
+    served = route.served
+    wires = (
+        ""
+        if all(other.wires <= served.wires for other in router.served)
+        else " and ".join(sorted(served.wires))
+    )
+    notes = [f"as {route.model}" if route.renamed else "", f"{wires} only" if wires else ""]
+    said = ", ".join(note for note in notes if note)
+    return f"{served.upstream.name} ({said})" if said else served.upstream.name
 
 
 def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> Table:
@@ -114,6 +180,35 @@ def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> Table:
     return table
 
 
+def token_lines(config: Config) -> list[str]:
+    """What a record that seals nothing means for OAuth 2 connections; nothing where it seals."""
+    names = [f"credentials.{name}" for name, one in config.credentials.items() if one.token is None]
+    if not names or (config.store.seal_key is not None and config.store.url != "memory:"):
+        return []
+    return [
+        f"{', '.join(names)}: refreshed tokens stay in memory, for this process alone and until it ends; "
+        "with store.seal_key they are kept sealed in the record"
+    ]
+
+
+def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
+    """For each upstream that narrows what policy allows, the tools that its models are not offered."""
+    lines = []
+    for name, upstream in config.upstreams.items():
+        if upstream.tools is True or not config.tools.enabled:
+            continue
+        patterns = () if upstream.tools is False else upstream.tools
+        withheld = [
+            spec.name
+            for spec in services.registry.tools()
+            if services.policy.decide(spec).allowed
+            and not any(fnmatchcase(spec.name, pattern) for pattern in patterns)
+        ]
+        if withheld:
+            lines.append(f"upstream {name}: without {', '.join(withheld)} (upstreams.{name}.tools)")
+    return lines
+
+
 def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
     """For each tool that is not offered, the line that would allow it, or the rule that forbids it."""
     if not config.tools.enabled:
@@ -127,6 +222,22 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
             lines.append(f"withheld {spec.name}: to allow it, set {allow_line(config, spec.name)}")
         elif not decision.allowed:
             lines.append(f"withheld {spec.name}: {decision.rule}, and this version can ask for no approval")
+    return lines + _idle_patterns(config, services)
+
+
+def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
+    """Each entry of ``policy.allow`` that allows nothing: a typing error, or a tool that is not there."""
+    names = [spec.name for spec in services.registry.tools()]
+    lines: list[str] = []
+    for pattern in config.policy.allow:
+        if any(fnmatchcase(name, pattern) for name in names):
+            continue
+        near = get_close_matches(pattern, names, n=1, cutoff=0.75)
+        if fnmatchcase("web__fetch_page", pattern) and not config.tools.web_hosts:
+            remedy = ". web__fetch_page is there once tools.web_hosts lists hosts"
+        else:
+            remedy = f'. Did you mean "{near[0]}"?' if near else ""
+        lines.append(f'policy.allow: "{pattern}" fits no tool that is loaded{remedy}')
     return lines
 
 

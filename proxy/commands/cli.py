@@ -3,12 +3,13 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from proxy import __version__
 from proxy.commands import common
+from proxy.commands.cli_keys import keys_app
 from proxy.commands.cli_runs import runs_app, usage
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.errors import ConfigError, ToolRelayError
@@ -25,14 +26,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 tools_app = typer.Typer(help="The tools, and one call of one of them.", cls=ListByDefault)
+app.add_typer(keys_app, name="keys")
 app.add_typer(runs_app, name="runs")
 app.add_typer(tools_app, name="tools")
 
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on.")]
 PortOption = Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on.")]
 UpstreamOption = Annotated[str | None, typer.Option(metavar="URL", help="The default upstream's base URL.")]
-
-_LATER = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -80,14 +80,20 @@ def serve(
     reload: Annotated[bool, typer.Option("--reload", help="Start again when a file changes.")] = False,
 ) -> None:
     """Run the proxy."""
-    if reload:
-        raise _not_built("--reload", "Start it again by hand")
-    loaded = common.load(config, Options(host=host, port=port, workers=workers, upstream=upstream))
+    options = Options(host=host, port=port, workers=workers, upstream=upstream)
+    loaded = common.load(config, options)
     from proxy.commands.serve import serve as start
     from proxy.commands.serve import start_logging
 
     start_logging(loaded)
-    common.run_async(start(loaded))
+    if loaded.server.workers == 1 and not reload:
+        common.run_async(start(loaded))
+        return
+    from proxy.commands.several import serve_several
+
+    common.run_async(
+        serve_several(loaded, lambda: common.load(config, options), common.config_path(config), reload=reload)
+    )
 
 
 @app.command()
@@ -121,11 +127,26 @@ def init(path: Annotated[Path, typer.Argument(help="File to write.")] = Path(com
 
 
 @app.command()
-def migrate(config: ConfigOption = None) -> None:
+def migrate(
+    config: ConfigOption = None,
+    reseal: Annotated[
+        bool, typer.Option("--reseal", help="Seal all content with store.seal_key, also what is not sealed.")
+    ] = False,
+    forget_sealed: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Delete the content that the lost key of this name has sealed."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask about --forget-sealed.")] = False,
+) -> None:
     """Bring the record's database up to date; a copy of a non-empty file is kept."""
-    from proxy.commands import runs
+    from proxy.commands import sealing
 
-    runs.migrate(common.load(config, need_secrets=False))
+    loaded = common.load(config, need_secrets=False)
+    sealing.migrate(loaded)
+    if forget_sealed is not None:
+        sealing.forget_sealed(loaded, forget_sealed, ask=not yes)
+    if reseal:
+        sealing.reseal(loaded)
 
 
 @app.command()
@@ -174,20 +195,3 @@ def tools_call(
     start_logging(loaded)
     if not common.run_async(tools.call_tool(loaded, name, arguments)):
         raise typer.Exit(1)
-
-
-def _not_built(what: str, remedy: str) -> ConfigError:
-    return ConfigError(what, "is not built in this version", remedy)
-
-
-def _register_later(target: typer.Typer, prefix: str, names: Sequence[str]) -> None:
-    """Commands of later versions: known, hidden, and answered in one line instead of a usage text."""
-    for name in names:
-
-        def later(context: typer.Context) -> Any:
-            raise _not_built(f"{prefix}{context.info_name}", "See: toolrelay --help")
-
-        target.command(name, hidden=True, context_settings=_LATER)(later)
-
-
-_register_later(app, "toolrelay ", ("keys",))

@@ -13,12 +13,12 @@ from proxy.commands.options import (
     ListByDefault,
     SinceOption,
     UntilOption,
-    parse_moment,
 )
 from proxy.errors import ConfigError
 from proxy.records import RunStatus
 from proxy.server.config import Config, Options
-from proxy.store.base import PurgeFilter, RunFilter, UsageKey
+from proxy.server.run_filters import parse_filter, parse_moment
+from proxy.store.base import PurgeFilter, UsageKey
 
 __all__ = ["runs_app", "usage"]
 
@@ -55,7 +55,16 @@ def runs_list(
     """The newest runs."""
     from proxy.commands import runs
 
-    wanted = _filter(since, until, status, model, tool, key, errors)
+    wanted = parse_filter(
+        since=since,
+        until=until,
+        status=status,
+        model=model,
+        tool=tool,
+        key=key,
+        errors=errors,
+        prefix="--",
+    )
     common.run_async(runs.list_runs(_load(config), wanted, limit, as_json=as_json))
 
 
@@ -92,7 +101,16 @@ def runs_export(
     """Whole runs as JSON Lines, the newest first."""
     from proxy.commands import runs
 
-    wanted = _filter(since, until, status, model, tool, key, errors)
+    wanted = parse_filter(
+        since=since,
+        until=until,
+        status=status,
+        model=model,
+        tool=tool,
+        key=key,
+        errors=errors,
+        prefix="--",
+    )
     common.run_async(runs.export_runs(_logging(config), wanted, limit, out, content=content))
 
 
@@ -116,7 +134,9 @@ def runs_replay(
     online = upstream is not None
     loaded = common.load(config, Options(upstream=upstream), need_secrets=online)
     configure_logging(level="warning", secrets=loaded.secrets())
-    common.run_async(replay.replay_run(loaded, run_id, online=online, model=model, as_json=as_json))
+    replaying = replay.replay_run(loaded, run_id, online=online, model=model, as_json=as_json)
+    if not common.run_async(replaying):
+        raise typer.Exit(1)
 
 
 @runs_app.command("purge")
@@ -152,7 +172,7 @@ def usage(
     until: UntilOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What runs used: tokens and calls, by key, model, tool and day."""
+    """What runs used: tokens, calls and cost, by key, model, tool and day."""
     from proxy.commands import usage
 
     chosen: list[UsageKey] = []
@@ -176,29 +196,3 @@ def _logging(config: Path | None) -> Config:
     loaded = _load(config)
     start_logging(loaded)
     return loaded
-
-
-def _filter(
-    since: str | None,
-    until: str | None,
-    status: str | None,
-    model: str | None,
-    tool: str | None,
-    key: str | None,
-    errors: bool,
-) -> RunFilter:
-    """The filter that the options of a command make."""
-    known = next((word for word in get_args(RunStatus) if word == status), None)
-    if status is not None and known is None:
-        raise ConfigError(
-            "--status", f"there is no status {status[:40]!r}", f"Choose of: {', '.join(get_args(RunStatus))}"
-        )
-    return RunFilter(
-        since=parse_moment("--since", since),
-        until=parse_moment("--until", until),
-        status=known,
-        model=model,
-        tool=tool,
-        caller=key,
-        errors_only=errors,
-    )

@@ -19,7 +19,7 @@ from proxy.store.base import RunDetail
 from proxy.tools.provider import CallContext, ToolProvider
 from proxy.tools.redaction import MASK, redact_arguments
 from proxy.tools.spec import Redaction, ToolSpec
-from proxy.upstreams.base import Headers, Upstream, UpstreamRequest, UpstreamResponse
+from proxy.upstreams.base import Headers, PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
 
 __all__ = ["FrozenProvider", "FrozenResults", "FrozenUpstream", "RecordedRun", "take_apart"]
 
@@ -313,7 +313,7 @@ def _error(code: str) -> UpstreamResponse:
     return _Answer(status, error_body(message, type="upstream_error", code=code))
 
 
-class _Answer:
+class _Answer(PulledResponse):
     """A whole JSON response."""
 
     content_type = "application/json"

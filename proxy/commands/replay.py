@@ -18,8 +18,9 @@ from proxy.commands.common import console, say, text
 from proxy.commands.frozen import FrozenProvider, FrozenResults, FrozenUpstream, RecordedRun, take_apart
 from proxy.commands.runs import Record, find_run, log_content_read, to_line
 from proxy.errors import ConfigError
-from proxy.server.app import SERVICES, Overrides, Services, create_app
+from proxy.server.app import App, Overrides, Services, create_app
 from proxy.server.config import Config
+from proxy.server.connection import EdgeRunner
 from proxy.server.settings import AuthConfig, ServerConfig, StoreConfig, UpstreamConfig
 from proxy.server.terminal import counted
 from proxy.store.base import RunDetail, RunFilter
@@ -44,8 +45,8 @@ class _Attempt:
     refused: str = ""
 
 
-async def replay_run(config: Config, run_id: str, *, online: bool, model: str | None, as_json: bool) -> None:
-    """Run a recorded run again and print the difference.
+async def replay_run(config: Config, run_id: str, *, online: bool, model: str | None, as_json: bool) -> bool:
+    """Run a recorded run again and print the difference; ``False`` where the upstream gave no answer.
 
     With ``online`` the configuration's default upstream is asked, as ``model`` if one is named; without
     it the record answers for the model.  Raises ConfigError where the record has too little.
@@ -72,6 +73,9 @@ async def replay_run(config: Config, run_id: str, *, online: bool, model: str | 
         )
     else:
         _print(report, attempt, missing, online=online)
+    if not online:
+        return True
+    return attempt.detail is not None and attempt.detail.run.status in (detail.run.status, "completed")
 
 
 def _remedy(online: bool) -> str:
@@ -105,6 +109,7 @@ async def _run_again(
             "server": ServerConfig(port=0),
             "store": StoreConfig(url="memory:", content="all"),
             "auth": AuthConfig(mode="open"),
+            "keys": {},
             "upstreams": _upstreams(config, detail, online=online),
         }
     )
@@ -115,9 +120,10 @@ async def _run_again(
     overrides = Overrides(
         wrap_upstream=None if online else frozen,
         wrap_provider=lambda provider: FrozenProvider(provider, results),
+        connect=False,
     )
     app = await create_app(again, overrides=overrides)
-    services = app[SERVICES]
+    services = app.services
     selection = services.registry.select(services.policy)
     available = {spec.name for spec in selection.offered}
     withheld = {
@@ -173,9 +179,9 @@ def _placeholder(detail: RunDetail) -> bytes:
     return orjson.dumps({"model": detail.run.model or "recorded", "messages": messages})
 
 
-async def _served(app: web.Application, ask: Callable[[str], Any]) -> str:
+async def _served(app: App, ask: Callable[[str], Any]) -> str:
     """Serve on a free loopback port while ``ask`` runs with the address."""
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    runner = EdgeRunner(app)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -1,9 +1,8 @@
-"""``toolrelay runs`` and ``toolrelay migrate``: the record, read, handed out, emptied, brought up to date."""
+"""``toolrelay runs``: the record, read, handed out, emptied."""
 
 import asyncio
 import contextlib
 import getpass
-import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, replace
@@ -12,14 +11,15 @@ from typing import Any, TextIO
 
 import structlog
 
-from proxy.commands.common import console, run_async, say
+from proxy.commands.common import console, say
 from proxy.errors import ConfigError
 from proxy.records import RunRecord
 from proxy.server.config import Config
-from proxy.server.runs_view import detail_to_json, render_detail, render_list, run_to_json
+from proxy.server.json_views import detail_to_json, run_to_json, to_line
+from proxy.server.runs_view import render_detail, render_list
 from proxy.server.terminal import counted
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
-from proxy.store.factory import migrate_store, open_store
+from proxy.store.factory import open_store
 
 __all__ = [
     "Record",
@@ -27,7 +27,6 @@ __all__ = [
     "find_run",
     "list_runs",
     "log_content_read",
-    "migrate",
     "purge_runs",
     "show_run",
     "to_line",
@@ -100,17 +99,6 @@ async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
         say(f"{counted(left, 'run')} {'stays' if left == 1 else 'stay'}: still going on, or not closed yet")
 
 
-def migrate(config: Config) -> None:
-    """Bring the record's file up to date; a file that holds something is copied first."""
-    report = run_async(migrate_store(config.store.url))
-    if report.copy is not None:
-        say(f"kept a copy of the file as it was: {report.copy}")
-    for name in report.applied:
-        say(f"applied {name}")
-    state = "" if report.applied else ", already up to date"
-    say(f"{config.store.shown_url}: schema {report.after}{state}")
-
-
 class Record:
     """The store of a configuration, opened for a command and closed again."""
 
@@ -123,6 +111,7 @@ class Record:
             keep_days=config.store.keep_days,
             must_exist=True,
             seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
+            old_seal_keys=[key.reveal() for key in config.store.old_seal_keys],
         )
 
     async def __aenter__(self) -> Store:
@@ -149,11 +138,6 @@ def log_content_read(command: str, **facts: Any) -> None:
         user = f"uid {os.getuid()}"
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.commands")
     log.warning("content_read", command=command, user=user, **facts)
-
-
-def to_line(value: Any) -> str:
-    """JSON on one line and in ASCII, so that a terminal shows it and obeys none of it."""
-    return json.dumps(value, default=str)
 
 
 async def _each(store: Store, wanted: RunFilter, limit: int | None) -> AsyncIterator[RunRecord]:

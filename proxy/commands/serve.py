@@ -2,21 +2,23 @@
 
 import os
 
-from proxy.commands.check import CheckedServices, withheld_lines
+from proxy.commands.check import CheckedServices, token_lines, withheld_lines
 from proxy.commands.common import MAX_LINE, say, say_error
+from proxy.commands.keys import bounds_of_keys, entrance_lines
 from proxy.commands.server import address_of, bind, find_unreachable, run_server
-from proxy.server.app import SERVICES, Overrides, create_app
+from proxy.server.app import Overrides, create_app
 from proxy.server.config import Config
+from proxy.server.doors import Entrance
 from proxy.server.telemetry import configure_logging
 from proxy.server.terminal import plain_text
 
-__all__ = ["banner", "serve", "start_logging"]
+__all__ = ["banner", "serve", "start_logging", "warn_of_upstreams"]
 
 
-def start_logging(config: Config) -> None:
+def start_logging(config: Config, *, worker: int = 0) -> None:
     """Set the log up as configured: console on a terminal unless the format was chosen."""
     chosen = config.log.format if "format" in config.log.model_fields_set else None
-    configure_logging(format=chosen, level=config.log.level, secrets=config.secrets())
+    configure_logging(format=chosen, level=config.log.level, secrets=config.secrets(), worker=worker)
 
 
 async def serve(config: Config, overrides: Overrides | None = None) -> None:
@@ -24,13 +26,14 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
     sockets = bind(config.server.host, config.server.port)
     try:
         app = await create_app(config, overrides=overrides)
-        lines = banner(config, app[SERVICES], address_of(sockets))
+        lines = banner(config, app.services, address_of(sockets), app.entrance)
         await run_server(
             app,
             sockets,
             drain_s=config.server.drain_s,
+            notice_s=config.server.notice_s,
             announce=lambda: say("\n".join(lines)),
-            ready=lambda: _warn_of_upstreams(config),
+            ready=lambda: warn_of_upstreams(config),
             draining=lambda: say(f"stopping: open streams get {config.server.drain_s:g} s to end"),
         )
     finally:
@@ -38,9 +41,10 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
             listener.close()
 
 
-def banner(config: Config, services: CheckedServices, address: str) -> list[str]:
-    """What was started: the address, the upstreams, the tools and what keeps the others back."""
-    lines = [f"toolrelay listens on {address}/v1"]
+def banner(config: Config, services: CheckedServices, address: str, entrance: Entrance) -> list[str]:
+    """What was started: the address, who comes in, the upstreams, the tools and what keeps others back."""
+    lines = [f"toolrelay listens on {address}/v1", *entrance_lines(config, entrance)]
+    lines += bounds_of_keys(entrance, services.registry)[1]
     for name, upstream in config.upstreams.items():
         key = "with a key" if upstream.api_key else "without a key"
         lines.append(f"upstream {name}: {upstream.base_url} ({key})")
@@ -58,11 +62,29 @@ def banner(config: Config, services: CheckedServices, address: str) -> list[str]
     if config.tools.enabled:
         lines.append(f"tools allowed: {', '.join(allowed) or 'none'}")
     lines.extend(withheld_lines(config, services))
+    lines.extend(token_lines(config))
     lines.append(f"record: {config.store.shown_url}")
+    lines.extend(_not_kept(config))
     return [plain_text(line, MAX_LINE) for line in lines]
 
 
-async def _warn_of_upstreams(config: Config) -> None:
+def _not_kept(config: Config) -> list[str]:
+    """What the choice of a record turns off."""
+    if config.store.url == "memory:":
+        return [
+            'store.url = "memory:" keeps no run past the end of this process: waiting and hidden turns, '
+            "responses, large results and what a repeated request must not cause again end with it"
+        ]
+    if config.store.content == "none":
+        return [
+            'store.content = "none" writes no content: waiting and hidden turns, responses and large results '
+            "are known to this process alone, until it ends; a repeated request elsewhere learns that a side "
+            "effect was caused and not what it gave; runs replay has nothing to go by"
+        ]
+    return []
+
+
+async def warn_of_upstreams(config: Config) -> None:
     """An upstream that is not there yet may come: a warning, no fault."""
     addresses = {name: upstream.base_url for name, upstream in config.upstreams.items()}
     for line in await find_unreachable(addresses):

@@ -3,19 +3,26 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
+import structlog
 from aiohttp import web
 
 from proxy.errors import ConfigError
+from proxy.server.connection import EdgeRunner, Served
+from proxy.server.draining import Draining
 
-__all__ = ["address_of", "bind", "find_unreachable", "run_server"]
+__all__ = ["Orders", "address_of", "bind", "find_unreachable", "first_of", "on_signals", "run_server"]
 
 BACKLOG = 1024
-KEEPALIVE_S = 75.0
+CUT_S = 2.0
+"""Seconds in which a response that is cut can still tell its client."""
+
 REACH_S = 3.0
 """Seconds in which an upstream must take a connection to count as reachable."""
 
@@ -81,65 +88,139 @@ def address_of(sockets: Sequence[socket.socket]) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class Orders:
+    """What a serving process is told: ``stop``, after that ``hurry``; or ``retire``, where others go on."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.retire = asyncio.Event()
+
+    def signalled(self) -> None:
+        """Somebody sent a signal: the first stops, a further one makes it now."""
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+def _settle_garbage() -> None:
+    """Let the collector look at what requests make, not at what the start has made once and for all.
+
+    Each request makes some hundred objects that die with it, without a cycle; by default the collector
+    runs for every few of them, and every so often goes through all that modules have loaded.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+
+
 async def run_server(
-    app: web.Application,
+    app: Served,
     sockets: Sequence[socket.socket],
     *,
     drain_s: float,
+    notice_s: float = 0.0,
+    orders: Orders | None = None,
     announce: Callable[[], None] | None = None,
     ready: Callable[[], Awaitable[None]] | None = None,
     draining: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then let open streams end for at most ``drain_s`` seconds.
+    """Serve until told to end, then end as :func:`_end` says, or :func:`_hand_over` before that.
 
-    ``announce`` is called once requests are taken and signals are heard; ``ready`` then runs beside
-    the serving; ``draining`` is called when the first signal came.  A second signal cuts what is still open.
+    ``orders`` come from whoever supervises this process; without them SIGINT and SIGTERM are the orders.
+    ``announce`` is called once requests are taken and orders are heard; ``ready`` then runs beside
+    the serving; ``draining`` is called when it is to end.
     """
-    # handler_cancellation: a client that leaves must end its upstream call and its tools (rule E4).
-    runner = web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        keepalive_timeout=KEEPALIVE_S,
-        shutdown_timeout=drain_s,
-    )
-    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    runner = EdgeRunner(app, shutdown_timeout=CUT_S)
+    given = orders or Orders()
     greeting: asyncio.Future[None] | None = None
-    with _on_signals(asyncio.get_running_loop(), signals):
+    listening = on_signals(given.signalled) if orders is None else contextlib.nullcontext()
+    with listening:
         try:
             await runner.setup()
             for listener in sockets:
                 await web.SockSite(runner, listener, backlog=BACKLOG).start()
+            _settle_garbage()
             if announce is not None:
                 announce()
             if ready is not None:
                 greeting = asyncio.ensure_future(ready())
-            await signals.get()
+            await first_of(given.stop.wait(), given.retire.wait())
             if draining is not None:
                 draining()
+            state = app.draining
+            if not given.stop.is_set() and await _hand_over(runner, state, given.stop, drain_s):
+                drain_s = 0.0
+            await _end(runner, state, given, notice_s=notice_s, drain_s=drain_s)
         finally:
             if greeting is not None:
                 greeting.cancel()
                 await asyncio.wait({greeting})
-            await _close(runner, signals)
+            await runner.cleanup()
 
 
-async def _close(runner: web.AppRunner, signals: "asyncio.Queue[signal.Signals]") -> None:
-    """Stop listening, wait for open requests, close the application; hurry on a further signal."""
-    closing = asyncio.ensure_future(runner.cleanup())
-    hurry = asyncio.ensure_future(signals.get())
-    await asyncio.wait({closing, hurry}, return_when=asyncio.FIRST_COMPLETED)
-    if not closing.done() and runner.server is not None:
-        for connection in runner.server.connections:
-            connection.force_close()
-    hurry.cancel()
-    await closing
+async def _hand_over(runner: EdgeRunner, draining: Draining, stop: asyncio.Event, drain_s: float) -> bool:
+    """Leave new connections to the processes that have taken over; serve those that are open to their end.
+
+    A connection that a client keeps ends with the response to its next request, so that none is closed
+    while a request is on its way.  Returns whether ``drain_s`` seconds went by, or all have ended; false
+    where everything is to stop.
+    """
+    draining.retire()
+    for site in list(runner.sites):
+        await site.stop()
+    deadline = asyncio.get_running_loop().time() + drain_s
+    # aiohttp tells nobody when its last connection has ended.
+    while runner.server is not None and runner.server.connections:
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0 or await first_of(stop.wait(), within_s=min(left, 0.1)):
+            break
+    return not stop.is_set()
+
+
+async def _end(
+    runner: EdgeRunner, draining: Draining, orders: Orders, *, notice_s: float, drain_s: float
+) -> None:
+    """Say that this process goes, let open requests end, cut what does not, close the application.
+
+    For ``notice_s`` seconds only ``/readyz`` says no; after that new requests get 503.  The sockets
+    listen until the open requests have ended, so that whoever asks in the meantime is told and not
+    refused.  What is open after ``drain_s`` seconds more is cut.  An order to hurry makes it now, also
+    where tools with effects are still waited for.
+    """
+    hurry = asyncio.ensure_future(orders.hurry.wait())
+    hurry.add_done_callback(lambda done: None if done.cancelled() else draining.hurried.set())
+    try:
+        if not draining.closing and notice_s:
+            draining.leaving = True
+            await asyncio.wait({hurry}, timeout=notice_s)
+        draining.refuse()
+        await first_of(draining.idle(), orders.hurry.wait(), within_s=drain_s)
+        if draining.open:
+            log = structlog.get_logger("proxy.server")
+            log.warning("responses_cut", open=draining.open, hurried=draining.hurried.is_set())
+            draining.cut()
+            await first_of(draining.idle(), within_s=CUT_S)
+        await runner.cleanup()
+    finally:
+        hurry.cancel()
+
+
+async def first_of(*works: Coroutine[Any, Any, Any], within_s: float | None = None) -> bool:
+    """Wait for the first of these to end, the others are cancelled; whether one did in time."""
+    tasks = {asyncio.ensure_future(work) for work in works}
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return bool(done)
 
 
 @contextlib.contextmanager
-def _on_signals(loop: asyncio.AbstractEventLoop, signals: "asyncio.Queue[signal.Signals]") -> Iterator[None]:
+def on_signals(told: Callable[[], None]) -> Iterator[None]:
+    """Call ``told`` for each SIGINT and SIGTERM."""
+    loop = asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, signals.put_nowait, number)
+        loop.add_signal_handler(number, told)
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from proxy.events import ToolCall
 from proxy.records import RunRecord
 from proxy.server.app import Overrides, create_services
 from proxy.server.config import Config
+from proxy.server.json_views import to_line, tool_to_json
 from proxy.server.terminal import plain_text
 from proxy.tools.ledger import RunContext
 from proxy.tools.spec import ToolSpec
@@ -31,17 +32,7 @@ async def list_tools(config: Config, *, as_json: bool) -> None:
             console().print(tool_table(tools, policy))
             return
         for spec in tools:
-            decision = policy.decide(spec)
-            line = {
-                "name": spec.name,
-                "description": spec.description,
-                "parameters": spec.parameters,
-                "effect": spec.effect,
-                "decision": decision.outcome,
-                "rule": decision.rule,
-                "digest": spec.digest,
-            }
-            say(json.dumps(line, default=dict))
+            say(to_line(tool_to_json(spec, policy.decide(spec))))
     finally:
         await services.aclose()
 
@@ -81,6 +72,8 @@ async def call_tool(config: Config, name: str, arguments: str) -> bool:
         await services.aclose()
     if result.ok:
         say(_shown(result.content))
+        for image in result.images:
+            say(plain_text(f"[image {image.words}]", MAX_LINE))
     else:
         say_error(f"{name}: {result.error_code}: {result.safe_message or result.content}")
     return result.ok

@@ -8,14 +8,18 @@ from rich.table import Table
 
 from proxy.commands.common import console, say, text
 from proxy.commands.runs import Record, to_line
+from proxy.relay.prices import cost_number, cost_text
 from proxy.server.config import Config
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
 
 __all__ = ["show_usage"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_OF_RUNS = ("runs", "turns", "tool_calls", "errors", "input_tokens", "output_tokens", "total_tokens")
-_OF_TOOLS = ("runs", "tool_calls", "errors", "tool_seconds")
+_OF_RUNS = (
+    *("runs", "turns", "tool_calls", "errors"),
+    *("input_tokens", "output_tokens", "total_tokens", "cost"),
+)
+_OF_TOOLS = ("runs", "tool_calls", "errors", "tool_seconds", "tool_p50_s", "tool_p95_s")
 
 
 async def show_usage(
@@ -27,11 +31,14 @@ async def show_usage(
     columns = _OF_TOOLS if "tool" in by else _OF_RUNS
     if as_json:
         for row in rows:
-            say(to_line(_group(by, row) | {name: getattr(row, name) for name in columns}))
+            values = {name: getattr(row, name) for name in columns}
+            if "cost" in values:
+                values["cost"] = cost_number(row.cost)
+            say(to_line(_group(by, row) | values))
     elif rows:
         console().print(_table(by, columns, rows))
     else:
-        say("No runs.")
+        say("No tool calls." if "tool" in by else "No runs.")
 
 
 def _table(by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageRow]) -> Table:
@@ -42,7 +49,8 @@ def _table(by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageR
         table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
     for row in rows:
         shown = [text(value) for value in _group(by, row).values()]
-        table.add_row(*shown, *(_number(getattr(row, name)) for name in columns))
+        numbers = [cost_text(row.cost) if name == "cost" else _number(getattr(row, name)) for name in columns]
+        table.add_row(*shown, *numbers)
     return table
 
 
@@ -61,4 +69,6 @@ def _day(number: int) -> str:
 
 
 def _number(value: Any) -> str:
+    if value is None:
+        return "-"
     return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,12 +1,11 @@
 """The command run in this process, as quick as the real one is true."""
 
-import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
-import structlog
+from logged import logging_put_back
 
 from proxy.commands.cli import run
 
@@ -20,8 +19,6 @@ def here(tmp_path, monkeypatch, capsys) -> Iterator[Here]:
     for name in list(os.environ):
         if name.upper().startswith("TOOLRELAY_") or name in ("OPENAI_API_KEY", "ENABLE_TOOLS"):
             monkeypatch.delenv(name)
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
 
     def call(*arguments: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         with monkeypatch.context() as patch:
@@ -32,9 +29,5 @@ def here(tmp_path, monkeypatch, capsys) -> Iterator[Here]:
             printed = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
 
-    yield call
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(False)
-    logging.getLogger("aiohttp.access").setLevel(logging.NOTSET)
-    structlog.reset_defaults()
+    with logging_put_back():
+        yield call

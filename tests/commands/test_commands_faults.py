@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from waiting import LATE_S
 
 from proxy import __version__
 
@@ -23,7 +24,7 @@ def toolrelay(
         env={**kept, **(env or {})},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LATE_S,
         check=False,
     )
 
@@ -50,7 +51,7 @@ def complaint(done: subprocess.CompletedProcess[str]) -> str:
             ["upstreams.me.base_url", "own address", "--port"],
         ),
         ("[server]\nhost = '0.0.0.0'", ["auth.mode", 'auth.mode = "open"']),
-        ("[server]\nworkers = 2", ["server.workers", "not built in this version", "Use 1"]),
+        ("[server]\nworkers = 2", ["limits.storage", "server.workers = 2", "Name a Redis"]),
         ('[server]\n"a\\u001b[31m\\nb" = 1', ["server.a\\x1b[31m\\nb", "no such setting"]),
     ],
 )
@@ -122,18 +123,13 @@ def test_a_store_that_cannot_be(tmp_path, here):
     assert "does not exist" in line
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("keys", "create", "x"),
-        ("serve", "--reload"),
-        ("serve", "--workers", "2"),
-    ],
-)
-def test_what_is_not_built_says_so(tmp_path, here, arguments):
-    """Commands and options of later versions are one line, not a usage text."""
-    line = complaint(here(*arguments, env={"OPENAI_API_KEY": "sk-test"}))
-    assert "not built in this version" in line
+def test_fixtures_that_are_not_there(tmp_path):
+    """A replay: address without its folder names the upstream's setting, and ends the command."""
+    for command in (["check"], ["serve", "--port", "0"]):
+        env = {"TOOLRELAY_UPSTREAMS__REC__BASE_URL": "replay:nowhere"}
+        line = complaint(toolrelay(tmp_path, *command, env=env))
+        assert line.startswith("toolrelay: upstreams.rec.base_url: ")
+        assert f"{tmp_path}/nowhere is no folder" in line
 
 
 def test_another_distribution_of_the_same_package_is_named(tmp_path):
@@ -158,7 +154,7 @@ def test_a_package_that_only_answers_to_the_name_is_named(tmp_path):
         "print(clash.find_clash())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LATE_S, check=True
     )
     assert str(other) in done.stdout
     assert "pip uninstall" in done.stdout
@@ -169,9 +165,8 @@ def test_version_and_help(tmp_path, here):
     assert here("--version").stdout == f"toolrelay {__version__}\n"
     shown = here("--help")
     assert shown.returncode == 0
-    for name in ("demo", "serve", "check", "init", "tools", "runs", "usage", "migrate", "record"):
+    for name in ("demo", "serve", "check", "init", "keys", "tools", "runs", "usage", "migrate", "record"):
         assert f" {name} " in shown.stdout
-    assert " keys " not in shown.stdout
 
 
 def test_init_writes_once(tmp_path, here):

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.options import parse_moment
 from proxy.errors import ConfigError
 from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.server.run_filters import parse_moment
 from proxy.store.sqlite import SqliteStore
 
 NOW = 1_760_000_000.0
@@ -270,19 +270,21 @@ def test_usage_is_counted(record: Path, here: Any) -> None:
     ]  # fmt: skip
     assert by_model[0] | {"errors": 1, "turns": 10, "tool_calls": 5} == by_model[0]
     by_tool = counted("--by", "tool")
+    took = {"tool_p50_s": 0.5, "tool_p95_s": 0.5}
     assert by_tool == [
-        {"tool": "core__f", "runs": 5, "tool_calls": 5, "errors": 0, "tool_seconds": 2.5},
-        {"tool": "core__g", "runs": 1, "tool_calls": 1, "errors": 0, "tool_seconds": 0.5},
+        {"tool": "core__f", "runs": 5, "tool_calls": 5, "errors": 0, "tool_seconds": 2.5} | took,
+        {"tool": "core__g", "runs": 1, "tool_calls": 1, "errors": 0, "tool_seconds": 0.5} | took,
     ]
     by_day = counted("--by", "day,key", "--until", "2025-10-11")
     assert [(row["day"], row["key"], row["runs"]) for row in by_day] == [
         ("2025-10-09", "open", 3), ("2025-10-09", "webui", 1), ("2025-10-10", "open", 1)
     ]  # fmt: skip
     shown = here("usage", "--by", "key").stdout.splitlines()
-    heading = "key runs turns tool calls errors input tokens output tokens total tokens"
+    heading = "key runs turns tool calls errors input tokens output tokens total tokens cost"
     assert " ".join(shown[0].split()) == heading
-    assert shown[1].split() == ["open", "5", "10", "5", "1", "100", "15", "115"]
+    assert shown[1].split() == ["open", "5", "10", "5", "1", "100", "15", "115", "-"]
     assert here("usage", "--since", "1s").stdout == "No runs.\n"
+    assert here("usage", "--since", "1s", "--by", "key,tool").stdout == "No tool calls.\n"
 
 
 def test_content_is_read_for_as_long_as_it_is_kept(tmp_path: Path, here: Any) -> None:
@@ -304,3 +306,15 @@ def test_hostile_names_reach_no_terminal(tmp_path: Path, here: Any) -> None:
         assert "owned" in printed
         assert "\x1b" not in printed
         assert "\x07" not in printed
+
+
+def test_cost_is_reported(tmp_path: Path, here: Any) -> None:
+    """Cost is a number in JSON and in full for people, of those runs whose model has a price."""
+    runs = [run("run_1", cost=1_500_000_001), run("run_2", cost=1), run("run_3", model="other")]
+    fill(tmp_path / "toolrelay.db", runs)
+    rows = [json.loads(line) for line in here("usage", "--json").stdout.splitlines()]
+    assert {row["model"]: row["cost"] for row in rows} == {runs[0].model: 1.500000002, "other": None}
+    shown = here("usage", "--by", "model,day").stdout.splitlines()
+    assert sorted(line.split()[-1] for line in shown[1:]) == ["-", "1.500000002"]
+    (row,) = [json.loads(line) for line in here("runs", "--json", "--model", "other").stdout.splitlines()]
+    assert row["cost"] is None

@@ -14,6 +14,8 @@ from probe_tools import WATCH
 from raw_upstream import RawRequest, RawUpstream, Step, whole
 from running_proxy import make_config, running
 
+from proxy.server.secret import Secret
+
 
 def called(*calls: tuple[str, str, str]) -> list[Step]:
     """A streamed turn that makes calls: (id, name, arguments)."""
@@ -58,10 +60,10 @@ def recorded(
     return run_id
 
 
-def replayed(here: Any, run_id: str, *options: str, env: Any = None) -> dict[str, Any]:
-    """The JSON of a replay."""
+def replayed(here: Any, run_id: str, *options: str, env: Any = None, status: int = 0) -> dict[str, Any]:
+    """The JSON of a replay that exits with ``status``."""
     done = here("runs", "replay", run_id, "--json", *options, env=env)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     return said
 
@@ -261,9 +263,9 @@ def test_a_key_goes_to_no_other_upstream(tmp_path: Path, here: Any) -> None:
 
 
 def test_an_upstream_that_is_not_there(tmp_path: Path, here: Any) -> None:
-    """What came instead of an answer is the difference."""
+    """What came instead of an answer is the difference, and the exit status tells a script."""
     run_id = recorded(tmp_path, TURN, ANSWER)
-    said = replayed(here, run_id, "--upstream", "http://127.0.0.1:9/v1")
+    said = replayed(here, run_id, "--upstream", "http://127.0.0.1:9/v1", status=1)
     assert (said["replayed"]["status"], said["replayed"]["error"]) == ("failed", "upstream_unreachable")
 
 
@@ -277,10 +279,10 @@ def test_the_record_is_what_serve_left(tmp_path: Path, here: Any) -> None:
 
 def test_private_arguments_are_the_same_by_what_is_not_private(tmp_path: Path, here: Any) -> None:
     """The record masks them, so calls fit by the rest; that the mask is not the value is said."""
-    turn = called(("call_1", "probe_tools__unlock", '{"pin":"4711"}'))
+    turn = called(("call_1", "probe_tools__unlock", '{"pin":"pin-4711"}'))
     run_id = recorded(tmp_path, turn, ANSWER)
-    assert b"4711" not in (tmp_path / "toolrelay.db").read_bytes()
-    with upstream(called(("call_9", "probe_tools__unlock", '{"pin":"0815"}')), ANSWER) as (url, _):
+    assert b"pin-4711" not in (tmp_path / "toolrelay.db").read_bytes()
+    with upstream(called(("call_9", "probe_tools__unlock", '{"pin":"pin-0815"}')), ANSWER) as (url, _):
         said = replayed(here, run_id, "--upstream", url)
     assert said["unmatched"] == []
     assert said["missing"] == ["the private arguments of tools (masked; a schema may refuse the mask)"]
@@ -306,3 +308,45 @@ def test_a_function_call_of_the_older_kind_is_replayed(tmp_path: Path, here: Any
     said = replayed(here, recorded(tmp_path, legacy, reply("It is noon."), ask=ask))
     assert said["same"], said
     assert said["replayed"]["tools_called"] == [f'turn 1: {ECHO} {{"text": "x"}} -> success']
+
+
+CONNECTED = """
+from proxy.tools import HttpClient, Redaction, tool
+
+@tool(effect="external_side_effect", redaction=Redaction(), hosts=("127.0.0.1",), connection="shop")
+async def order(http: HttpClient) -> str:
+    "Order."
+    return "ordered"
+"""
+
+
+def test_a_replay_spends_no_credentials(tmp_path: Path, here: Any) -> None:
+    """Rule T6: a tool that only repeats what it gave needs no token, and none is asked for."""
+    module = tmp_path / "desk.py"
+    module.write_text(CONNECTED)
+    asked: list[Any] = []
+
+    async def serve() -> str:
+        async with RawUpstream(called(("call_1", "desk__order", "{}")), ANSWER) as scripted:
+            config = make_config(
+                scripted.url,
+                modules=(str(module),),
+                allow=("desk__*",),
+                store={"url": f"sqlite:///{tmp_path / 'toolrelay.db'}", "content": "all"},
+                credentials={"shop": {"token": Secret("env:SHOP", "s3cret-shop")}},
+            )
+            async with running(config) as proxy:
+                return (await proxy.ask(ASK)).header("x-toolrelay-run") or ""
+
+    run_id = asyncio.run(serve())
+    with upstream(whole(b'{"access_token":"a","refresh_token":"b"}')) as (url, requests):
+        (tmp_path / "toolrelay.toml").write_text(
+            f'[tools]\nmodules = ["{module}"]\nnetworks = ["127.0.0.0/8"]\n[policy]\nallow = ["desk__*"]\n'
+            f'[credentials.shop]\ntoken_url = "{url}/token"\nclient_id = "env:SHOP"\n'
+            'refresh_token = "env:SHOP"\n'
+        )
+        said = replayed(here, run_id, env={"SHOP": "s3cret-shop"})
+        asked += requests()
+    assert said["replayed"]["tools_called"] == ["turn 1: desk__order {} -> success"]
+    assert said["same"], said
+    assert asked == []

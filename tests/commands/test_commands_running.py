@@ -4,18 +4,19 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from closed_port import closed_port
+from waiting import LATE_S, PATIENCE_S
 
 from proxy.commands.demo import MODEL, QUESTIONS, show_event
 from proxy.upstreams.replay import packaged_fixtures
@@ -60,7 +61,7 @@ class Running:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
         """Send a signal; status, the rest of the output, and the log."""
         self.process.send_signal(number)
-        out, errors = self.process.communicate(timeout=30)
+        out, errors = self.process.communicate(timeout=LATE_S)
         return self.process.returncode, out, errors
 
 
@@ -109,12 +110,12 @@ def test_the_demo_from_an_empty_folder(tmp_path):
         text = "\n".join(demo.lines)
         assert "2026-11-21T14:05:00+01:00" in text
         curl = next(line for line in demo.lines if line.startswith("curl "))
-        told = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, timeout=30, check=True)
+        told = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, timeout=LATE_S, check=True)
         assert told.stdout.count("data: [DONE]\n\n") == 1
         assert told.stdout.endswith("data: [DONE]\n\n")
         program = text[text.index("from openai import") : text.index("\n\nOther questions")]
         done = subprocess.run(
-            [sys.executable, "-"], input=program, capture_output=True, text=True, timeout=30, check=True
+            [sys.executable, "-"], input=program, capture_output=True, text=True, timeout=LATE_S, check=True
         )
         assert "14:05:00" in done.stdout
         assert "7.4" in done.stdout
@@ -188,11 +189,12 @@ def test_serve_without_a_file(tmp_path):
 
 def test_serve_keeps_the_key_from_another_upstream(tmp_path):
     """With --upstream the key of the environment stays here, which is said with the remedy."""
-    with closed_port() as port:
+    with ExitStack() as stack:
+        port = stack.enter_context(closed_port())
         url = f"http://127.0.0.1:{port}/v1"
-    with running(
-        tmp_path, "serve", "--port", "0", "--upstream", url, env={"OPENAI_API_KEY": "sk-never-shown"}
-    ) as server:
+        env = {"OPENAI_API_KEY": "sk-never-shown"}
+        command = running(tmp_path, "serve", "--port", "0", "--upstream", url, env=env)
+        server = stack.enter_context(command)
         server.read_until("record: ")
         assert server.process.stderr is not None
         warning = server.process.stderr.readline()
@@ -204,14 +206,6 @@ def test_serve_keeps_the_key_from_another_upstream(tmp_path):
         f"toolrelay: warning: upstreams.default: 127.0.0.1 port {port} is not reachable"
     )
     assert status == 0
-
-
-@contextmanager
-def closed_port() -> Iterator[int]:
-    """A port that nobody listens on once the block has ended."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
 
 
 def test_check_lists_and_finds_nothing(tmp_path, here):
@@ -228,6 +222,54 @@ def test_check_lists_and_finds_nothing(tmp_path, here):
     assert [path.name for path in tmp_path.iterdir()] == ["toolrelay.toml"]
 
 
+def test_check_says_who_is_asked_first(tmp_path, here):
+    """check lists who serves a model that several serve, in their order, with its name there."""
+    (tmp_path / "toolrelay.toml").write_text(
+        '[upstreams.first]\nbase_url = "replay:"\nwires = ["chat"]\n'
+        '[upstreams.second]\nbase_url = "replay:"\nmodels = {"fast" = "small-1"}\n'
+    )
+    done = here("check")
+    assert "fast: first (chat only), then second (as small-1)" in done.stdout
+    assert "*:" not in done.stdout
+
+
+def test_check_shows_bounds_and_tools_by_upstream(tmp_path, here):
+    """check shows each bound of an argument, and which tools an upstream's models go without."""
+    (tmp_path / "toolrelay.toml").write_text(
+        f"""
+        [upstreams.narrow]
+        base_url = "replay:{packaged_fixtures()}"
+        tools = ["core__get_*"]
+        [policy]
+        allow = ["core__calculate", "core__get_weather"]
+        [policy.arguments."core__get_*"]
+        days = {{max = 3}}
+        """
+    )
+    done = here("check")
+    lines = done.stdout.splitlines()
+    assert 'bounded core__get_weather: days 3 or less (policy.arguments."core__get_*")' in lines
+    assert not any(line.startswith("bounded core__get_current_time") for line in lines)
+    assert "upstream narrow: without core__calculate (upstreams.narrow.tools)" in lines
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        ('"core__get_wether" = {days = {max = 3}}', '"core__get_wether": fits no tool that is loaded'),
+        ('"core__get_weather" = {day = {max = 3}}', ".day: core__get_weather takes no such argument"),
+    ],
+)
+def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path, here, bound, words):
+    """Rule E1: a typing error in a bound would be a hole, so check names it and serve does not start."""
+    (tmp_path / "toolrelay.toml").write_text(f"[policy.arguments]\n{bound}\n")
+    for command in ("check", "serve"):
+        done = here(command, env={"OPENAI_API_KEY": "sk-test"})
+        assert done.returncode == 1
+        assert words in done.stderr
+
+
 def test_check_probes(tmp_path, here):
     """--probe asks the upstream and says what it can; a fault is one line and status 1."""
     replay_config(tmp_path)
@@ -241,9 +283,8 @@ def test_check_probes(tmp_path, here):
 def test_check_calls_an_unreachable_upstream_a_fault(tmp_path, here):
     """What is a warning in serve is a fault in check."""
     with closed_port() as port:
-        pass
-    (tmp_path / "toolrelay.toml").write_text(f"[upstreams.a]\nbase_url='http://127.0.0.1:{port}/v1'\n")
-    done = here("check")
+        (tmp_path / "toolrelay.toml").write_text(f"[upstreams.a]\nbase_url='http://127.0.0.1:{port}/v1'\n")
+        done = here("check")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         f"toolrelay: upstreams.a: 127.0.0.1 port {port} is not reachable (Connection refused)"
@@ -342,10 +383,10 @@ def test_a_request_line_in_the_log_carries_no_key(tmp_path):
         request = urllib.request.Request(
             f"{server.address}/v1/models?key=sk-in-query", headers={"Authorization": "Bearer sk-in-header"}
         )
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             assert response.status == 200
         with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(f"{server.address}/v1/chat/completions", timeout=20)
+            urllib.request.urlopen(f"{server.address}/v1/chat/completions", timeout=PATIENCE_S)
         _, _, log = server.stop()
     assert "/v1/models" in log
     assert "sk-in-" not in log

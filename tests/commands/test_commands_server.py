@@ -3,13 +3,15 @@
 import asyncio
 import os
 import signal
-import socket
 
 import pytest
 from aiohttp import web
+from closed_port import closed_port
+from edge_requests import Behind
 
 from proxy.commands.server import address_of, bind, find_unreachable, run_server
 from proxy.errors import ConfigError
+from proxy.server.edge_request import EdgeRequest
 
 
 def test_port_zero_takes_one_free_port():
@@ -62,24 +64,31 @@ class Served:
         self.finish = asyncio.Event()
         self.ready = asyncio.Event()
         self.draining = asyncio.Event()
-        self.closed = False
         self.cut = asyncio.Event()
-        app = web.Application()
-        app.router.add_get("/", self._stream)
-        app.on_cleanup.append(self._close)
+        self.behind = Behind(self._serve)
         self.task = asyncio.create_task(
-            run_server(app, self.sockets, drain_s=drain_s, ready=self._greet, draining=self.draining.set)
+            run_server(
+                self.behind, self.sockets, drain_s=drain_s, ready=self._greet, draining=self.draining.set
+            )
         )
 
     async def _greet(self) -> None:
         self.ready.set()
 
-    async def _close(self, app: web.Application) -> None:
-        self.closed = True
+    @property
+    def closed(self) -> bool:
+        return self.behind.closed
 
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
+    async def _serve(self, request: EdgeRequest) -> web.StreamResponse:
+        self.behind.draining.begin(request)
+        try:
+            return await self._stream(request)
+        finally:
+            self.behind.draining.end(request)
+
+    async def _stream(self, request: EdgeRequest) -> web.StreamResponse:
         response = web.StreamResponse()
-        await response.prepare(request)
+        await response.prepare(request.as_aiohttp())
         await response.write(b"begin ")
         self.going.set()
         try:
@@ -174,23 +183,18 @@ async def test_a_client_that_leaves_cancels_its_handler():
 
 
 async def test_a_start_that_fails_is_cleaned_up():
-    """An application that cannot start is closed and its fault comes out."""
+    """What cannot be served on its sockets is closed and the fault comes out."""
     sockets = bind("127.0.0.1", 0)
-    app = web.Application()
-
-    async def refuse(app: web.Application) -> None:
-        raise ConfigError("store.url", "cannot be opened")
-
-    app.on_startup.append(refuse)
-    with pytest.raises(ConfigError, match=r"store.url"):
-        await run_server(app, sockets, drain_s=1)
     sockets[0].close()
+    behind = Behind(unreachable)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        await run_server(behind, sockets, drain_s=1)
+    assert behind.closed
 
 
-async def closed_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+async def unreachable(request: EdgeRequest) -> web.StreamResponse:
+    """A handler that no request comes to."""
+    raise AssertionError("it was reached")
 
 
 async def test_reaching_upstreams_sends_nothing():
@@ -205,15 +209,15 @@ async def test_reaching_upstreams_sends_nothing():
 
     server = await asyncio.start_server(keep, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    lost = await closed_port()
-    lines = await find_unreachable(
-        {
-            "there": f"http://127.0.0.1:{port}/v1",
-            "gone": f"http://127.0.0.1:{lost}/v1",
-            "nowhere": "http://no.such.host.invalid/v1",
-            "demo": "replay:fixtures",
-        }
-    )
+    with closed_port() as lost:
+        lines = await find_unreachable(
+            {
+                "there": f"http://127.0.0.1:{port}/v1",
+                "gone": f"http://127.0.0.1:{lost}/v1",
+                "nowhere": "http://no.such.host.invalid/v1",
+                "demo": "replay:fixtures",
+            }
+        )
     await done.wait()
     server.close()
     await server.wait_closed()

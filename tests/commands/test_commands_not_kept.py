@@ -1,0 +1,28 @@
+"""What a start says of what is not kept."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from proxy.commands.serve import banner
+from proxy.server.config import Config
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [
+        ({"url": "memory:"}, ["past the end of this process", "hidden turns", "repeated request"]),
+        ({"content": "none"}, ["writes no content", "hidden turns", "large results", "runs replay"]),
+        ({"content": "tools"}, []),
+    ],
+    ids=["memory", "none", "tools"],
+)
+def test_a_start_names_what_its_record_turns_off(store: dict[str, Any], words: list[str]) -> None:
+    """Rule R3: whoever keeps no content is told at start what does not outlive the process for it."""
+    services: Any = SimpleNamespace(registry=SimpleNamespace(tools=list), policy=None)
+    entrance: Any = SimpleNamespace(mode="open", ring=SimpleNamespace(keys=tuple))
+    lines = banner(Config.model_validate({"store": store}), services, "http://127.0.0.1:1", entrance)
+    said = [line for line in lines if line.startswith("store.")]
+    assert len(said) == bool(words)
+    assert all(word in said[0] for word in words)
