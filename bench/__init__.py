@@ -1,0 +1,1 @@
+"""What the proxy costs, measured from outside and beside others.  ``python -m bench``; see README.md."""

@@ -1,0 +1,118 @@
+"""Processes under measurement, seen from outside: CPU time and memory of a whole tree, by /proc."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["Process", "free_port", "python", "started"]
+
+_READY_S = 60.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """A started process and all that it started."""
+
+    def __init__(self, name: str, port: int, child: "subprocess.Popen[bytes]") -> None:
+        self.name = name
+        self.port = port
+        self._child = child
+
+    def pids(self) -> list[int]:
+        """The process and its descendants."""
+        found, waiting = [], [self._child.pid]
+        while waiting:
+            pid = waiting.pop()
+            found.append(pid)
+            with contextlib.suppress(OSError):
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    waiting += map(int, (task / "children").read_text().split())
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far of every thread that lives; nanoseconds where the kernel counts them."""
+        total = 0
+        for pid in self.pids():
+            for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError):
+                    total += int(task.read_text().split()[0])
+        return total / 1e9 if total else self._ticks() / os.sysconf("SC_CLK_TCK")
+
+    def _ticks(self) -> int:
+        ticks = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks
+
+    def memory_kib(self) -> int:
+        """Proportional set size: memory that is shared counts once over all that share it."""
+        total = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        total += int(line.split()[1])
+        return total
+
+    def stop(self) -> None:
+        """End it, at last by force."""
+        self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(5)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
+@contextlib.contextmanager
+def started(
+    name: str, port: int, command: Sequence[str], log: Path, *, core: int | None, env: Mapping[str, str] = {}
+) -> Iterator[Process]:
+    """A process that listens on ``port`` while the block runs; ``core`` pins it to one.
+
+    Raises RuntimeError with the end of its log if it does not come up.
+    """
+    before = os.sched_getaffinity(0)
+    if core is not None and core in before:
+        os.sched_setaffinity(0, {core})
+    try:
+        with log.open("wb") as sink:
+            child = subprocess.Popen(
+                command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, env={**os.environ, **env}
+            )
+    finally:
+        os.sched_setaffinity(0, before)
+    process = Process(name, port, child)
+    try:
+        _await_port(child, port, name, log)
+        yield process
+    finally:
+        process.stop()
+
+
+def _await_port(child: "subprocess.Popen[bytes]", port: int, name: str, log: Path) -> None:
+    give_up = time.monotonic() + _READY_S
+    while time.monotonic() < give_up and child.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{name} did not come up:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def python(*arguments: str) -> list[str]:
+    """A command that runs this interpreter."""
+    return [sys.executable, *arguments]

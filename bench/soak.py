@@ -1,0 +1,29 @@
+"""``python -m bench.soak [STREAMS]``: the long form of the soak, 10,000 mixed streams with faults.
+
+It is the suite's own (``tests/faults/test_faults_soak.py``), which CI runs with 2,000: descriptors, tasks and
+memory have to end where they began.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+
+__all__ = ["main"]
+
+SOAK = "tests/faults/test_faults_soak.py"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the soak from the root of the repository; pytest's exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.soak", description="Many streams, and what is left."
+    )
+    parser.add_argument("streams", type=int, nargs="?", default=10_000, help="how many (10000)")
+    given = parser.parse_args(arguments)
+    command = [sys.executable, "-m", "pytest", SOAK]
+    return subprocess.run(command, env={**os.environ, "TOOLRELAY_TEST_SOAK": str(given.streams)}).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""The bench: what it reads and what it shows.  Its figures are nobody's test."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import soak
+from bench.contestants import toolrelay_config
+from bench.load import Load, request_bytes
+from bench.measure import DELAY_STREAMS, Table, run_load
+from bench.processes import Process, free_port, python, started
+from bench.record import prepare
+from bench.report import plot_delays, ratios, show_table
+from bench.wire import KEY, Plan, plan_of, stamps
+from proxy.server.config import load_config
+from proxy.store.base import RunFilter, UsageFilter
+from proxy.store.factory import open_store
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("plan", [Plan("json"), Plan("burst", 500), Plan("paced", 40, 20), Plan("act", 7)])
+def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
+    """What the clients ask for in a model's name is what the upstream does."""
+    assert plan_of(f'{{"stream": true, "model": "{plan.model}"}}'.encode()) == plan
+
+
+def test_stamps_are_found() -> None:
+    """Every moment in a piece of a stream is read, and half of one is not."""
+    assert stamps(b'data: "@12@ x"\n\ndata: "@345@ y" @67') == [12, 345]
+
+
+def test_a_request_has_the_conversation_it_is_to_have() -> None:
+    """So many messages of such a length, the last one the user's."""
+    load = Load(1, messages=5, message_bytes=100)
+    head, _, body = request_bytes(load).partition(b"\r\n\r\n")
+    asked = json.loads(body)
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert [len(message["content"]) for message in asked["messages"][:-1]] == [100] * 4
+    assert asked["messages"][-1]["role"] == "user"
+
+
+@pytest.fixture
+def mock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    """The upstream in its process."""
+    monkeypatch.chdir(ROOT)
+    port = free_port()
+    with started(
+        "mock", port, python("-m", "bench.mock", str(port)), tmp_path / "mock.log", core=None
+    ) as mock:
+        yield mock
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        Load(0, "json", requests=20, connections=4),
+        Load(0, "burst", 50, requests=6, connections=3),
+        Load(0, "paced", 4, 5, requests=3, connections=3, hold=True),
+        Load(0, "tool", 5000, requests=2, connections=1),
+    ],
+    ids=lambda load: load.kind,
+)
+def test_the_clients_read_what_the_upstream_says(mock: Process, load: Load) -> None:
+    """Every kind of answer is read to its end and counted, and none fails."""
+    opened: list[bool] = []
+    load = Load(**{**vars(load), "port": mock.port})
+    result = run_load(load, None, lambda: opened.append(True))
+    assert (result.done, result.failed) == (load.requests, 0)
+    assert opened == [True] * load.hold
+    assert result.latency[0] > 0
+    assert bool(result.delay[0]) == (load.kind == "paced")
+    assert mock.cpu_s() > 0
+    assert mock.memory_kib() > 1000
+
+
+def test_a_bare_proxy_passes_everything_on(mock: Process, tmp_path: Path) -> None:
+    """The proxy that does nothing is a proxy."""
+    port = free_port()
+    command = python("-m", "bench.passthrough", str(port), f"http://127.0.0.1:{mock.port}")
+    with started("aiohttp", port, command, tmp_path / "aiohttp.log", core=None):
+        for load in (Load(port, "json", requests=4), Load(port, "paced", 3, 5, connections=2, requests=2)):
+            assert run_load(load, None).failed == 0
+
+
+def test_a_process_that_does_not_come_up_says_why(tmp_path: Path) -> None:
+    """The end of its own words is in the error."""
+    command = python("-c", "raise SystemExit('no such luck')")
+    with (
+        pytest.raises(RuntimeError, match="no such luck"),
+        started("x", free_port(), command, tmp_path / "log", core=None),
+    ):
+        pass
+    assert os.sched_getaffinity(0)
+
+
+def test_the_configuration_is_one_that_serve_takes(tmp_path: Path) -> None:
+    """Every door is on, and the tools are the bench's own."""
+    path = toolrelay_config(tmp_path, 8080, 9000, tools=True, store=tmp_path / "r.db")
+    config = load_config(path, {"BENCH_KEY": KEY})
+    assert list(config.keys) == ["bench"]
+    assert config.policy.allow == ("bench_tools__*",)
+    assert config.telemetry.metrics
+    assert Path(config.tools.modules[0]).exists()
+
+
+async def test_a_prepared_record_is_read_as_any_other(tmp_path: Path) -> None:
+    """As many runs and calls as asked for, over thirty days."""
+    assert await prepare(tmp_path / "r.db", 30) == 100
+    store = open_store(f"sqlite:///{tmp_path}/r.db")
+    await store.start()
+    runs = await store.list_runs(RunFilter(limit=100))
+    (total,) = await store.usage(UsageFilter())
+    await store.aclose()
+    assert len(runs) == 30
+    assert runs[0].started_at - runs[-1].started_at > 28 * 86400
+    assert total.tool_calls == 100
+
+
+def table() -> Table:
+    made = Table()
+    for base, proxy in ((10.0, 20.0), (20.0, 60.0), (100.0, 250.0)):
+        made.add("request, CPU", "µs", "nginx", base)
+        made.add("request, CPU", "µs", "toolrelay", proxy)
+    made.add("tool turn", "µs", "toolrelay", 1234.5)
+    for streams in DELAY_STREAMS:
+        for part, value in (("p50", 0.2), ("p99", 3.0 + streams)):
+            made.add(f"chunk's delay, {streams} streams, {part}", "ms", "nginx & co", value)
+            made.add(f"chunk's delay, {streams} streams, {part}", "ms", "toolrelay", 2 * value)
+    return made
+
+
+def test_a_cell_has_median_spread_and_ratio_of_its_rounds() -> None:
+    """Ratios are those of the rounds, so that a slow round spoils none."""
+    made = table()
+    assert ratios(made.rows["request, CPU"], "toolrelay", "nginx") == [2.0, 3.0, 2.5]
+    lines = show_table(made, "Title", ("nginx", "missing")).splitlines()
+    assert "| request, CPU (µs) | **20.0** [10.0–100] | **60.0** [20.0–250] ×2.50 |  |" in lines
+    assert "| tool turn (µs) |  | **1,234** |  |" in lines
+
+
+def test_the_plot_is_a_picture() -> None:
+    """Well-formed SVG with both lines of every contestant inside its frame."""
+    root = ElementTree.fromstring(plot_delays(table()))
+    width, height = (float(size) for size in root.attrib["viewBox"].split()[2:])
+    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 4
+    for line in lines:
+        points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+        assert len(points) == len(DELAY_STREAMS)
+        assert all(0 < x < width and 0 < y < height for x, y in points)
+    assert plot_delays(Table()).startswith("<svg")
+
+
+def test_the_long_soak_is_the_suites_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The soak runs as many streams as it is told, and its status is the command's."""
+    ran: list[tuple[list[str], str]] = []
+
+    def run(command: list[str], *, env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+        ran.append((command, env["TOOLRELAY_TEST_SOAK"]))
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr("bench.soak.subprocess.run", run)
+    assert (soak.main([]), soak.main(["12000"])) == (3, 3)
+    assert [streams for _, streams in ran] == ["10000", "12000"]
+    assert all((ROOT / command[-1]).exists() for command, _ in ran)
