@@ -1,1 +1,36 @@
-"""Puts this folder on the import path, so that every test finds the shared helpers beside this file."""
+"""Puts this folder on the import path, so that every test finds the shared helpers beside this file.
+
+Properties are tried to their end, however slow the machine is.
+
+The product runs on uvloop where there is one.  A module whose tests hang on how a loop treats
+sockets says ``pytestmark = pytest.mark.both_loops`` and is run on asyncio's loop and on uvloop.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+if sys.platform != "win32" and sys.implementation.name == "cpython":
+    import uvloop
+
+    LOOPS: Mapping[str, Callable[[], asyncio.AbstractEventLoop]] = {
+        "asyncio": asyncio.new_event_loop,
+        "uvloop": uvloop.new_event_loop,
+    }
+else:
+    LOOPS = {"asyncio": asyncio.new_event_loop}
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """One loop for most tests, each of them for those that are marked."""
+    if item.get_closest_marker("both_loops") is None:
+        return {"asyncio": asyncio.new_event_loop}
+    return LOOPS

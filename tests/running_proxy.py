@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from upstream_client import chosen_settings
+from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.records import RunRecord, RunStatus
-from proxy.server.app import SERVICES, Overrides, Services, create_app
+from proxy.server.app import Overrides, Services, create_app
 from proxy.server.config import Config
+from proxy.server.connection import EdgeRunner
 from proxy.server.secret import Secret
 from proxy.store.base import RunDetail, RunFilter
 
-__all__ = ["SERVER_KEY", "Answer", "Conversation", "Proxy", "make_config", "running"]
+__all__ = ["SERVER_KEY", "Answer", "Conversation", "Door", "Proxy", "make_config", "running"]
 
 SERVER_KEY = "sk-server-0123456789abcdef"
 
@@ -74,7 +77,9 @@ class Conversation:
 
     async def pieces(self, answer: Answer) -> AsyncIterator[bytes]:
         """The body as it is framed: each chunk, or whatever a read gives; sets ``answer.clean``."""
-        if (answer.header("transfer-encoding") or "").lower() == "chunked":
+        if answer.status in (204, 304):
+            answer.clean = True
+        elif (answer.header("transfer-encoding") or "").lower() == "chunked":
             while True:
                 line = await self.reader.readline()
                 if not line.endswith(b"\r\n"):
@@ -120,11 +125,10 @@ class Conversation:
 
 
 @dataclass
-class Proxy:
-    """A running proxy."""
+class Door:
+    """A proxy's port, and what a client can do there."""
 
     port: int
-    services: Services
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Conversation]:
@@ -152,7 +156,9 @@ class Proxy:
             lines.append(f"Host: 127.0.0.1:{self.port}")
         lines += [f"{name}: {value}" for name, value in pairs]
         if body is not None:
-            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+            if not any(name.lower() == "content-type" for name, _ in pairs):
+                lines.append("Content-Type: application/json")
+            lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
 
     @asynccontextmanager
@@ -169,8 +175,15 @@ class Proxy:
         self, body: Any = None, headers: Mapping[str, str] | Sequence[tuple[str, str]] = (), **target: str
     ) -> Answer:
         """One request and its whole response."""
-        async with asyncio.timeout(20), self.sent(body, headers, **target) as conversation:
+        async with asyncio.timeout(PATIENCE_S), self.sent(body, headers, **target) as conversation:
             return await conversation.answer()
+
+
+@dataclass
+class Proxy(Door):
+    """A proxy that runs in this process."""
+
+    services: Services
 
     async def runs(self) -> Sequence[RunRecord]:
         """All runs on record, the newest first."""
@@ -183,13 +196,14 @@ class Proxy:
         assert detail is not None
         return detail
 
-    async def run_reaches(self, status: RunStatus, within_s: float = 2.0) -> RunDetail:
+    async def run_reaches(self, status: RunStatus) -> RunDetail:
         """Wait until the one run has that status."""
-        async with asyncio.timeout(within_s):
-            # A record has no event to wait for.
-            while not (await self.runs() and (await self.only_run()).run.status == status):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            return await self.only_run()
+
+        async def reached() -> bool:
+            return bool(await self.runs()) and (await self.only_run()).run.status == status
+
+        await until(reached)
+        return await self.only_run()
 
 
 def make_config(
@@ -206,8 +220,9 @@ def make_config(
         name = table.pop("name", f"u{position}" if position else "default")
         tables[name] = {
             "api_key": Secret("env:SERVER_KEY", SERVER_KEY),
-            "first_byte_timeout_s": 5.0,
-            "idle_timeout_s": 5.0,
+            "first_byte_timeout_s": LATE_S,
+            "idle_timeout_s": LATE_S,
+            **chosen_settings(),
             **table,
         }
     return Config.model_validate(
@@ -225,12 +240,12 @@ def make_config(
 async def running(config: Config, overrides: Overrides | None = None) -> AsyncIterator[Proxy]:
     """Serve the configuration on a free port, as the command does."""
     app = await create_app(config, overrides=overrides)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
+    runner = EdgeRunner(app, shutdown_timeout=2.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
         port = runner.addresses[0][1]
-        yield Proxy(port, app[SERVICES])
+        yield Proxy(port, app.services)
     finally:
         await runner.cleanup()

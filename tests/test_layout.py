@@ -1,10 +1,13 @@
 """The house holds: who may import whom, no state at module level, truthful ``__all__``, sizes.
 
-Everything here is read from the syntax tree; nothing is imported but what ``__all__`` promises.
+Nearly everything here is read from the syntax tree; what is imported is what ``__all__`` promises, and the
+server, in a process of its own.
 """
 
 import ast
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -30,6 +33,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.base",
     "proxy.wires.sse",
     "proxy.wires.rawjson",
+    "proxy.wires.usage_tap",
     "proxy.upstreams.base",
     "proxy.store.base",
     "proxy.tools.spec",
@@ -45,22 +49,26 @@ COMPOSING = {"proxy.server.app"}
 """The composition root: the only module of the server that names concrete classes."""
 
 ABSTRACT = RELAY_MAY_IMPORT | {
+    "proxy.tools.bounds",
     "proxy.tools.capabilities",
     "proxy.tools.egress",
     "proxy.tools.function",
     "proxy.tools.modules",
     "proxy.tools.provider",
+    "proxy.tools.schema",
 }
 """What the rest of the server may import from the lower rooms."""
 
 KNOWS_REPLAY = {"proxy.upstreams.replay", "proxy.server.app"}
 """Replay, and who chooses it; that ``base_url`` may begin with ``replay:`` the settings say too."""
 
-SETTINGS = {"proxy.server.settings", "proxy.server.config_rules"}
+SETTINGS = {"proxy.server.settings", "proxy.server.setting_types", "proxy.server.config_rules"}
 READS_CONFIG = {"proxy.server.app"}
 
-LONG_FILES = {
+LONG_FILES: dict[str, str] = {
+    "proxy.server.app": "the composition root: one short function for each thing that is put together",
     "proxy.server.settings": "every setting as data, with the one line that explains it",
+    "proxy.server.handlers": "every way that a request can take, from one entry",
 }
 """Files that may be longer than 500 lines, and why."""
 
@@ -285,3 +293,11 @@ def test_exceptions_are_still_needed() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
         ]
         assert max(lengths, default=0) > 60, name
+
+
+def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:
+    """What only some configurations need takes no memory of the others: it is imported where it is used."""
+    lazy = ("asyncpg", "cryptography", "lxml", "opentelemetry", "redis", "trafilatura")
+    asked = f"import sys, proxy.commands.cli, proxy.commands.serve; print(*(set({lazy}) & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 from proxy import __version__
 
@@ -26,16 +27,18 @@ def normal(name: str) -> str:
 
 
 def declared_dependencies() -> set[str]:
-    """What the package asks for at run time, with the extra that a store in PostgreSQL needs."""
+    """What the package asks for at run time, with the extras that add a feature."""
     project = PROJECT["project"]
-    lines = [*project["dependencies"], *project["optional-dependencies"]["postgres"]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["postgres"], *extras["web"]]
     names = (_NAME.match(line) for line in lines)
     return {normal(found.group()) for found in names if found}
 
 
 def optional_dependencies() -> set[str]:
     """What the extras that add a feature ask for."""
-    names = (_NAME.match(line) for line in PROJECT["project"]["optional-dependencies"]["web"])
+    extras = PROJECT["project"]["optional-dependencies"]
+    names = (_NAME.match(line) for line in (*extras["otel"], *extras["redis"], *extras["web"]))
     return {normal(found.group()) for found in names if found}
 
 
@@ -153,7 +156,7 @@ def test_ci_runs_everything() -> None:
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & stat.S_IXUSR
     text = script.read_text(encoding="utf-8")
-    subprocess.run(["bash", "-n", script], check=True, timeout=10)
+    subprocess.run(["bash", "-n", script], check=True, timeout=PATIENCE_S)
     assert "set -euo pipefail" in text
     for step in ('ruff" format --check', 'ruff" check', 'mypy"', "-m pytest", "TOOLRELAY_TEST_REQUIRE"):
         assert step in text, step

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import get_args
 
 from require import require
+from waiting import LATE_S, PATIENCE_S
 
 from proxy.commands.demo import MODEL, QUESTIONS
 from proxy.errors import ToolErrorCode
 from proxy.events import ToolCall
-from proxy.records import ToolInvocationRecord
+from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.server.config import load_config
-from proxy.server.config_rules import _UNBUILT
+from proxy.server.config_rules import BUILT_WIRES
 from proxy.server.config_text import settings_table
+from proxy.server.metric_families import FAMILIES
+from proxy.server.setting_types import Wire
 from proxy.tools.capabilities import Capabilities
 from proxy.tools.ledger import RunContext
 from proxy.tools.modules import load_module
@@ -42,6 +45,9 @@ class _NoLog:
         return
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
+        return
+
+    def put_native_call(self, record: NativeCall) -> None:
         return
 
 
@@ -110,10 +116,19 @@ def test_no_error_code_is_invented() -> None:
     assert explained - codes_in_source() - set(get_args(ToolErrorCode)) == set()
 
 
+def test_every_metric_is_listed() -> None:
+    """The table of metrics names each family that there is, and none that there is not."""
+    table = section("Seeing what it does").partition("| metric |")[2].partition("\n\n")[0]
+    named = {
+        name for row in table.splitlines() for name in re.findall(r"`([a-z_]+)`", row.partition(" | ")[0])
+    }
+    assert named == {family.name for family in FAMILIES}
+
+
 def test_every_unbuilt_setting_is_owned_up_to() -> None:
-    """Each setting that stops the start stands under "Not built yet", and no other is said to."""
-    named = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)?)`(?! †)", section("Not built yet")))
-    assert {row.setting for row in _UNBUILT} - named == set()
+    """Each wire that can be named and is not built stands under "Not built yet", and no other."""
+    named = set(re.findall(r"`([a-z]+)`", section("Not built yet")))
+    assert named & set(get_args(Wire)) == set(get_args(Wire)) - set(BUILT_WIRES)
 
 
 def test_demo_question_is_one_that_is_recorded() -> None:
@@ -129,7 +144,7 @@ def test_two_commands_are_of_the_promised_form() -> None:
     commands = snippets("bash")
     start = "python3 -m venv .venv && .venv/bin/pip install "
     assert f"{start}. && .venv/bin/toolrelay demo\n" in commands
-    assert f"{start}-e '.[test]' && .venv/bin/python -m pytest\n" in commands
+    assert f"{start}-e '.[test]' && .venv/bin/python -m pytest -n auto\n" in commands
 
 
 def test_shell_snippets_parse() -> None:
@@ -137,7 +152,7 @@ def test_shell_snippets_parse() -> None:
     shell = shutil.which("bash") or shutil.which("sh")
     assert shell is not None
     for text in snippets("bash"):
-        subprocess.run([shell, "-n"], input=text, text=True, check=True, timeout=10)
+        subprocess.run([shell, "-n"], input=text, text=True, check=True, timeout=PATIENCE_S)
 
 
 def test_python_snippets_parse() -> None:
@@ -155,7 +170,7 @@ def test_javascript_snippets_parse(tmp_path: Path) -> None:
     for number, text in enumerate(snippets("javascript")):
         path = tmp_path / f"snippet{number}.mjs"
         path.write_text(text, encoding="utf-8")
-        subprocess.run([node, "--check", path], check=True, timeout=30)
+        subprocess.run([node, "--check", path], check=True, timeout=PATIENCE_S)
 
 
 def test_configurations_load(tmp_path: Path) -> None:
@@ -164,9 +179,12 @@ def test_configurations_load(tmp_path: Path) -> None:
     for number, text in enumerate(snippets("toml")):
         path = tmp_path / f"snippet{number}.toml"
         path.write_text(text, encoding="utf-8")
-        secrets = dict.fromkeys(("OPENAI_API_KEY", *re.findall(r"env:([A-Z_]+)", text)), "x")
+        names = ("OPENAI_API_KEY", *re.findall(r"env:([A-Z_]+)", text))
+        secrets = {name: f"{name}-0123456789-abcdefghijklmnop" for name in names}
         config = load_config(path, secrets)
-        assert list(config.policy.allow) == tomllib.loads(text)["policy"]["allow"]
+        written = tomllib.loads(text)
+        assert list(config.policy.allow) == written.get("policy", {}).get("allow", [])
+        assert list(config.prices) == list(written.get("prices", {}))
 
 
 async def test_tool_of_ones_own_works(tmp_path: Path) -> None:
@@ -197,7 +215,7 @@ def test_test_of_ones_own_passes(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=LATE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout

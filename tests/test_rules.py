@@ -42,9 +42,8 @@ RULES = {
 LATER: dict[str, str] = {}
 """Rules whose feature is not built, and why no test can hold them.
 
-Three are held as far as their feature goes: of T9 only that a changed definition is another tool
-(no MCP server is connected yet), of R4 only suspended turns (hidden turns of finished runs are not
-given back yet), of R5 only one run (the repeats of an SDK are not joined yet).
+One is held as far as its feature goes: of T9 only that a changed definition is another tool (no MCP
+server is connected yet).
 """
 
 _NAMED = re.compile(r"\bRules?((?:[ ,:]|and|[WTRE][1-9])+)")

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from waiting import LATE_S, PATIENCE_S
+
 __all__ = ["Server", "clean_environment", "run", "serving"]
 
-_STOP_S = 30
+_STOP_S = PATIENCE_S
 
 
 def clean_environment(home: Path) -> dict[str, str]:
@@ -60,7 +62,7 @@ def serving(command: Sequence[str], folder: Path, env: dict[str, str]) -> Iterat
 
 
 def run(
-    command: Sequence[str], folder: Path, env: dict[str, str], *, timeout: float = 60, stdin: str = ""
+    command: Sequence[str], folder: Path, env: dict[str, str], *, timeout: float = LATE_S, stdin: str = ""
 ) -> str:
     """Run a command to its end; what it printed.  A status other than 0 fails with what it complained."""
     done = subprocess.run(

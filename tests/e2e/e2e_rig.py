@@ -21,8 +21,9 @@ from aiohttp import web
 from fixture_loader import FIXTURES, Exchange
 
 from proxy.records import ToolInvocationRecord
-from proxy.server.app import SERVICES, Overrides, Services, create_app
+from proxy.server.app import Overrides, Services, create_app
 from proxy.server.config import Config
+from proxy.server.connection import EdgeRunner
 from proxy.server.settings import LogConfig, PolicyConfig, StoreConfig, ToolsConfig, UpstreamConfig
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
@@ -36,11 +37,11 @@ __all__ = [
     "Answer",
     "Proxy",
     "ProxyFor",
-    "at_no_time",
     "fixtures_for",
     "golden_file",
     "invocation_rows",
     "is_orchestrated",
+    "of_any_run",
     "proxy_for",
     "response_ids",
     "serve",
@@ -137,10 +138,9 @@ ProxyFor = Callable[..., Awaitable[Proxy]]
 
 
 @asynccontextmanager
-async def serve(app: web.Application) -> AsyncIterator[str]:
-    """Serve an application on a free port of loopback; its address."""
+async def serve(runner: web.AppRunner | EdgeRunner) -> AsyncIterator[str]:
+    """Serve what a runner runs on a free port of loopback; its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=2)
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()
@@ -169,7 +169,8 @@ async def proxy_for(
             base_url = f"replay:{fixtures}"
         else:
             recordings = _Spy(ReplayUpstream([fixtures]), seen)
-            base_url = await stack.enter_async_context(serve(serve_replay(recordings))) + "/v1"
+            recorded = web.AppRunner(serve_replay(recordings), access_log=None, shutdown_timeout=2)
+            base_url = await stack.enter_async_context(serve(recorded)) + "/v1"
         config = Config(
             upstreams={"recorded": UpstreamConfig(base_url=base_url, api_key=None)},
             tools=tools or ToolsConfig(),
@@ -185,8 +186,8 @@ async def proxy_for(
             wrap_upstream=(lambda upstream: _Spy(upstream, seen)) if way == "replay" else None,
         )
         app = await create_app(config, overrides=overrides)
-        address = await stack.enter_async_context(serve(app))
-        yield Proxy(f"{address}/v1", app[SERVICES], seen)
+        address = await stack.enter_async_context(serve(EdgeRunner(app, shutdown_timeout=2)))
+        yield Proxy(f"{address}/v1", app.services, seen)
 
 
 def is_orchestrated(fixture: Exchange) -> bool:
@@ -241,9 +242,10 @@ def with_ids_of(recorded: bytes, answer: bytes) -> bytes:
     return answer
 
 
-def at_no_time(body: bytes) -> bytes:
-    """A composed body whose end on the Responses wire, the moment of the test, reads as zero."""
-    return re.sub(rb'"completed_at":\d+', b'"completed_at":0', body)
+def of_any_run(body: bytes) -> bytes:
+    """A composed body without what is another for each run: its id, and its end on the Responses wire."""
+    body = re.sub(rb'"completed_at":\d+', b'"completed_at":0', body)
+    return re.sub(rb"run_[0-9a-f]{32}", b"run_" + b"0" * 32, body)
 
 
 def response_ids(body: bytes) -> list[str]:

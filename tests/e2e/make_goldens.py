@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from e2e_rig import (
     CORE_TOOLS,
     Answer,
-    at_no_time,
     fixtures_for,
     golden_file,
     invocation_rows,
     is_orchestrated,
+    of_any_run,
     proxy_for,
     response_ids,
 )
@@ -61,7 +61,7 @@ def _with_recorded_ids(fixture: Exchange, position: int, body: bytes) -> bytes:
     recorded = turn.sse if fixture.streams and turn.sse is not None else turn.json_body
     for known, fresh in zip(response_ids(recorded or b""), response_ids(body), strict=False):
         body = body.replace(fresh.encode(), known.encode())
-    return at_no_time(body) if is_orchestrated(fixture) else body
+    return of_any_run(body) if is_orchestrated(fixture) else body
 
 
 def _say(fixture: Exchange, answers: list[Answer]) -> None:

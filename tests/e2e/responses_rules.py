@@ -1,6 +1,6 @@
 """The SDK for Python, a proxy, and a provider that follows rules behind it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -34,12 +34,14 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(*, keeps: bool = True, trace: str = "silent", **config: Any) -> AsyncIterator[Rig]:
+async def rig(
+    *, keeps: bool = True, trace: str = "silent", allow: Sequence[str] = CORE_TOOLS, **config: Any
+) -> AsyncIterator[Rig]:
     """A provider, a proxy before it, and the SDK before that."""
     provider = Provider(keeps=keeps)
     clock = FixedClock(datetime.fromisoformat(NOON))
     async with serving_provider(provider) as url:
-        settings = make_config(url, allow=CORE_TOOLS, tools={"trace_max": "events", "trace": trace}, **config)
+        settings = make_config(url, allow=allow, tools={"trace_max": "events", "trace": trace}, **config)
         async with (
             running(settings, Overrides(clock=clock)) as proxy,
             AsyncOpenAI(

@@ -79,8 +79,12 @@ def test_runs_are_read_while_the_server_runs(folder: Path, env: dict[str, str]) 
         curl = ["curl", "-sSN", f"{address}/v1/chat/completions", "-H", "content-type: application/json"]
         body = run([*curl, "-d", "@-"], folder, env, stdin=request).encode()
         check_chat_stream(body, wants_usage=True, hidden=("core__",), forwarded=1)
-        (line,) = run([str(TOOLRELAY), "runs", "list", "--json"], folder, env).splitlines()
-        listed = json.loads(line)
+        listed = {"status": ""}
+        # The record is written beside the answer, so the last row may come a moment later.
+        while listed["status"] != "completed":
+            lines = run([str(TOOLRELAY), "runs", "list", "--json"], folder, env).splitlines()
+            assert len(lines) <= 1
+            listed = json.loads(lines[0]) if lines else listed
         shown = json.loads(run([str(TOOLRELAY), "runs", "show", listed["id"], "--json"], folder, env))
         drawn = run([str(TOOLRELAY), "runs", "show", listed["id"][:12]], folder, env)
         status, _, err = server.stop()

@@ -16,10 +16,10 @@ from require import require
 
 import proxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).resolve().parents[2]
-BUILD_S = 200
+BUILD_S = 600
 TAKEN = (
     "proxy",
     "migrations",
@@ -75,7 +75,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ],
         folder,
         here,
-        timeout=120,
+        timeout=BUILD_S,
     )
     # The dependencies are those of this environment, less the project itself: a path file that is read
     # for packages only, and after the environment's own folder.

@@ -1,27 +1,23 @@
 """The official ``openai`` package for Node and the Vercel AI SDK as readers, with nothing on stderr."""
 
 import asyncio
-import fcntl
-import hashlib
 import json
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_packages import SCRIPTS, installed_packages
 from e2e_rig import CORE_TOOLS, Proxy, ProxyFor, golden_file, is_orchestrated
 from fixture_loader import all_exchanges, exchange
 from require import require
 from responses_rules import ANSWERS, CALENDAR, rig
 from sse_check import check_chat_stream
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
-SCRIPTS = Path(__file__).resolve().parent / "node"
-INSTALL_S = 240
 RUN_S = 120
 # Passed through as they are, in dialects that our own checker of streams does not take.
 FOREIGN = {"perplexity.chat/cumulative-usage", "mistral.chat/content-parts"}
@@ -47,30 +43,6 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(file, folder)
     (folder / "node_modules").symlink_to(packages / "node_modules")
     return folder
-
-
-def installed_packages(npm: str) -> tuple[Path | None, str]:
-    """A folder with ``node_modules`` as package.json says; with a reason where that cannot be had."""
-    wanted = (SCRIPTS / "package.json").read_bytes()
-    digest = hashlib.sha256(wanted).hexdigest()[:12]
-    folder = Path(tempfile.gettempdir()) / f"toolrelay-e2e-node-{os.getuid()}-{digest}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    assert folder.stat().st_uid == os.getuid(), f"{folder} belongs to somebody else"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "done").exists():
-            shutil.copy(SCRIPTS / "package.json", folder)
-            command = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
-            try:
-                done = subprocess.run(
-                    command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
-                )
-            except subprocess.TimeoutExpired:
-                return None, f"npm install took over {INSTALL_S} s"
-            if done.returncode != 0:
-                return None, done.stderr.strip()[-300:]
-            (folder / "done").touch()
-    return folder, ""
 
 
 async def run_node(script: Path, question: dict[str, Any]) -> Any:

@@ -279,3 +279,24 @@ async def test_the_recordings_have_what_is_needed() -> None:
     assert exchange("openai.responses/parallel-calls").turns[1].request["previous_response_id"]
     assert exchange("openai.responses/mixed-calls").run_by == "mixed"
     assert exchange("openai.responses/reasoning-encrypted").client_request["store"] is False
+
+
+@pytest.mark.parametrize("sees", [True, False])
+@pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+async def test_images_are_between_the_proxy_and_the_model(streaming: bool, store: bool, sees: bool) -> None:
+    """A model that sees gets the image, one that does not its words, and the client an ordinary answer."""
+    async with rig(allow=("probe_tools__picture",), modules=("probe_tools",)) as made:
+        made.provider.sees = sees
+        made.provider.calls = {"picture": "probe_tools__picture"}
+        asked = {"model": "m", "input": "Draw a picture", "tools": [CALENDAR]}
+        for _ in range(2):
+            response = await ask(made.client, streaming, store=store, **asked)
+            about = 'image "noon" (image/png, 248 bytes)'
+            shown = f"[toolrelay: {about}] IMAGE" if sees else f"[toolrelay: an {about} was left out; "
+            assert shown in response.output_text
+            assert "A chart.\n[link: https://a.example/x]" in response.output_text
+            assert [item.type for item in response.output if item.type != "reasoning"] == ["message"]
+            assert "base64" not in response.model_dump_json()
+        # Refused once, and not tried again with the next request.
+        assert len(made.provider.refused) == (0 if sees else 1)

@@ -1,0 +1,46 @@
+"""The npm packages that tests read answers with, installed once and kept outside of the project."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+__all__ = ["SCRIPTS", "installed_packages"]
+
+SCRIPTS = Path(__file__).resolve().parent / "node"
+INSTALL_S = 600
+
+
+def installed_packages(npm: str) -> tuple[Path | None, str]:
+    """A folder with ``node_modules`` as package.json says; with a reason where that cannot be had."""
+    wanted = (SCRIPTS / "package.json").read_bytes()
+    digest = hashlib.sha256(wanted).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"toolrelay-e2e-node-{os.getuid()}-{digest}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    assert folder.stat().st_uid == os.getuid(), f"{folder} belongs to somebody else"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            shutil.copy(SCRIPTS / "package.json", folder)
+            command = [
+                npm,
+                "install",
+                "--no-package-lock",
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+                "--fetch-retries=5",
+            ]
+            try:
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+                )
+            except subprocess.TimeoutExpired:
+                return None, f"npm install took over {INSTALL_S} s"
+            if done.returncode != 0:
+                return None, done.stderr.strip()[-300:]
+            (folder / "done").touch()
+    return folder, ""
