@@ -2,19 +2,26 @@
 
 Properties are tried to their end, however slow the machine is.
 
+A test ends the threads that it began.  One that goes on works on the next test's time, and may draw from
+the random numbers that Hypothesis counts on.
+
 The product runs on uvloop where there is one.  A module whose tests hang on how a loop treats
 sockets says ``pytestmark = pytest.mark.both_loops`` and is run on asyncio's loop and on uvloop.
 """
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+THREADS_END_S = 20.0
 
 if sys.platform != "win32" and sys.implementation.name == "cpython":
     import uvloop
@@ -34,3 +41,14 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("both_loops") is None:
         return {"asyncio": asyncio.new_event_loop}
     return LOOPS
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Fails a test whose threads are still there a while after its end."""
+    before = set(threading.enumerate())
+    yield
+    end = time.monotonic() + THREADS_END_S
+    for thread in set(threading.enumerate()) - before:
+        thread.join(max(0.0, end - time.monotonic()))
+        assert not thread.is_alive(), f"{thread.name} goes on after the test"

@@ -7,6 +7,7 @@ spans, never a request its time.
 """
 
 import asyncio
+import contextlib
 import re
 import threading
 import time
@@ -34,6 +35,8 @@ _MAX_WAITING = 2048
 _EXPORT_TIMEOUT_S = 5.0
 _CLOSE_S = 3.0
 """Seconds that spans which wait at the end get; a collector that is away must not hold up the stop."""
+_GIVE_UP_S = 1.0
+"""Seconds that the sending thread then gets to end."""
 _MAX_ATTRIBUTE = 256
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
@@ -75,6 +78,7 @@ class _Reporting:
 
     def __init__(self, inner: "SpanExporter", collector: str) -> None:
         self._inner = inner
+        self._closed = False
         self._collector = collector
         self._failing = False
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tracing")
@@ -92,7 +96,10 @@ class _Reporting:
         return result
 
     def shutdown(self) -> None:
-        self._inner.shutdown()
+        # The exporter complains of a second time, and the provider closes it too.
+        if not self._closed:
+            self._closed = True
+            self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return self._inner.force_flush(timeout_millis)
@@ -121,13 +128,14 @@ class Tracing(Observer):
             span_limits=SpanLimits(max_attribute_length=_MAX_ATTRIBUTE),
             shutdown_on_exit=False,
         )
+        self._exporter = exporter
         processor = BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING)  # type: ignore[arg-type]
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("toolrelay", version)
         self._upstreams = {name: _server_attributes(url) for name, url in upstreams.items()}
 
     async def aclose(self) -> None:
-        """Send what waits, for a short time."""
+        """Send what waits, for a short time; what is not sent by then is lost, and the threads end."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
@@ -142,7 +150,11 @@ class Tracing(Observer):
             async with asyncio.timeout(_CLOSE_S):
                 await done.wait()
         except TimeoutError:
-            return
+            # Ends the exporter's pause between two attempts, which the provider would wait out.
+            self._exporter.shutdown()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GIVE_UP_S):
+                    await done.wait()
 
     # What an observer is told.
 

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import re
 import sys
+import threading
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -221,13 +222,20 @@ async def test_without_traces_a_client_s_header_passes() -> None:
         assert upstream.requests[0].header("traceparent") == "whatever"
 
 
-async def test_a_dead_collector_costs_no_answer() -> None:
-    """Requests are served while nobody takes spans, and the stop does not wait for long."""
+@pytest.mark.parametrize("patience_s", [0.05, 3.0])
+async def test_a_dead_collector_costs_no_answer(patience_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are served while nobody takes spans; the stop does not wait for long and leaves no thread."""
+    monkeypatch.setattr("proxy.server.tracing._CLOSE_S", patience_s)
+    before = set(threading.enumerate())
     async with RawUpstream(reply("hi")) as upstream:
         config = make_config(upstream.url, telemetry={"otlp_endpoint": "http://127.0.0.1:9"})
         async with asyncio.timeout(PATIENCE_S), running(config) as proxy:
             for _ in range(3):
                 assert (await proxy.ask({**ASK, "stream": False})).status == 200
+            during = [each.name for each in set(threading.enumerate()) - before]
+    assert [name for name in during if "Span" in name]
+    left = [each.name for each in set(threading.enumerate()) - before]
+    assert not [name for name in left if "Span" in name or "trace" in name], left
 
 
 class _Exporter:
