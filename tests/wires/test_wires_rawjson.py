@@ -13,11 +13,14 @@ from proxy.wires.rawjson import elements, join_array, join_object, load_strict, 
 
 blanks = st.text(" \t\r\n", max_size=3).map(str.encode)
 texts = st.text(max_size=8) | st.sampled_from(
-    ['"', "\\", '\\"', "]}", "{[", ",", ":", "\u2028", "\x00", "a\nb"]
+    ['"', "\\", '\\"', '\\\\"', '\\\\\\"', '{"a":"\\\\"}', "]}", "{[", ",", ":", "\u2028", "\x00", "a\nb"]
 )
 numbers = st.sampled_from(
     ["0", "-0", "1", "1.0", "1e400", "-1.5E-7", "123456789012345678901234567890", "1e+2"]
 )
+
+_ARRAY, _OBJECT = (b"[ ", b" ]"), (b'{"]":"[","a":', b',"b":{}}')
+_WRAPPED = [[], [], [], [_ARRAY], [_OBJECT] * 4, [_ARRAY, _OBJECT] * 4, [_OBJECT, _ARRAY] * 9]
 
 
 @st.composite
@@ -37,7 +40,10 @@ def values(draw: st.DrawFn, depth: int = 3) -> bytes:
         return draw(numbers).encode()
     if kind == "word":
         return draw(st.sampled_from([b"true", b"false", b"null"]))
-    return array(draw, depth)[0] if kind == "array" else obj(draw, depth)[0]
+    value = array(draw, depth)[0] if kind == "array" else obj(draw, depth)[0]
+    for opening, closing in draw(st.sampled_from(_WRAPPED)):  # some deeper than one expression reads
+        value = opening + value + closing
+    return value
 
 
 def array(draw: st.DrawFn, depth: int) -> tuple[bytes, list[bytes]]:
