@@ -14,7 +14,15 @@ import orjson
 
 from proxy.errors import RequestError
 
-__all__ = ["elements", "join_array", "join_object", "load_strict", "members", "replace_values"]
+__all__ = [
+    "elements",
+    "join_array",
+    "join_object",
+    "load_strict",
+    "members",
+    "members_and_elements",
+    "replace_values",
+]
 
 _BLANK = rb"[ \t\r\n]*+"
 _QUOTED = (
@@ -36,11 +44,13 @@ def _nested(depth: int) -> bytes:
     return value
 
 
-_VALUE = rb"(%b|[^\"\[\]{},\s]++)" % _nested(_DEPTH)
+_VALUE = re.compile(_nested(_DEPTH), re.DOTALL)
 _TOKEN = re.compile(_QUOTED + rb"|[\[\]{}]", re.DOTALL)
-_MEMBER = re.compile(rb"[ \t\r\n,]*+(%b)(%b:%b)%b?" % (_QUOTED, _BLANK, _BLANK, _VALUE), re.DOTALL)
-"""A member with what stands before it, and its value where that is not too deep."""
-_ELEMENT = re.compile(rb"[ \t\r\n,]*+(?:%b|(?=[\[{]))" % _VALUE, re.DOTALL)
+_MEMBER = re.compile(
+    rb"[ \t\r\n,]*+(%b)(%b:%b)(%b|[^\"\[\]{},\s]++)?" % (_QUOTED, _BLANK, _BLANK, _QUOTED), re.DOTALL
+)
+"""A member with what stands before it, and its value where that is neither an object nor an array."""
+_ELEMENT = re.compile(rb"[ \t\r\n,]*+(?:(%b|[^\"\[\]{},\s]++)|(?=[\[{]))" % _nested(_DEPTH), re.DOTALL)
 """An element with what stands before it, or where it begins if it is too deep."""
 _SPACE = re.compile(_BLANK)
 _ARRAY_END = re.compile(_BLANK + rb"\]")
@@ -57,8 +67,14 @@ def _skip_space(raw: bytes, position: int) -> int:
     return match.end() if match else position
 
 
+def _value_end(raw: bytes, start: int) -> int:
+    """The end of the object or array at ``start``."""
+    match = _VALUE.match(raw, start)
+    return match.end() if match else _deep_end(raw, start)
+
+
 def _deep_end(raw: bytes, start: int) -> int:
-    """The end of the object or array at ``start``, however deep it is."""
+    """The same, however deep it is."""
     depth = 0
     if raw[start] in _OPENING:
         for token in _TOKEN.finditer(raw, start):
@@ -77,14 +93,33 @@ def members(raw: bytes) -> dict[str, bytes]:
     return {key: raw[start:end] for key, (start, end) in _spans(raw, 0).items()}
 
 
-def _spans(raw: bytes, position: int) -> dict[str, tuple[int, int]]:
-    """Where the value of each member of the object at ``position`` begins and ends."""
+def members_and_elements(raw: bytes, name: str) -> tuple[dict[str, bytes], list[bytes] | None]:
+    """:func:`members`, and :func:`elements` of the one called ``name`` if it is an array, in one pass."""
+    listed: dict[str, list[bytes]] = {name: []}
+    spans = _spans(raw, 0, listed)
+    found = {key: raw[start:end] for key, (start, end) in spans.items()}
+    return found, listed[name] if found.get(name, b"")[:1] == b"[" else None
+
+
+def _spans(
+    raw: bytes, position: int, listed: Mapping[str, list[bytes]] | None = None
+) -> dict[str, tuple[int, int]]:
+    """Where the value of each member of the object at ``position`` begins and ends.
+
+    The elements of an array under a name in ``listed`` are added to its list.
+    """
     found: dict[str, tuple[int, int]] = {}
     position = _skip_space(raw, position) + 1
     while (member := _MEMBER.match(raw, position)) is not None:
         key, start = member[1], member.end(2)
-        position = _deep_end(raw, start) if member[3] is None else member.end()
-        found[orjson.loads(key) if b"\\" in key else key[1:-1].decode()] = (start, position)
+        name = orjson.loads(key) if b"\\" in key else key[1:-1].decode()
+        if member[3] is not None:
+            position = member.end()
+        elif listed and name in listed and raw[start] == 0x5B:  # an opening bracket
+            position = _cut(raw, start, listed[name])
+        else:
+            position = _value_end(raw, start)
+        found[name] = (start, position)
     if _OBJECT_END.match(raw, position) is None:
         raise ValueError("not JSON")
     return found
@@ -113,16 +148,23 @@ def replace_values(raw: bytes, values: Mapping[str, bytes], *path: str) -> bytes
 def elements(raw: bytes) -> list[bytes]:
     """The raw bytes of each element of the array ``raw``."""
     found: list[bytes] = []
-    position = _skip_space(raw, 0) + 1
+    _cut(raw, _skip_space(raw, 0), found)
+    return found
+
+
+def _cut(raw: bytes, position: int, found: list[bytes]) -> int:
+    """Add the elements of the array at ``position`` to ``found``; where it ends."""
+    position += 1
     while (element := _ELEMENT.match(raw, position)) is not None:
         start, position = element.span(1)
         if start < 0:
             start = element.end()
             position = _deep_end(raw, start)
         found.append(raw[start:position])
-    if _ARRAY_END.match(raw, position) is None:
+    end = _ARRAY_END.match(raw, position)
+    if end is None:
         raise ValueError("not JSON")
-    return found
+    return end.end()
 
 
 def join_object(parts: Mapping[str, bytes]) -> bytes:
