@@ -13,10 +13,8 @@ from waiting import LATE_S
 
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
 from proxy.records import InvocationStatus, RunStatus, ToolEffect
-from proxy.store import rows
 from proxy.store.base import RunFilter
 from proxy.store.migrate import APPLICATION_ID, Migration, load_migrations, migrate_sqlite
-from proxy.store.seal import MESSAGES, NATIVE_CALLS
 from proxy.store.sqlite import SqliteStore
 
 LATEST = len(load_migrations())
@@ -161,25 +159,6 @@ def test_only_the_words_of_a_state_are_taken(tmp_path: Path, before: int) -> Non
                 with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
                     connection.execute(f"UPDATE {table} SET {column} = ?", (word,))
     assert query(path, "PRAGMA integrity_check") == [("ok",)]
-
-
-def test_a_row_that_is_put_makes_no_table_of_its_own(tmp_path: Path) -> None:
-    """What the schema checks and does for each row needs no passing table, which costs more than the row."""
-    path = tmp_path / "r.db"
-    migrate_sqlite(path)
-    put = [
-        rows.upsert("runs", ("owner_id", *rows.RUN_COLUMNS), ("id",)),
-        rows.upsert("tool_invocations", ("owner_id", *rows.INVOCATION_COLUMNS), ("id",)),
-        rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number")),
-        *(
-            rows.upsert(table.name, ("created_at", *table.columns), table.key)
-            for table in (MESSAGES, NATIVE_CALLS)
-        ),
-    ]
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in put:
-            steps = connection.execute(f"EXPLAIN {statement}", ("x",) * statement.count("?")).fetchall()
-            assert [step for step in steps if step[1] == "OpenEphemeral"] == [], statement
 
 
 def test_a_schema_without_rows_is_not_copied(tmp_path: Path) -> None:
