@@ -52,7 +52,8 @@ from proxy.server.stored_responses import StoredResponses, is_own_operation, res
 from proxy.server.views import TRACES, View, Views
 from proxy.store.base import Store
 from proxy.tools.ledger import RunLedger
-from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.base import Headers, UpstreamRequest
+from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
 from proxy.wires.rawjson import join_object, load_strict, members
 
@@ -542,14 +543,9 @@ class Api:
             sent = join_object({**members(raw), "model": orjson.dumps(route.model)})
         error_event = self._error_events.get(below) if posts else None
         streams = error_event is not None
-        upstream_request = UpstreamRequest(
-            request.method,
-            below,
-            query=target.query,
-            headers=self._headers(request, identity=streams or metered is not None),
-            body=sent,
-            expect_stream=streams,
-        )
+        headers = self._headers(request, identity=streams or metered is not None)
+        # By place, which takes half of the time that names take.
+        upstream_request = UpstreamRequest(request.method, below, target.query, headers, sent, streams)
         client = self._client(request, below, caller)
         try:
             await passthrough(
@@ -592,5 +588,6 @@ class Api:
         return client
 
     @staticmethod
-    def _headers(request: EdgeRequest, *, identity: bool) -> list[tuple[str, str]]:
-        return forwardable(request.headers.items(), identity=identity)
+    def _headers(request: EdgeRequest, *, identity: bool) -> Headers:
+        given = request.headers
+        return forwardable(HeaderSection(tuple(given), list(given.values())), identity=identity)

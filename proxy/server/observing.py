@@ -6,7 +6,7 @@ With nobody who counts, only the access line reads the facts.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -322,8 +322,8 @@ class _ObservedUpstream:
     def name(self) -> str:
         return self._inner.name
 
-    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        return await self._observing.open(self._inner, request)
+    def open(self, request: UpstreamRequest) -> Coroutine[Any, Any, UpstreamResponse]:
+        return self._observing.open(self._inner, request)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
