@@ -250,23 +250,25 @@ class ModelTurns:
     async def _read_stream(self, state: State, reader: TurnReader, response: UpstreamResponse) -> None:
         """Read one turn's stream to its end; send what the writer lets through, when it comes."""
         run, writer, push, metered = state.run, state.writer, state.client.push, state.metered
+        skim, passing = reader.skim, writer.passing()
         ended = waited = False
         patience = asyncio.timeout(None)
 
         def relay(chunk: bytes) -> Awaitable[None] | None:
-            nonlocal ended, waited
-            if not state.first_chunk_at:
-                state.first_chunk_at = state.now()
+            nonlocal ended, waited, passing
             if metered:
                 state.events += chunk.count(b"data:")
-            passed = writer.pass_on(chunk)
-            if passed is not None and reader.skim(chunk):
-                return push(passed)
+            if passing is not None and skim(chunk):
+                return push(passing(chunk))
+            # The first chunk always comes by here: nothing is known that it could be like.
+            if not state.first_chunk_at:
+                state.first_chunk_at = state.now()
             out = []
-            for frame in reader.feed(chunk, together=passed is not None):
+            for frame in reader.feed(chunk, together=passing is not None):
                 run.observe(frame.events)
                 ended = ended or frame.is_end_mark
                 out.append(writer.write(frame))
+            passing = writer.passing()
             over = ended or (writer.composing and run.turn.reason is not None)
             if over and (patience.when() is None or not waited) and not patience.expired():
                 # Some upstreams never close, and some never send an end mark.

@@ -127,14 +127,18 @@ async def _pump_events(
 ) -> None:
     """Relay an event stream and see to its end."""
     boundary = EventBoundary()
-    push, feed = client.push, boundary.feed
+    push, passes, feed = client.push, boundary.passes, boundary.feed
     patience: asyncio.Timeout | None = None
     ended = False
     failure: UpstreamError | None = None
 
     def relay(chunk: bytes) -> Awaitable[None] | None:
         nonlocal ended
-        ready = feed(chunk if tap is None else tap.feed(chunk))
+        if tap is not None:
+            chunk = tap.feed(chunk)
+        if passes(chunk):
+            return push(chunk)
+        ready = feed(chunk)
         last = boundary.done_seen and not ended
         if last:
             ended = True

@@ -73,6 +73,7 @@ class HttpClientStream:
         self._transport: asyncio.Transport | None = None
         self._held = b""
         self._chunked = False
+        self._flows = False
         self._bodiless = False
         self._until_close = False
         self.first_byte_at = 0.0
@@ -133,17 +134,33 @@ class HttpClientStream:
             with contextlib.suppress(ConnectionResetError):
                 self._send(b"")
 
-    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if last or not self._flows or not data:
+            return self._push(data, last)
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has closed the connection")
+        data = b"%x\r\n%b\r\n" % (len(data), data)
+        self.sent += len(data)
+        transport.write(data)
+        if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+            return self._request.writer.drain()
+        return None
+
+    def _push(self, data: bytes, last: bool) -> Awaitable[None] | None:
+        """Send what may be the first of a body, or the last; what comes after the first may only flow."""
         if self._bodiless or not data:
             return None
         if not self.first_byte_at:
             self.first_byte_at = time.monotonic()
         if self._chunked:
-            data = b"".join((_chunk_size(len(data)), data, b"\r\n"))
+            data = b"%x\r\n%b\r\n" % (len(data), data)
         if last:
             self._held += data
+            self._flows = False
             return None
         transport = self._send(data)
+        self._flows = self._chunked
         if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             return self._request.writer.drain()
         return None
@@ -191,12 +208,7 @@ def _head(status_line: str, theirs: HeaderSection, ours: Headers) -> bytes:
     return head
 
 
-# The same few names, statuses and sizes come again and again, so what is made of each is kept.
-
-
-@lru_cache(maxsize=1024)
-def _chunk_size(size: int) -> bytes:
-    return b"%x\r\n" % size
+# The same few names and statuses come again and again, so what is made of each is kept.
 
 
 @lru_cache(maxsize=1024)

@@ -31,6 +31,7 @@ from proxy.errors import ConfigError
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest, new_request_id
 from proxy.server.http_errors import error_response
+from proxy.server.turns import Turns
 
 __all__ = ["MAX_HEADERS", "ConnectionBounds", "EdgeRunner", "Handler", "Served", "check_http_parser"]
 
@@ -116,17 +117,18 @@ class _EdgeServer(web.Server):
         # The requests are EdgeConnection's own, so they are what the handler takes.
         super().__init__(served.handle, handler_cancellation=True)  # type: ignore[arg-type]
         self._served = served
+        self._turns = Turns(asyncio.get_running_loop())
 
     def __call__(self) -> RequestHandler:
-        return EdgeConnection(self, self._served.handle, self._served.bounds)
+        return EdgeConnection(self, self._served.handle, self._served.bounds, self._turns)
 
 
 class EdgeConnection(RequestHandler):
     """One connection of a client, from its first byte to its last."""
 
-    __slots__ = ("_bounds", "_handle", "_head_timer", "_held", "_log", "_refused", "_send_timer")
+    __slots__ = ("_bounds", "_handle", "_head_timer", "_held", "_log", "_refused", "_send_timer", "_turns")
 
-    def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds) -> None:
+    def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds, turns: Turns) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -142,6 +144,7 @@ class EdgeConnection(RequestHandler):
         )
         self._handle = handle
         self._bounds = bounds
+        self._turns = turns
         self._held = False
         self._refused = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -225,6 +228,8 @@ class EdgeConnection(RequestHandler):
         gone = False
         try:
             if fault is None:
+                if (turn := self._turns.take()) is not None:
+                    await turn
                 response = await self._handle(request)
             else:
                 response = self._malformed(fault)

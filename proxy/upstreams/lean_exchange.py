@@ -277,16 +277,31 @@ class Exchange:
     # What the connection brings.
 
     def feed(self, data: bytes) -> None:
-        """Bytes of the response."""
+        """Bytes of the response; what of its body is in them is handed on in one piece."""
         self.received = True
         fault = False
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
             fault = True
-        if self._fresh:
+        if piece := self._fresh:
+            self._fresh = b""
+            if self._further:
+                piece = b"".join((piece, *self._further))
+                self._further.clear()
+            self.heard = True
             self._framing_bytes = 0
-            self._deliver()
+            if (sink := self._sink) is None:
+                self._keep(piece)
+            else:
+                try:
+                    blocked = sink(piece)
+                # The boundary to whoever takes the body: its failure is raised where the body is asked for.
+                except Exception as exc:  # noqa: BLE001
+                    self._refuse(exc)
+                else:
+                    if blocked is not None:
+                        self._block(blocked)
         else:
             self._framing_bytes += len(data)
         if self._complete:
@@ -374,34 +389,27 @@ class Exchange:
 
     # The rest is this class's own.
 
-    def _deliver(self) -> None:
-        """Hand on what one read brought."""
-        data = self._fresh
-        self._fresh = b""
-        if self._further:
-            data = b"".join((data, *self._further))
-            self._further.clear()
-        self.heard = True
-        sink = self._sink
-        if sink is None:
-            self._waiting.append(data)
-            self._waiting_bytes += len(data)
-            if self._waiting_bytes >= MAX_WAITING_BYTES:
-                self._pause()
-            self._wake()
-            return
-        try:
-            self._blocked = sink(data)
-        # The boundary to whoever takes the body: its failure is raised where the body is asked for.
-        except Exception as exc:  # noqa: BLE001
-            self._failure = exc
-            if self._line is not None:
-                self._line.abort()
-        if self._blocked is not None:
-            self._sink = None
+    def _keep(self, piece: bytes) -> None:
+        """Nobody takes the body at the moment."""
+        self._waiting.append(piece)
+        self._waiting_bytes += len(piece)
+        if self._waiting_bytes >= MAX_WAITING_BYTES:
             self._pause()
-        if self._blocked is not None or self._failure is not None:
-            self._wake()
+        self._wake()
+
+    def _block(self, blocked: Awaitable[None]) -> None:
+        """Whoever takes the body can take no more for now."""
+        self._blocked = blocked
+        self._sink = None
+        self._pause()
+        self._wake()
+
+    def _refuse(self, error: Exception) -> None:
+        """Whoever takes the body failed."""
+        self._failure = error
+        if self._line is not None:
+            self._line.abort()
+        self._wake()
 
     def _pause(self) -> None:
         if self._line is not None and not self._paused:
