@@ -14,7 +14,7 @@ from proxy.relay.fallback import Reread, ask
 from proxy.relay.headers import returned
 from proxy.relay.job import Job, State
 from proxy.relay.offer import Offer
-from proxy.relay.passthrough import AFTER_END_S, pump
+from proxy.relay.passthrough import AFTER_END_S, flush_soon, pump
 from proxy.relay.run import CallModel, Command, Finish
 from proxy.relay.waiting import keeping_alive
 from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
@@ -250,11 +250,13 @@ class ModelTurns:
     async def _read_stream(self, state: State, reader: TurnReader, response: UpstreamResponse) -> None:
         """Read one turn's stream to its end; send what the writer lets through, when it comes."""
         run, writer, push, metered = state.run, state.writer, state.client.push, state.metered
+        loop = asyncio.get_running_loop()
         ended = waited = False
-        patience = asyncio.timeout(None)
+        until: float | None = None
+        patience: asyncio.Timeout | None = None
 
         def relay(chunk: bytes) -> Awaitable[None] | None:
-            nonlocal ended, waited
+            nonlocal ended, waited, until
             if not state.first_chunk_at:
                 state.first_chunk_at = state.now()
             if metered:
@@ -263,21 +265,27 @@ class ModelTurns:
             if passed is not None and reader.skim(chunk):
                 return push(passed)
             out = []
+            had_ended = ended
             for frame in reader.feed(chunk, together=passed is not None):
                 run.observe(frame.events)
                 ended = ended or frame.is_end_mark
                 out.append(writer.write(frame))
             over = ended or (writer.composing and run.turn.reason is not None)
-            if over and (patience.when() is None or not waited) and not patience.expired():
+            if over and (until is None or not waited) and not (patience is not None and patience.expired()):
                 # Some upstreams never close, and some never send an end mark.
                 waited = ended
-                wait_s = _patience_s(ended, writer.composing)
-                patience.reschedule(asyncio.get_running_loop().time() + wait_s)
-            return state.push(out[0] if len(out) == 1 else b"".join(out))
+                until = loop.time() + _patience_s(ended, writer.composing)
+                if patience is not None:
+                    patience.reschedule(until)
+            last = ended and not had_ended and not writer.composing
+            if last and patience is not None:
+                flush_soon(state.client)
+            return state.push(out[0] if len(out) == 1 else b"".join(out), last=last)
 
         try:
-            async with patience:
-                if (rest := response.push(relay)) is not None:
+            if (rest := response.push(relay)) is not None:
+                state.client.flush()
+                async with asyncio.timeout_at(until) as patience:
                     await rest
         except TimeoutError:
             if not ended and run.turn.reason is None:

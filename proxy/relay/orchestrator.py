@@ -411,6 +411,7 @@ class Orchestrator:
         self._remember(job, state)
         if self._settings.shared and (state.run.turns_hidden or job.put_back):
             # The client goes on as soon as it has this end, and may reach another process.
+            client.flush()
             await self._store.settle(_SETTLE_S)
         if not job.request.stream:
             client.start(200, [*state.answer, ("Content-Length", str(len(data)))])

@@ -19,7 +19,7 @@ from proxy.relay.headers import forwardable
 from proxy.relay.history import History, Restored
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
-from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Wanted, decide, guard, parse_wanted
+from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard, parse_wanted
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent, passthrough
 from proxy.relay.prices import Prices
@@ -149,6 +149,7 @@ class Api:
         self._admin = admin
         self._settings = settings
         self._prices = prices
+        self._offers = Offers(settings.offer)
 
     async def serve(self, request: EdgeRequest) -> web.StreamResponse:
         """Serve any request that may come from where it comes from."""
@@ -356,7 +357,7 @@ class Api:
             selection = view.selections[route.served.upstream.name]
             takes = self._takes_tools(route)
             try:
-                decide(asked, selection, self._settings.offer, wanted, upstream_takes_tools=takes)
+                self._offers.decide(asked, selection, wanted, upstream_takes_tools=takes)
             except RequestError:
                 return False
             return True
@@ -371,12 +372,8 @@ class Api:
         request, payload, wire, view, caller = call.request, call.payload, call.wire, call.view, call.caller
         asked = wire.parse(payload)
         selection = view.selections[route.served.upstream.name]
-        offer = decide(
-            asked,
-            selection,
-            self._settings.offer,
-            call.wanted,
-            upstream_takes_tools=self._takes_tools(route),
+        offer = self._offers.decide(
+            asked, selection, call.wanted, upstream_takes_tools=self._takes_tools(route)
         )
         editor = wire.editor(call.raw, asked, route.served.responses_state)
         if offer:
@@ -390,7 +387,9 @@ class Api:
                 return await self._plan(call, home, in_run=in_run)
         if not offer and not restored and not asked.brings_ours and not in_run:
             return _Plan(route, None, restored)
-        if call.ledger is None:
+        if call.ledger is None and not view.acts:
+            call.ledger = RunLedger()  # There is no effect that a repeat could share.
+        elif call.ledger is None:
             call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
         policy = route.served.policy(view.policy)

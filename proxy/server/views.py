@@ -10,6 +10,7 @@ from proxy.server.callers import Rights
 from proxy.tools.bounds import ArgumentBound
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry, Selection
+from proxy.tools.spec import ToolEffect
 from proxy.wires.base import Trace
 
 __all__ = ["TRACES", "View", "Views", "narrowed_policy", "own_bounds"]
@@ -27,7 +28,7 @@ class View:
 
     ``selections`` are the tools that are offered at each upstream, by its name.  ``trace`` is what
     they see of tools unasked, ``trace_max`` the most they may ask for.  ``offers`` says whether any
-    upstream has a tool for them.
+    upstream has a tool for them, ``acts`` whether one of those has effects.
     """
 
     router: Router
@@ -36,6 +37,7 @@ class View:
     trace: Trace
     trace_max: Trace
     offers: bool
+    acts: bool
 
 
 def narrowed_policy(policy: Policy, rights: Rights) -> Policy:
@@ -118,6 +120,11 @@ class Views:
             policy=policy,
             selections=selections,
             offers=any(selection.offered for selection in selections.values()),
+            acts=any(
+                spec.effect is not ToolEffect.READ_ONLY
+                for selection in selections.values()
+                for spec in selection.offered
+            ),
             trace=TRACES[min(self._trace, most)],
             trace_max=TRACES[most],
         )
