@@ -23,7 +23,7 @@ from proxy.relay.history import History
 from proxy.relay.job import Job, State
 from proxy.relay.journal import Journal
 from proxy.relay.model_turn import ModelTurns, ToolMemory, TurnRejected
-from proxy.relay.offer import guarded_names
+from proxy.relay.offer import Offer, guarded_names
 from proxy.relay.prices import estimated_usage
 from proxy.relay.repeats import Repeats
 from proxy.relay.run import CallModel, Command, Finish, Run, RunTools, Suspend
@@ -40,6 +40,7 @@ from proxy.wires.base import HeldTurn, Mask, ResourceWriter
 
 __all__ = ["Orchestrator"]
 
+_MOST_NARROWED = 256
 _SETTLE_S = 1.0
 """A record that is slower than this holds up no answer; the client's own version goes then."""
 
@@ -71,6 +72,7 @@ class Orchestrator:
         self._turns = ModelTurns(settings, memory, broken)
         self._journal = Journal(store, watch)
         self._watch = watch
+        self._narrowed: dict[tuple[int, int], tuple[Policy, Offer, Policy]] = {}
         self._now = now
         self._clock = clock
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
@@ -250,7 +252,20 @@ class Orchestrator:
         return state.reader.native(call, self._mask(state))
 
     def _offered_only(self, job: Job, state: State) -> Policy:
-        """The caller's policy, and of what it allows only what this request offered."""
+        """The caller's policy, and of what it allows only what this request offered.
+
+        Worked out once for all runs that share both; they are held, so that no others get their identity.
+        """
+        key = (id(job.policy), id(state.offer))
+        known = self._narrowed.get(key)
+        if known is None:
+            if len(self._narrowed) >= _MOST_NARROWED:
+                self._narrowed.clear()
+            known = self._narrowed[key] = (job.policy, state.offer, self._offered(job, state))
+        return known[2]
+
+    @staticmethod
+    def _offered(job: Job, state: State) -> Policy:
         offered = Policy(
             allow=tuple(state.offer.names.values()),
             max_argument_bytes=job.policy.max_argument_bytes,

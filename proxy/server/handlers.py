@@ -392,7 +392,7 @@ class Api:
         elif call.ledger is None:
             call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
-        policy = route.served.policy(view.policy)
+        policy = view.policies[route.served.upstream.name]
         if restored.untrusted:
             call.ledger.mark_untrusted(restored.untrusted)
             offer = guard(offer, selection.offered, policy, restored.untrusted)

@@ -12,12 +12,14 @@ from typing import Any, NoReturn
 import jsonschema_rs
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from proxy.tools.arguments import canonical_arguments
 from proxy.tools.provider import ArgumentsInvalid
 from proxy.tools.schema import declares, property_names
 
 __all__ = ["ModelValidator", "SchemaValidator", "validate_canonically"]
 
 _MAX_PROBLEMS = 8
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 _SPEAKING = frozenset(
     {
@@ -168,11 +170,16 @@ def validate_canonically(
     value = validate(arguments)
     if not isinstance(value, BaseModel):
         return value, arguments
+    held = tuple(value.__dict__.values())
     # Serializers are code of the tool's author, and may raise anything, SystemExit too.
     try:
         canonical = value.model_dump(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
         )
+        # What came of plain values, and is written as it came, would validate to the same again.
+        plain = all(type(one) in _PLAIN for one in held) and tuple(value.__dict__.values()) == held
+        if plain and canonical_arguments(canonical) == canonical_arguments(arguments):
+            return value, arguments
         again = validate(canonical)
         if again == value:
             return again, canonical
