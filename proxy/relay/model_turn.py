@@ -30,6 +30,10 @@ _AFTER_REASON_S = 5.0
 _AFTER_HIDDEN_END_S = 0.05
 """For the end of the HTTP message, so that its connection can be used for the next turn."""
 _REFUSALS = (400, 404, 413, 422)
+_STREAMED = (
+    ("cache-control", ("Cache-Control", "no-cache")),
+    ("x-accel-buffering", ("X-Accel-Buffering", "no")),
+)
 _NO_TOOLS = re.compile(
     r"(does not|doesn't|not|no|cannot|can't|without|support\w{0,12})[^.]{0,60}"
     r"\b(tools?|tool[_ ](use|choice|calling|calls?)|functions?|function[_ ]call\w*)\b"
@@ -319,19 +323,20 @@ def _patience_s(ended: bool, composing: bool) -> float:
 def _is_coded(response: UpstreamResponse) -> bool:
     """Whether the body is in a coding that the upstream room does not take off."""
     codings = [value for name, value in response.headers if name.lower() == "content-encoding"]
-    return any(coding.strip().lower() not in ("", "identity") for coding in codings)
+    return bool([coding for coding in codings if coding.strip().lower() not in ("", "identity")])
 
 
 def _answer_head(response: UpstreamResponse, stream: bool) -> list[tuple[str, str]]:
     """The head of the client's response: the first turn's, and for a stream a word to buffers."""
-    headers = [pair for pair in returned(response.headers) if pair[0].lower() != "content-encoding"]
+    headers = []
+    present = set()
+    for pair in returned(response.headers):
+        name = pair[0].lower()
+        if name != "content-encoding":
+            headers.append(pair)
+            present.add(name)
     if stream:
-        present = {name.lower() for name, _ in headers}
-        headers += [
-            pair
-            for pair in (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
-            if pair[0].lower() not in present
-        ]
+        headers += [pair for name, pair in _STREAMED if name not in present]
     return headers
 
 

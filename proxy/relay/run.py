@@ -144,11 +144,13 @@ class Run:
     @property
     def hidden_calls(self) -> tuple[ToolCall, ...]:
         """This turn's calls that the client must not see."""
-        return tuple(call for call in self.turn.calls if self._is_hidden(call.name))
+        calls = self.turn.calls
+        return tuple([call for call in calls if self._is_hidden(call.name)]) if calls else ()
 
     @property
     def client_calls(self) -> tuple[ToolCall, ...]:
-        return tuple(call for call in self.turn.calls if not self._is_hidden(call.name))
+        calls = self.turn.calls
+        return tuple([call for call in calls if not self._is_hidden(call.name)]) if calls else ()
 
     def start(self) -> Command:
         return self._next_turn(last=False)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-import uuid
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,7 +93,7 @@ class _Call:
     wanted: Wanted | None
     trace: Trace
     candidates: Candidates
-    run_id: str = field(default_factory=lambda: f"run_{uuid.uuid4().hex}")
+    run_id: str = field(default_factory=lambda: f"run_{os.urandom(16).hex()}")
     repeat: str = ""
     ledger: RunLedger | None = None
     pinned: bool = False
@@ -459,8 +459,11 @@ class Api:
         if restored:
             headers.append(("x-toolrelay-restored", f"turns={restored.turns}, bytes={restored.size}"))
         client = self._client(request, job.wire.path, job.caller, *headers)
-        with structlog.contextvars.bound_contextvars(run_id=job.run_id):
+        bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
+        try:
             await self._orchestrator.run(job, client)
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response

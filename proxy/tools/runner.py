@@ -9,8 +9,8 @@ cancellation.
 """
 
 import asyncio
+import os
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC
@@ -45,7 +45,7 @@ OnDone = Callable[[ToolCall, ToolResult], None]
 
 def new_invocation_id() -> str:
     """A fresh random id."""
-    return f"inv_{uuid.uuid4().hex}"
+    return f"inv_{os.urandom(16).hex()}"
 
 
 class Runner:
