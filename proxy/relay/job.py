@@ -19,9 +19,9 @@ from proxy.wires.base import BodyEditor, ClientRequest, StreamWriter, Trace, Tur
 __all__ = ["Job", "State"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
-    """One client request that server tools may take part in.
+    """One client request that server tools may take part in; nothing of it changes while it runs.
 
     ``put_back`` says that hidden parts of the conversation went into it that the client knows
     nothing of.  ``shape`` is a digest of the offered tools, for an answer that is to be remembered;

@@ -246,8 +246,9 @@ class Orchestrator:
     def _native(self, job: Job, state: State, call: ToolCall) -> str:
         """A call as it came, as it may be kept (rule R3); none of what a wrapper call holds, which has no
         payload of its own, and none where the client asked that nothing be kept."""
-        own = any(call.call_id == hidden.call_id for hidden in state.run.hidden_calls)
-        if not own or not job.request.keeps or state.reader is None:
+        if not job.request.keeps or state.reader is None:
+            return ""
+        if call.call_id not in [hidden.call_id for hidden in state.run.hidden_calls]:
             return ""
         return state.reader.native(call, self._mask(state))
 

@@ -153,7 +153,8 @@ class Run:
         return tuple([call for call in calls if not self._is_hidden(call.name)]) if calls else ()
 
     def start(self) -> Command:
-        return self._next_turn(last=False)
+        self.turn.number = 1
+        return CallModel(1)
 
     def observe(self, events: Sequence[TurnEvent]) -> None:
         """Take in what a frame says."""

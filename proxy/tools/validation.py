@@ -75,13 +75,14 @@ class ModelValidator:
         self._adapter = adapter
         self._schema = schema
         self._fields = tuple(schema.get("properties", {}))
+        self._known = frozenset(self._fields)
         self._names = property_names(schema)
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
         """The validated value; raises :class:`~proxy.tools.provider.ArgumentsInvalid`."""
         # Names that the schema does not show would get past the mask of private arguments and past
         # the bounds of policy, which go by the schema's names.
-        if any(name not in self._fields for name in arguments):
+        if not arguments.keys() <= self._known:
             raise ArgumentsInvalid([_unknown_fields("", self._fields)])
         try:
             value = self._adapter.validate_json(
