@@ -283,7 +283,7 @@ class ModelTurns:
                     patience.reschedule(until)
             last = ended and not had_ended and not writer.composing
             if last and patience is not None:
-                flush_soon(state.client)
+                flush_soon(state.client, loop)
             return state.push(out[0] if len(out) == 1 else b"".join(out), last=last)
 
         try:

@@ -175,15 +175,15 @@ async def _pump_events(
 
 def _end_soon(client: ClientStream, patience: asyncio.Timeout) -> None:
     """The end mark is here: what ends the response follows at once, or after a while, or never."""
-    flush_soon(client)
+    loop = asyncio.get_running_loop()
+    flush_soon(client, loop)
     # The total time may have run out in this very turn of the loop.
     if not patience.expired():
-        patience.reschedule(asyncio.get_running_loop().time() + AFTER_END_S)
+        patience.reschedule(loop.time() + AFTER_END_S)
 
 
-def flush_soon(client: ClientStream) -> None:
+def flush_soon(client: ClientStream, loop: asyncio.AbstractEventLoop) -> None:
     """Let go of what waits for the response's end, unless that comes within the read that brought it."""
-    loop = asyncio.get_running_loop()
     # What ends it within the same read is seen in the loop's next turn; this comes after that.
     loop.call_soon(loop.call_soon, client.flush)
 

@@ -24,6 +24,7 @@ __all__ = ["ChatBody"]
 
 _LEAST_TOKENS = 16
 _BY_NAME = attrgetter("name")
+_BLANKS = (b"\n", b"\r", b"\t", b"} ", b", {", b",  ")
 
 
 class ChatBody:
@@ -200,15 +201,14 @@ class ChatBody:
 
 
 def _is_dense(array: bytes) -> bool:
-    """Whether there is certainly no blank between the objects of an array, or none is told from text.
+    """Whether there is certainly no blank between the objects of an array; a text may look like one.
 
-    Only a space can stand in a text as it is; one between two objects comes after a brace or a comma.
+    Of blanks only a space can stand in a text as it is; one between two objects has a brace or a comma
+    before it.
     """
-    return not (
-        array[1:2] == b" "
-        or array[-2:-1] == b" "
-        or any(blank in array for blank in (b"\n", b"\r", b"\t", b"} ", b", {", b",  "))
-    )
+    if array[1:2] == b" " or array[-2:-1] == b" ":
+        return False
+    return not [blank for blank in _BLANKS if blank in array]
 
 
 def _written(definition: ToolDefinition, legacy: bool) -> bytes:
