@@ -233,8 +233,7 @@ class Runner:
             result = self._outcomes.fail(invocation, ToolFailure("the tool could not be run"))
         finally:
             if not claim.result.done():
-                cancelled = ToolFailure("the call was cancelled", code="cancelled")
-                claim.result.set_result(result or failed(invocation.call, cancelled))
+                claim.result.set_result(_cancelled(invocation.call) if result is None else result)
         return result
 
     async def _process(self, invocation: Invocation) -> ToolResult:
@@ -402,6 +401,10 @@ class Runner:
         if output.untrusted:
             mark_untrusted(invocation, planned.spec.name)
         return self._outcomes.succeed(invocation, output)
+
+
+def _cancelled(call: ToolCall) -> ToolResult:
+    return failed(call, ToolFailure("the call was cancelled", code="cancelled"))
 
 
 def _gone() -> ToolFailure:
