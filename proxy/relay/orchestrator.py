@@ -72,7 +72,7 @@ class Orchestrator:
         self._turns = ModelTurns(settings, memory, broken)
         self._journal = Journal(store, watch)
         self._watch = watch
-        self._narrowed: dict[tuple[int, int], tuple[Policy, Offer, Policy]] = {}
+        self._narrowed: dict[tuple[int, int, tuple[str, ...]], tuple[Policy, Offer, Policy]] = {}
         self._now = now
         self._clock = clock
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
@@ -233,7 +233,7 @@ class Orchestrator:
         work = self._runner.run_many(
             calls,
             state.context.at_turn(run.turn.number),
-            policy=self._offered_only(job, state),
+            policy=self._offered_only(job, state, calls),
             budget_s=run.seconds_left,
             parallel=self._settings.parallel,
             on_start=started,
@@ -252,23 +252,26 @@ class Orchestrator:
             return ""
         return state.reader.native(call, self._mask(state))
 
-    def _offered_only(self, job: Job, state: State) -> Policy:
+    def _offered_only(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Policy:
         """The caller's policy, and of what it allows only what this request offered.
 
+        What needs an approval was not offered for that alone, and is refused in these words (rule T2).
         Worked out once for all runs that share both; they are held, so that no others get their identity.
         """
-        key = (id(job.policy), id(state.offer))
+        called = [spec for call in calls if (spec := self._registry.get(call.name)) is not None]
+        asking = tuple(spec.name for spec in called if job.policy.decide(spec).outcome == "needs_approval")
+        key = (id(job.policy), id(state.offer), asking)
         known = self._narrowed.get(key)
         if known is None:
             if len(self._narrowed) >= _MOST_NARROWED:
                 self._narrowed.clear()
-            known = self._narrowed[key] = (job.policy, state.offer, self._offered(job, state))
+            known = self._narrowed[key] = (job.policy, state.offer, self._offered(job, state, asking))
         return known[2]
 
     @staticmethod
-    def _offered(job: Job, state: State) -> Policy:
+    def _offered(job: Job, state: State, asking: Sequence[str]) -> Policy:
         offered = Policy(
-            allow=tuple(state.offer.names.values()),
+            allow=(*state.offer.names.values(), *asking),
             max_argument_bytes=job.policy.max_argument_bytes,
             max_result_bytes=job.policy.max_result_bytes,
             max_image_bytes=job.policy.max_image_bytes,

@@ -18,21 +18,20 @@ from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
-from proxy.wires.rawjson import elements, join_array, join_object, members
+from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
 
 __all__ = ["ChatBody"]
 
 _LEAST_TOKENS = 16
 _BY_NAME = attrgetter("name")
-_BLANKS = (b"\n", b"\r", b"\t", b"} ", b", {", b",  ")
 
 
 class ChatBody:
     """The body of one run's upstream requests."""
 
     def __init__(self, raw: bytes, request: ChatRequest) -> None:
-        self._members = members(raw)
-        self._elements: list[bytes] | None = None
+        self._members, messages = members_and_elements(raw, "messages")
+        self._messages = messages or []
         self._tools_key = "functions" if request.legacy else "tools"
         self._choice_key = "function_call" if request.legacy else "tool_choice"
         self._declared = self._members.get(self._tools_key)
@@ -75,13 +74,6 @@ class ChatBody:
         options = self._members.get("stream_options", b"null")
         parts = members(options) if options[:1] == b"{" else {}
         self._members["stream_options"] = join_object({**parts, "include_usage": b"true"})
-
-    @property
-    def _messages(self) -> list[bytes]:
-        """Each of the client's messages; taken apart when that is needed."""
-        if self._elements is None:
-            self._elements = elements(self._members["messages"])
-        return self._elements
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> int:
         held = orjson.loads(payload)
@@ -161,7 +153,7 @@ class ChatBody:
 
     def render(self) -> bytes:
         parts = self._narrowed()
-        parts["messages"] = self._whole_conversation()
+        parts["messages"] = join_array([*laid_over(self._messages, self._put_back), *self._added])
         if self._used_tokens:
             for key in ("max_completion_tokens", "max_tokens"):
                 bound = orjson.loads(parts.get(key, b"null"))
@@ -169,15 +161,6 @@ class ChatBody:
                     left = max(bound - self._used_tokens, min(_LEAST_TOKENS, bound))
                     parts[key] = str(left).encode()
         return join_object(parts)
-
-    def _whole_conversation(self) -> bytes:
-        """The messages as one array without blanks between them."""
-        given = self._members["messages"]
-        if self._put_back or not _is_dense(given):
-            return join_array([*laid_over(self._messages, self._put_back), *self._added])
-        if not self._added:
-            return given
-        return given[:-1] + (b"" if given == b"[]" else b",") + b",".join(self._added) + b"]"
 
     def _narrowed(self) -> dict[str, bytes]:
         """The members of the body, less the tools that are withheld."""
@@ -198,17 +181,6 @@ class ChatBody:
             turn += message.get("role") == "assistant"
             rows.append(_record(run_id, turn, seq, message))
         return rows
-
-
-def _is_dense(array: bytes) -> bool:
-    """Whether there is certainly no blank between the objects of an array; a text may look like one.
-
-    Of blanks only a space can stand in a text as it is; one between two objects has a brace or a comma
-    before it.
-    """
-    if array[1:2] == b" " or array[-2:-1] == b" ":
-        return False
-    return not [blank for blank in _BLANKS if blank in array]
 
 
 def _written(definition: ToolDefinition, legacy: bool) -> bytes:

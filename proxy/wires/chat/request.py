@@ -12,6 +12,7 @@ import orjson
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.wires.base import Answer, ReturnedCalls
+from proxy.wires.declared import listed_tools
 from proxy.wires.digest import Beginnings, conversation_digest
 
 __all__ = [
@@ -60,16 +61,17 @@ class ChatRequest:
             if role == "assistant":
                 calls = _calls_of(message)
                 open_calls = dict(calls)
-                # Some models give two calls of one message the same id; each has its result.
-                unanswered = Counter(call_id for call_id, _ in calls)
+                if calls:
+                    # Some models give two calls of one message the same id; each has its result.
+                    unanswered = Counter(call_id for call_id, _ in calls)
             elif role == "tool":
                 _check_result(position, message, open_calls, unanswered, reserved)
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         return [
-            ReturnedCalls(position, frozenset(ids))
+            ReturnedCalls(position, frozenset([call_id for call_id, _ in calls]))
             for position, message in enumerate(self.messages)
-            if message.get("role") == "assistant" and (ids := [call_id for call_id, _ in _calls_of(message)])
+            if message.get("role") == "assistant" and (calls := _calls_of(message))
         ]
 
     def used_ids(self) -> frozenset[str]:
@@ -123,11 +125,13 @@ def _check_result(
     unanswered[call_id] -= 1
 
 
-def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _calls_of(message: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """(id, name) of the calls of an assistant message."""
     calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return ()
     found = []
-    for call in calls if isinstance(calls, list) else ():
+    for call in calls:
         if isinstance(call, dict) and isinstance(call.get("id"), str):
             inner = call.get("function") or call.get("custom")
             name = inner.get("name") if isinstance(inner, dict) else None
@@ -185,8 +189,8 @@ def _canonical(arguments: Any) -> Any:
 def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     """Read the parts of a request that matter here; everything else is the upstream's to judge.
 
-    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type and
-    for a tool that is declared twice.
+    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type, for
+    tools that are no list and for one that is declared twice.
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
@@ -198,8 +202,9 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         if not isinstance(message, dict):
             raise RequestError(400, f"messages[{position}] must be an object.", param=f"messages[{position}]")
     options = payload.get("stream_options")
-    tools = payload.get("tools")
-    legacy = not tools and bool(payload.get("functions"))
+    tools = listed_tools(payload)
+    functions = listed_tools(payload, "functions")
+    legacy = not tools and bool(functions)
     choice = payload.get("function_call" if legacy else "tool_choice")
     response_format = payload.get("response_format")
     count = payload.get("n")
@@ -207,7 +212,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         model=model,
         stream=payload.get("stream") is True,
         messages=messages,
-        declared=_declared(payload.get("functions") if legacy else tools, legacy),
+        declared=_declared(functions if legacy else tools, legacy),
         choices=count if type(count) is int else 1,
         tools_forbidden=choice == "none",
         forced=_forced(choice),
@@ -219,10 +224,10 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     )
 
 
-def _declared(tools: Any, legacy: bool) -> tuple[str, ...]:
+def _declared(tools: Sequence[Any], legacy: bool) -> tuple[str, ...]:
     """Names of the declared tools; one that stands twice is refused."""
     names: dict[str, None] = {}
-    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+    for position, tool in enumerate(tools):
         name = declared_name(tool, legacy)
         if name is None:
             continue
