@@ -18,7 +18,7 @@ from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
 from proxy.wires.sse import END_MARK, EventBoundary
 from proxy.wires.usage_tap import UsageTap
 
-__all__ = ["AFTER_END_S", "ErrorEvent", "passthrough", "pump"]
+__all__ = ["AFTER_END_S", "ErrorEvent", "flush_soon", "passthrough", "pump"]
 
 AFTER_END_S = 2.0
 """How long a stream may stay open after its end mark: some upstreams never close it."""
@@ -181,11 +181,16 @@ async def _pump_events(
 def _end_soon(client: ClientStream, patience: asyncio.Timeout) -> None:
     """The end mark is here: what ends the response follows at once, or after a while, or never."""
     loop = asyncio.get_running_loop()
-    # What ends it within the same read is seen in the loop's next turn; this comes after that.
-    loop.call_soon(loop.call_soon, client.flush)
+    flush_soon(client, loop)
     # The total time may have run out in this very turn of the loop.
     if not patience.expired():
         patience.reschedule(loop.time() + AFTER_END_S)
+
+
+def flush_soon(client: ClientStream, loop: asyncio.AbstractEventLoop) -> None:
+    """Let go of what waits for the response's end, unless that comes within the read that brought it."""
+    # What ends it within the same read is seen in the loop's next turn; this comes after that.
+    loop.call_soon(loop.call_soon, client.flush)
 
 
 def _too_long(total_s: float | None) -> UpstreamTimeout:

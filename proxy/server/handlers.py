@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-import uuid
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from proxy.relay.headers import forwardable
 from proxy.relay.history import History, Restored
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
-from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Wanted, decide, guard, parse_wanted
+from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard, parse_wanted
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent, passthrough
 from proxy.relay.prices import Prices
@@ -95,7 +95,7 @@ class _Call:
     wanted: Wanted | None
     trace: Trace
     candidates: Candidates
-    run_id: str = field(default_factory=lambda: f"run_{uuid.uuid4().hex}")
+    run_id: str = field(default_factory=lambda: f"run_{os.urandom(16).hex()}")
     repeat: str = ""
     ledger: RunLedger | None = None
     pinned: bool = False
@@ -151,6 +151,7 @@ class Api:
         self._admin = admin
         self._settings = settings
         self._prices = prices
+        self._offers = Offers(settings.offer)
 
     async def serve(self, request: EdgeRequest) -> web.StreamResponse:
         """Serve any request that may come from where it comes from."""
@@ -359,7 +360,7 @@ class Api:
             selection = view.selections[route.served.upstream.name]
             takes = self._takes_tools(route)
             try:
-                decide(asked, selection, self._settings.offer, wanted, upstream_takes_tools=takes)
+                self._offers.decide(asked, selection, wanted, upstream_takes_tools=takes)
             except RequestError:
                 return False
             return True
@@ -374,12 +375,8 @@ class Api:
         request, payload, wire, view, caller = call.request, call.payload, call.wire, call.view, call.caller
         asked = wire.parse(payload)
         selection = view.selections[route.served.upstream.name]
-        offer = decide(
-            asked,
-            selection,
-            self._settings.offer,
-            call.wanted,
-            upstream_takes_tools=self._takes_tools(route),
+        offer = self._offers.decide(
+            asked, selection, call.wanted, upstream_takes_tools=self._takes_tools(route)
         )
         editor = wire.editor(call.raw, asked, route.served.responses_state)
         if offer:
@@ -393,10 +390,12 @@ class Api:
                 return await self._plan(call, home, in_run=in_run)
         if not offer and not restored and not asked.brings_ours and not in_run:
             return _Plan(route, None, restored)
-        if call.ledger is None:
+        if call.ledger is None and not view.acts:
+            call.ledger = RunLedger()  # There is no effect that a repeat could share.
+        elif call.ledger is None:
             call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
-        policy = route.served.policy(view.policy)
+        policy = view.policies[route.served.upstream.name]
         if restored.untrusted:
             call.ledger.mark_untrusted(restored.untrusted)
             offer = guard(offer, selection.offered, policy, restored.untrusted)
@@ -466,8 +465,11 @@ class Api:
         if restored:
             headers.append(("x-toolrelay-restored", f"turns={restored.turns}, bytes={restored.size}"))
         client = self._client(request, job.wire.path, job.caller, *headers)
-        with structlog.contextvars.bound_contextvars(run_id=job.run_id):
+        bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
+        try:
             await self._orchestrator.run(job, client)
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response

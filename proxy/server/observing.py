@@ -315,12 +315,9 @@ class _ObservedUpstream:
     """An upstream whose requests are seen.  Responses are its own: nothing is added per chunk."""
 
     def __init__(self, inner: Upstream, observing: Observing) -> None:
+        self.name = inner.name
         self._inner = inner
         self._observing = observing
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
 
     def open(self, request: UpstreamRequest) -> Coroutine[Any, Any, UpstreamResponse]:
         return self._observing.open(self._inner, request)

@@ -39,7 +39,9 @@ class _Frames:
     def write(self, frame: Any) -> bytes:
         return bytes(frame.events)
 
-    def push(self, data: bytes) -> None:
+    def flush(self) -> None: ...
+
+    def push(self, data: bytes, *, last: bool = False) -> None:
         self.pushed.append(data)
 
     def saw_end_mark(self) -> None:

@@ -55,7 +55,7 @@ class ChatRequest:
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every tool message answers one open call of the assistant message before it, once."""
         open_calls: dict[str, str] = {}
-        unanswered: Counter[str] = Counter()
+        unanswered: dict[str, int] = {}
         for position, message in enumerate(self.messages):
             role = message.get("role")
             if role == "assistant":
@@ -76,7 +76,8 @@ class ChatRequest:
 
     def used_ids(self) -> frozenset[str]:
         """Call ids that stand in the history; a new call must not bear one of them."""
-        return frozenset(call_id for message in self.messages for call_id, _ in _calls_of(message))
+        found = [_calls_of(message) for message in self.messages if "tool_calls" in message]
+        return frozenset([call_id for calls in found for call_id, _ in calls])
 
     def answers(self) -> Sequence[Answer]:
         return [
@@ -100,7 +101,7 @@ def _check_result(
     position: int,
     message: Mapping[str, Any],
     open_calls: Mapping[str, str],
-    unanswered: Counter[str],
+    unanswered: dict[str, int],
     reserved: Callable[[str], bool],
 ) -> None:
     param = f"messages[{position}].tool_call_id"

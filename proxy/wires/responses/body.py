@@ -9,6 +9,7 @@ appends to it by itself and wants only the outputs.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -28,6 +29,7 @@ __all__ = ["ResponsesBody", "upstream_ids"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _LEAST_TOKENS = 16
+_BY_NAME = attrgetter("name")
 _MOST_IMAGE_BYTES = 24 << 20
 """Of images of ours in one request, in base64; providers take requests of some 50 MB."""
 _OURS = SERVER_LABEL.encode()
@@ -76,7 +78,7 @@ class ResponsesBody:
         ours = {definition.name: _definition(definition) for definition in replaced}
         declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
         kept = [ours.get(_function_name(raw), raw) for raw in declared]
-        new = [_definition(definition) for definition in sorted(added, key=lambda d: d.name)]
+        new = [_definition(definition) for definition in sorted(added, key=_BY_NAME)]
         if kept or new:
             self._members["tools"] = join_array([*kept, *new])
 
@@ -393,15 +395,17 @@ def _is_provider_run(item: Mapping[str, Any]) -> bool:
 
 def _definition(definition: ToolDefinition) -> bytes:
     """One element of ``tools``, flat as this wire has it; ``strict`` is never left to its default."""
-    return orjson.dumps(
-        {
+    written = definition.written.get("responses")
+    if written is None:
+        tool = {
             "type": "function",
             "name": definition.name,
             "description": definition.description,
             "parameters": definition.parameters,
             "strict": definition.strict,
         }
-    )
+        written = definition.written["responses"] = orjson.dumps(tool)
+    return written
 
 
 def _function_name(raw: bytes) -> str:
