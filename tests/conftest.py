@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
+from waiting import PATIENCE_S
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-THREADS_END_S = 20.0
 
 if sys.platform != "win32" and sys.implementation.name == "cpython":
     import uvloop
@@ -44,11 +43,17 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    """Fails a test whose threads are still there a while after its end."""
+def no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test whose threads are still there a while after its end.
+
+    A loop that a module's tests share keeps its threads for the next of them.
+    """
     before = set(threading.enumerate())
     yield
-    end = time.monotonic() + THREADS_END_S
+    marked = request.node.get_closest_marker("asyncio")
+    if marked is not None and marked.kwargs.get("loop_scope", "function") != "function":
+        return
+    end = time.monotonic() + PATIENCE_S
     for thread in set(threading.enumerate()) - before:
         thread.join(max(0.0, end - time.monotonic()))
         assert not thread.is_alive(), f"{thread.name} goes on after the test"

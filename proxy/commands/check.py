@@ -10,7 +10,7 @@ from rich.text import Text
 
 from proxy.commands.common import console, say, say_error, text
 from proxy.commands.keys import bound_lines, bounds_of_keys, entrance_lines, key_table, peek_entrance
-from proxy.commands.server import find_unreachable
+from proxy.commands.server import find_unreachable, places_of
 from proxy.errors import ConfigError, StoreError
 from proxy.relay.routing import Route, Router
 from proxy.server.app import create_services
@@ -116,13 +116,11 @@ async def check(
     ):
         say(line)
     _say_entrance(config, services, entrance)
+    places = places_of(config)
+    probed = await _probe_all(config, services) if probing else []
     if probing:
-        faults = await _probe_all(config, services)
-    else:
-        faults = await find_unreachable(
-            {name: upstream.base_url for name, upstream in config.upstreams.items()}
-        )
-    faults = [*known, *faults]
+        places = {"limits.storage": places["limits.storage"]}
+    faults = [*known, *probed, *await find_unreachable(places)]
     for fault in faults:
         say_error(fault)
     if not faults:
@@ -222,7 +220,7 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
             lines.append(f"withheld {spec.name}: to allow it, set {allow_line(config, spec.name)}")
         elif not decision.allowed:
             lines.append(f"withheld {spec.name}: {decision.rule}, and this version can ask for no approval")
-    return lines + _idle_patterns(config, services)
+    return lines + _idle_patterns(config, services) + _idle_aliases(config, services)
 
 
 def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
@@ -238,6 +236,18 @@ def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
         else:
             remedy = f'. Did you mean "{near[0]}"?' if near else ""
         lines.append(f'policy.allow: "{pattern}" fits no tool that is loaded{remedy}')
+    return lines
+
+
+def _idle_aliases(config: Config, services: CheckedServices) -> list[str]:
+    """Each alias that means no tool, so that the function stays its client's."""
+    names = [spec.name for spec in services.registry.tools()]
+    lines: list[str] = []
+    for alias, target in config.tools.aliases.items():
+        if target not in names:
+            near = get_close_matches(target, names, n=1, cutoff=0.75)
+            remedy = f'. Did you mean "{near[0]}"?' if near else ""
+            lines.append(f'tools.aliases.{alias}: no tool "{target}" is loaded{remedy}')
     return lines
 
 

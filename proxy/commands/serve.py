@@ -5,7 +5,7 @@ import os
 from proxy.commands.check import CheckedServices, token_lines, withheld_lines
 from proxy.commands.common import MAX_LINE, say, say_error
 from proxy.commands.keys import bounds_of_keys, entrance_lines
-from proxy.commands.server import address_of, bind, find_unreachable, run_server
+from proxy.commands.server import address_of, bind, find_unreachable, places_of, run_server
 from proxy.server.app import Overrides, create_app
 from proxy.server.config import Config
 from proxy.server.doors import Entrance
@@ -85,7 +85,6 @@ def _not_kept(config: Config) -> list[str]:
 
 
 async def warn_of_upstreams(config: Config) -> None:
-    """An upstream that is not there yet may come: a warning, no fault."""
-    addresses = {name: upstream.base_url for name, upstream in config.upstreams.items()}
-    for line in await find_unreachable(addresses):
+    """A server that is not there yet may come: a warning, no fault."""
+    for line in await find_unreachable(places_of(config)):
         say_error(f"warning: {line}")

@@ -14,18 +14,29 @@ import structlog
 from aiohttp import web
 
 from proxy.errors import ConfigError
+from proxy.server.config import Config
 from proxy.server.connection import EdgeRunner, Served
 from proxy.server.draining import Draining
 
-__all__ = ["Orders", "address_of", "bind", "find_unreachable", "first_of", "on_signals", "run_server"]
+__all__ = [
+    "Orders",
+    "address_of",
+    "bind",
+    "find_unreachable",
+    "first_of",
+    "on_signals",
+    "places_of",
+    "run_server",
+]
 
 BACKLOG = 1024
 CUT_S = 2.0
 """Seconds in which a response that is cut can still tell its client."""
 
 REACH_S = 3.0
-"""Seconds in which an upstream must take a connection to count as reachable."""
+"""Seconds in which a server must take a connection to count as reachable."""
 
+_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -228,25 +239,31 @@ def on_signals(told: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-async def find_unreachable(base_urls: dict[str, str]) -> list[str]:
-    """One line for each upstream that takes no connection now.  Nothing is sent to it."""
-    lines = await asyncio.gather(*(_reach(name, url) for name, url in base_urls.items()))
+def places_of(config: Config) -> dict[str, str]:
+    """The servers that a configuration names, by the setting: the upstreams, and where limits are counted."""
+    upstreams = {f"upstreams.{name}": upstream.base_url for name, upstream in config.upstreams.items()}
+    return {**upstreams, "limits.storage": config.limits.storage_url}
+
+
+async def find_unreachable(places: dict[str, str]) -> list[str]:
+    """One line for each server of :func:`places_of` that takes no connection now.  Nothing is sent to it."""
+    lines = await asyncio.gather(*(_reach(setting, url) for setting, url in places.items()))
     return [line for line in lines if line]
 
 
-async def _reach(name: str, base_url: str) -> str:
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+async def _reach(setting: str, url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
         return ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = parts.port or _PORTS[parts.scheme]
     try:
         async with asyncio.timeout(REACH_S):
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except TimeoutError:
-        return f"upstreams.{name}: {parts.hostname} port {port} takes no connection within {REACH_S:.0f} s"
+        return f"{setting}: {parts.hostname} port {port} takes no connection within {REACH_S:.0f} s"
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        return f"upstreams.{name}: {parts.hostname} port {port} is not reachable ({reason})"
+        return f"{setting}: {parts.hostname} port {port} is not reachable ({reason})"
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

@@ -19,12 +19,14 @@ _NOT_RETURNED = frozenset(
         "clear-site-data",
         "cross-origin-resource-policy",
         "date",
+        "openai-organization",
+        "openai-project",
         "server",
         "strict-transport-security",
         "timing-allow-origin",
     }
 )
-"""What a server says of itself alone; browsers would take it for ours."""
+"""What a server says of itself alone, which browsers would take for ours, and whose account our key is of."""
 
 
 def forwardable(headers: Iterable[tuple[str, str]], *, identity: bool) -> list[tuple[str, str]]:

@@ -231,7 +231,7 @@ class Orchestrator:
         work = self._runner.run_many(
             calls,
             state.context.at_turn(run.turn.number),
-            policy=self._offered_only(job, state),
+            policy=self._offered_only(job, state, calls),
             budget_s=run.seconds_left,
             parallel=self._settings.parallel,
             on_start=started,
@@ -249,10 +249,15 @@ class Orchestrator:
             return ""
         return state.reader.native(call, self._mask(state))
 
-    def _offered_only(self, job: Job, state: State) -> Policy:
-        """The caller's policy, and of what it allows only what this request offered."""
+    def _offered_only(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Policy:
+        """The caller's policy, and of what it allows only what this request offered.
+
+        What needs an approval was not offered for that alone, and is refused in these words (rule T2).
+        """
+        called = [spec for call in calls if (spec := self._registry.get(call.name)) is not None]
+        asking = [spec.name for spec in called if job.policy.decide(spec).outcome == "needs_approval"]
         offered = Policy(
-            allow=tuple(state.offer.names.values()),
+            allow=(*state.offer.names.values(), *asking),
             max_argument_bytes=job.policy.max_argument_bytes,
             max_result_bytes=job.policy.max_result_bytes,
             max_image_bytes=job.policy.max_image_bytes,

@@ -64,6 +64,7 @@ _OURS = (b'"toolrelay"', b"_toolrelay")
 _MAX_MINT_BYTES = 16 * 1024
 _TOOLS = istr("x-toolrelay-tools")
 _TRACE = istr("x-toolrelay-trace")
+_HISTORY = istr("x-toolrelay-history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +344,7 @@ class Api:
             routes = self._able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
         trace = self._trace(request.headers.get(_TRACE), view)
+        self._remembers(request)
         caller, named = self._caller(request, payload)
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
@@ -462,8 +464,11 @@ class Api:
         return f"{name_of_key}/{person}", True
 
     def _remembers(self, request: EdgeRequest) -> bool:
-        """Whether answers are looked up and remembered for this request."""
-        wish = request.headers.get("x-toolrelay-history", "on").strip().lower()
+        """Whether answers are looked up and remembered for this request.
+
+        Raises :class:`RequestError` for a wish that is neither on nor off.
+        """
+        wish = request.headers.get(_HISTORY, "on").strip().lower()
         if wish not in ("on", "off"):
             raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
         return self._settings.history and wish == "on"

@@ -1,4 +1,6 @@
-"""Use of requests that pass through, counted where tokens or cost are limited; elsewhere nothing is read."""
+"""Use of requests that pass through, counted where tokens or cost are limited or an upstream is always asked.
+
+Elsewhere nothing is read."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -60,18 +62,20 @@ def meter(
 ) -> Metered | None:
     """How a POST to ``below`` is counted; ``None`` where it is not.
 
-    ``read`` is its body, ``None`` where that is streamed.
+    ``read`` is its body, ``None`` where that is streamed.  Where nothing is limited, streams of an
+    upstream with ``force_usage`` are counted all the same.
 
     Raises :class:`~proxy.errors.RequestError` for what could not be counted.
     """
-    if not admission.counts_usage:
+    streams = read is not None and below in _ASKED and read[1].get("stream") is True
+    if not admission.counts_usage and not (streams and route.served.force_usage):
         return None
     if read is None:
         return Metered(admission, None, None, strip=False) if below.startswith(_COUNTED) else None
     body, payload = read
     price = price_of(admission, prices, route, payload)
     strip = False
-    if below in _ASKED and payload.get("stream") is True:
+    if streams:
         options = payload.get("stream_options")
         strip = not (isinstance(options, dict) and options.get("include_usage") is True)
         if strip:

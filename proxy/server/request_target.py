@@ -47,8 +47,9 @@ def read_target(raw: str) -> Target:
     """Read a request target.
 
     Raises :class:`RequestError` for every target that two readers could take for two paths: one in
-    absolute form, with dot segments, empty segments, encoded slashes, backslashes and controls,
-    percent signs that escape nothing, or escapes of characters that need none (RFC 3986, 6.2.2.2).
+    absolute form, with dot segments (``..;x`` too, which Java servers take for one), empty segments,
+    encoded slashes, backslashes and controls, percent signs that escape nothing, or escapes of
+    characters that need none (RFC 3986, 6.2.2.2).
     """
     if len(raw) > _MAX_LENGTH:
         raise RequestError(414, f"The request target is longer than {_MAX_LENGTH} characters.")
@@ -59,7 +60,7 @@ def read_target(raw: str) -> Target:
         or not _QUERY.match(query)
         or "//" in path
         or any(not _stands_for_itself(escape[1]) for escape in _ESCAPE.finditer(path))
-        or any(segment in (".", "..") for segment in segments)
+        or any(segment.partition(";")[0] in (".", "..") for segment in segments)
     ):
         raise RequestError(400, _NOT_NORMAL, code="invalid_path")
     below = path[3:] if path.startswith("/v1/") else None

@@ -212,16 +212,19 @@ async def test_reaching_upstreams_sends_nothing():
     with closed_port() as lost:
         lines = await find_unreachable(
             {
-                "there": f"http://127.0.0.1:{port}/v1",
-                "gone": f"http://127.0.0.1:{lost}/v1",
-                "nowhere": "http://no.such.host.invalid/v1",
-                "demo": "replay:fixtures",
+                "upstreams.there": f"http://127.0.0.1:{port}/v1",
+                "upstreams.gone": f"http://127.0.0.1:{lost}/v1",
+                "upstreams.nowhere": "http://no.such.host.invalid/v1",
+                "upstreams.demo": "replay:fixtures",
+                "limits.storage": f"redis://:secret@127.0.0.1:{lost}/0",
             }
         )
     await done.wait()
     server.close()
     await server.wait_closed()
     assert got == [b""]
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert f"upstreams.gone: 127.0.0.1 port {lost} is not reachable" in lines[0]
     assert "upstreams.nowhere: no.such.host.invalid port 80" in lines[1]
+    assert f"limits.storage: 127.0.0.1 port {lost} is not reachable" in lines[2]
+    assert "secret" not in lines[2]

@@ -467,16 +467,27 @@ async def test_a_denied_tool_is_not_offered_and_does_not_run(watch: Watch) -> No
     assert watch.started == []
 
 
-async def test_a_tool_that_needs_an_approval_is_refused(watch: Watch) -> None:
-    """Rule T2: an approval that nothing can give means neither offered nor run."""
+@pytest.mark.parametrize(
+    "policy",
+    [{"approve_effects": ["external_side_effect"]}, {"approve": ["probe_tools__b*"]}],
+    ids=["effect", "name"],
+)
+async def test_a_tool_that_needs_an_approval_is_refused(watch: Watch, policy: dict[str, Any]) -> None:
+    """Rule T2: an approval that nothing can give means neither offered nor run, and the model is told so."""
     _, requests = await one_loop(
-        called(("call_1", "probe_tools__buy", '{"what":"x"}')),
-        ANSWER,
-        policy={"approve_effects": ["external_side_effect"]},
+        called(("call_1", "probe_tools__buy", '{"what":"x"}')), ANSWER, policy=policy
     )
     assert b"probe_tools__buy" not in requests[0].body
-    code = json.loads(follow_up(requests)[1][0]["content"])["error_code"]
-    assert code in ("approval_required", "policy_denied")
+    assert json.loads(follow_up(requests)[1][0]["content"])["error_code"] == "approval_required"
+    assert watch.started == []
+
+
+async def test_a_denied_tool_needs_no_approval(watch: Watch) -> None:
+    """Rule T2: a denial outweighs the need of an approval, also in what the model is told."""
+    policy = {"approve_effects": ["external_side_effect"]}
+    buys = called(("call_1", "probe_tools__buy", '{"what":"x"}'))
+    _, requests = await one_loop(buys, ANSWER, allow=("core__*",), policy=policy)
+    assert json.loads(follow_up(requests)[1][0]["content"])["error_code"] == "policy_denied"
     assert watch.started == []
 
 

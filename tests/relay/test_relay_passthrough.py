@@ -453,6 +453,8 @@ async def test_headers_that_stay_here(allow: tuple[str, ...]) -> None:
         "X-Toolrelay-Run: run_forged",
         "X-Toolrelay-Anything: 1",
         "OpenAI-Processing-Ms: 12",
+        "OpenAI-Organization: org-ours",
+        "OpenAI-Project: proj_ours",
         "Server: nginx",
         "Access-Control-Allow-Origin: *",
     )
@@ -491,7 +493,7 @@ async def test_headers_that_stay_here(allow: tuple[str, ...]) -> None:
         assert len(names) == len(set(names))
         assert not set(names) & {
             "x-private", "keep-alive", "proxy-authenticate", "set-cookie", "x-toolrelay-anything",
-            "access-control-allow-origin",
+            "access-control-allow-origin", "openai-organization", "openai-project",
         }  # fmt: skip
         assert answer.header("x-request-id") == "mine-1"
         assert answer.header("x-upstream-request-id") == "up-1"

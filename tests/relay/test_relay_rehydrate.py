@@ -147,9 +147,10 @@ async def test_it_can_be_turned_off(headers: list[tuple[str, str]], config: dict
     assert roles(upstream.requests[2]) == ["user", "assistant", "user"]
 
 
-async def test_another_wish_for_history_is_refused() -> None:
-    """The header is on or off; anything else is a 400 that names it."""
-    async with looping() as (proxy, _):
+@pytest.mark.parametrize("allow", [("core__*",), ()], ids=["orchestrated", "passthrough"])
+async def test_another_wish_for_history_is_refused(allow: tuple[str, ...]) -> None:
+    """The header is on or off; anything else is a 400 that names it, whether tools are offered or not."""
+    async with looping(allow=allow) as (proxy, _):
         answer = await proxy.ask(ask(HI), [("x-toolrelay-history", "maybe")])
     assert answer.status == 400
     assert answer.json["error"]["param"] == "x-toolrelay-history"

@@ -80,6 +80,18 @@ async def test_an_entry_that_allows_nothing_is_named(tmp_path):
         await app.aclose()
 
 
+async def test_an_alias_that_means_nothing_is_named(tmp_path):
+    """An alias of a tool that is not loaded is said, with the nearest; one of a tool that is there is not."""
+    more = '[tools.aliases]\nweather = "core__get_wether"\ntime = "core__get_current_time"\n'
+    config = config_for(tmp_path, more)
+    app = await create_app(config_for(tmp_path, more, "core__*"))
+    said = [line for line in withheld_lines(config, app.services) if line.startswith("tools.aliases")]
+    await app.aclose()
+    assert said == [
+        'tools.aliases.weather: no tool "core__get_wether" is loaded. Did you mean "core__get_weather"?'
+    ]
+
+
 async def test_a_pattern_does_not_ask_for_every_account(tmp_path):
     """Rule T2: a tool that only a pattern allows is withheld while its connection is missing."""
     config = config_for(tmp_path, "", "*")

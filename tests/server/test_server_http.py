@@ -70,6 +70,9 @@ TRICKS = [
     "/v1/a%7fb",
     "/v1/mod|els",
     "/v1/models#x",
+    "/v1/models/..;/files",
+    "/v1/models/..;a=b/files",
+    "/v1/models/.;/files",
 ]
 
 

@@ -91,6 +91,20 @@ async def test_without_such_a_limit_nothing_is_asked_and_nothing_read() -> None:
         assert upstream.requests[0].body == raw
 
 
+@pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
+async def test_an_upstream_that_is_always_asked_for_usage(allow: tuple[str, ...]) -> None:
+    """Rule W2: with ``force_usage`` the metrics have the usage of its streams, and clients do not see it."""
+    async with RawUpstream(reported(60, 40)) as upstream:
+        served = {"base_url": upstream.url, "force_usage": True}
+        async with running(make_config(served, allow=allow)) as proxy:
+            answer = await proxy.ask({**ASK, "stream": True})
+            assert answer.body == UNASKED
+            assert asked(upstream)["stream_options"] == {"include_usage": True}
+            page = (await proxy.ask(method="GET", path="/metrics")).body.decode()
+    tokens = [line for line in page.splitlines() if line.startswith("gen_ai_client_token_usage_sum")]
+    assert sorted(float(line.split()[-1]) for line in tokens) == [40, 60]
+
+
 async def test_other_options_of_the_client_stay() -> None:
     """Only include_usage is put into the client's stream_options, and its body stays as it came beside."""
     async with Edge(reported(1, 1), allow=(), limits=LIMITED) as (proxy, upstream):

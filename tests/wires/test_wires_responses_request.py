@@ -32,6 +32,8 @@ def refused(param: str, **payload: Any) -> str:
         ({"input": {"role": "user"}}, "input"),
         ({"input": [user("a"), "b"]}, "input[1]"),
         ({"tools": [function("a"), {"type": "custom", "name": "a"}]}, "tools[1].name"),
+        ({"tools": {}}, "tools"),
+        ({"tools": "a"}, "tools"),
     ],
 )
 def test_a_mistake_is_named(payload: dict[str, Any], param: str) -> None:

@@ -12,6 +12,7 @@ import orjson
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.wires.base import Answer, ReturnedCalls
+from proxy.wires.declared import listed_tools
 from proxy.wires.digest import Beginnings, conversation_digest
 
 __all__ = [
@@ -184,8 +185,8 @@ def _canonical(arguments: Any) -> Any:
 def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     """Read the parts of a request that matter here; everything else is the upstream's to judge.
 
-    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type and
-    for a tool that is declared twice.
+    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type, for
+    tools that are no list and for one that is declared twice.
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
@@ -197,8 +198,9 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         if not isinstance(message, dict):
             raise RequestError(400, f"messages[{position}] must be an object.", param=f"messages[{position}]")
     options = payload.get("stream_options")
-    tools = payload.get("tools")
-    legacy = not tools and bool(payload.get("functions"))
+    tools = listed_tools(payload)
+    functions = listed_tools(payload, "functions")
+    legacy = not tools and bool(functions)
     choice = payload.get("function_call" if legacy else "tool_choice")
     response_format = payload.get("response_format")
     count = payload.get("n")
@@ -206,7 +208,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         model=model,
         stream=payload.get("stream") is True,
         messages=messages,
-        declared=_declared(payload.get("functions") if legacy else tools, legacy),
+        declared=_declared(functions if legacy else tools, legacy),
         choices=count if type(count) is int else 1,
         tools_forbidden=choice == "none",
         forced=_forced(choice),
@@ -218,10 +220,10 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     )
 
 
-def _declared(tools: Any, legacy: bool) -> tuple[str, ...]:
+def _declared(tools: Sequence[Any], legacy: bool) -> tuple[str, ...]:
     """Names of the declared tools; one that stands twice is refused."""
     names: dict[str, None] = {}
-    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+    for position, tool in enumerate(tools):
         name = declared_name(tool, legacy)
         if name is None:
             continue

@@ -11,6 +11,7 @@ from typing import Any
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.wires.base import Answer, ReturnedCalls
+from proxy.wires.declared import listed_tools
 from proxy.wires.digest import Beginnings, conversation_digest
 from proxy.wires.responses.items import as_upstream_items, is_model_item, item_text
 
@@ -194,8 +195,8 @@ def answer_text(items: Iterable[Mapping[str, Any]]) -> str:
 def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
     """Read the parts of a request that matter here; everything else is the upstream's to judge.
 
-    Raises :class:`RequestError` for a model or input of the wrong type and for a tool that is
-    declared twice.
+    Raises :class:`RequestError` for a model, an input or tools of the wrong type and for a tool that
+    is declared twice.
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
@@ -209,7 +210,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         model=model,
         stream=payload.get("stream") is True,
         items=_items(payload.get("input")),
-        declared=_declared(payload.get("tools")),
+        declared=_declared(listed_tools(payload)),
         tools_forbidden=choice == "none",
         forced=_forced(choice),
         continues=continues if isinstance(continues, str) and continues else None,
@@ -242,10 +243,10 @@ def _items(given: Any) -> list[Mapping[str, Any]]:
     return given
 
 
-def _declared(tools: Any) -> tuple[str, ...]:
+def _declared(tools: Sequence[Any]) -> tuple[str, ...]:
     """Names of function and custom tools; hosted tools have none that a model calls by."""
     names: dict[str, None] = {}
-    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+    for position, tool in enumerate(tools):
         name = tool.get("name") if isinstance(tool, dict) else None
         if not isinstance(name, str) or tool.get("type") not in ("function", "custom"):
             continue
