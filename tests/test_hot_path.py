@@ -33,8 +33,8 @@ CALLS_PER_CHUNK_PASSED = 13  # 12
 CALLS_PER_CHUNK_WITH_TOOLS = 27  # 25
 CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS = 36  # 33
 CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 8  # 7: many events in one read
-CALLS_PER_REQUEST = 430  # 388
-CALLS_PER_REQUEST_WITH_TOOLS = 1485  # 1350: two chunks are read, and the record is written meanwhile
+CALLS_PER_REQUEST = 421  # 383
+CALLS_PER_REQUEST_WITH_TOOLS = 1492  # 1356: two chunks are read, and the record is written meanwhile
 CALLS_PER_TOOL_TURN = 1985  # 1803, its rows committed
 CALLS_PER_TOOL_TURN_WITH_EFFECT = 2110  # 1919
 

@@ -76,7 +76,8 @@ async def pump(
     """Relay a response whose head is here; ``broken`` is told if it does not come to its end."""
     streaming = response.content_type == "text/event-stream" and response.status < 300
     marked = streaming and error_event is not None and not _is_encoded(response)
-    client.start(response.status, [*returned(response.headers, keep_length=not marked), *headers])
+    theirs = returned(response.headers, keep_length=not marked)
+    client.start(response.status, [*theirs, *headers] if headers else theirs)
     try:
         if marked and error_event is not None:
             await _pump_events(response, client, error_event, tap, total_s, broken)

@@ -12,9 +12,11 @@ from proxy.wires.base import StateHabit
 
 __all__ = ["Route", "Router", "Served", "fits_all"]
 
-_LONGEST_KNOWN = 200
-_MOST_KNOWN = 256
-"""Models whose routes are remembered: a client may write any, and where an upstream serves all it goes."""
+
+_MAX_KNOWN = 256
+"""Models whose routes a router knows by heart; the oldest makes room."""
+
+_MAX_KNOWN_CHARS = 200
 
 
 def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
@@ -82,7 +84,7 @@ class Router:
     def __init__(self, served: Sequence[Served], models: Sequence[Sequence[str]] = ()) -> None:
         self.served = tuple(served)
         self.models = models
-        self._found: dict[tuple[str, str], Sequence[Route]] = {}
+        self._known: dict[tuple[str, str], Sequence[Route]] = {}
 
     def narrowed(self, upstreams: frozenset[str] | None, models: Sequence[Sequence[str]]) -> "Router":
         """The same for somebody who may use these upstreams (``None``: all) and these models."""
@@ -115,26 +117,26 @@ class Router:
 
         Raises :class:`RequestError` (404, as OpenAI does) for a model nobody serves.
         """
-        known = self._found.get((model, wire))
-        if known is not None:
-            return known
-        found = tuple(
-            Route(served, name, name != model)
-            for served in (self.served if not self.models or self.permits(model) else ())
-            if wire in served.wires and (name := served.model_name(model)) is not None
-        )
-        if not found:
-            raise RequestError(
-                404,
-                f"The model {model[:100]!r} does not exist or is not served here.",
-                param="model",
-                code="model_not_found",
+        found = self._known.get((model, wire))
+        if found is None:
+            found = tuple(
+                Route(served, name, name != model)
+                for served in (self.served if not self.models or self.permits(model) else ())
+                if wire in served.wires and (name := served.model_name(model)) is not None
             )
-        if len(model) <= _LONGEST_KNOWN:
-            if len(self._found) >= _MOST_KNOWN:
-                self._found.clear()
-            self._found[model, wire] = found
-        return found
+            # Whoever asks chooses the name, so not every name is kept, and none for ever.
+            if found and len(model) <= _MAX_KNOWN_CHARS:
+                if len(self._known) >= _MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
+                self._known[model, wire] = found
+        if found:
+            return found
+        raise RequestError(
+            404,
+            f"The model {model[:100]!r} does not exist or is not served here.",
+            param="model",
+            code="model_not_found",
+        )
 
     def order(self) -> Sequence[tuple[str, Sequence[Route]]]:
         """Each model, or pattern of models, that several upstreams serve, with these in their order."""

@@ -77,6 +77,9 @@ class Edge:
             self._observing.end(facts, token)
             self._logged_id.reset(bound)
             self._access.write(facts)
+            # It knows its request, which knows these facts: in a ring all of it, the head of the request
+            # with its key too, would wait for the garbage collector.
+            facts.client = None
         if not response.prepared:
             self._complete(request, response)
         return response

@@ -53,7 +53,8 @@ from proxy.server.stored_responses import StoredResponses, is_own_operation, res
 from proxy.server.views import TRACES, View, Views
 from proxy.store.base import Store
 from proxy.tools.ledger import RunLedger
-from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.base import Headers, UpstreamRequest
+from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
 from proxy.wires.rawjson import join_object, load_strict, members
 
@@ -562,6 +563,7 @@ class Api:
         error_event = self._error_events.get(below) if posts else None
         streams = error_event is not None
         headers = self._headers(request, identity=streams or metered is not None)
+        # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)
         del body, raw, sent
@@ -608,5 +610,6 @@ class Api:
         return client
 
     @staticmethod
-    def _headers(request: EdgeRequest, *, identity: bool) -> list[tuple[str, str]]:
-        return forwardable(request.headers.items(), identity=identity)
+    def _headers(request: EdgeRequest, *, identity: bool) -> Headers:
+        given = request.headers
+        return forwardable(HeaderSection(tuple(given), list(given.values())), identity=identity)

@@ -22,7 +22,7 @@ from proxy.server.limits import (
     Standing,
 )
 
-__all__ = ["Admission", "RateLimiter", "without_replaced"]
+__all__ = ["Admission", "RateLimiter"]
 
 _SHOWN: Final = {
     kind: tuple(f"x-ratelimit-{word}-{kind}" for word in ("limit", "remaining", "reset"))
@@ -212,16 +212,6 @@ class RateLimiter:
     async def aclose(self) -> None:
         """Count what is still to be counted."""
         await self._counters.aclose()
-
-
-def without_replaced(
-    theirs: Iterable[tuple[str, str]], ours: Sequence[tuple[str, str]]
-) -> Iterable[tuple[str, str]]:
-    """The upstream's headers less those that ``ours`` replace."""
-    if not ours:
-        return theirs
-    replaced = {name for name, _ in ours}
-    return [pair for pair in theirs if pair[0].lower() not in replaced]
 
 
 def _refusal(limit: Limit, wait_s: float, standings: Sequence[Standing]) -> RequestError:

@@ -12,6 +12,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.upstreams.base import Sink
+from proxy.upstreams.header_section import by_names
 
 __all__ = ["NEVER", "ConnectionLost", "Exchange", "Line"]
 
@@ -31,7 +32,6 @@ MAX_WAITING_BYTES = 128 * 1024
 NEVER = float("inf")
 
 _FRAMING = (b"content-length", b"transfer-encoding")
-_FRAMING_LENGTHS = tuple(map(len, _FRAMING))
 
 
 class ConnectionLost(UpstreamError):
@@ -76,7 +76,7 @@ class Line(Protocol):
 class Exchange:
     """What one request gets back.
 
-    ``head`` is done when ``status`` and ``raw_headers`` are there; it fails with
+    ``head`` is done when ``status``, ``raw_names`` and ``raw_values`` are there; it fails with
     :class:`ConnectionLost`, :class:`~proxy.errors.UpstreamBroken` or
     :class:`~proxy.errors.UpstreamTimeout`.
 
@@ -90,7 +90,6 @@ class Exchange:
         "_bodiless",
         "_complete",
         "_failure",
-        "_framed",
         "_framing_bytes",
         "_fresh",
         "_further",
@@ -114,7 +113,8 @@ class Exchange:
         "heard",
         "last",
         "limit_s",
-        "raw_headers",
+        "raw_names",
+        "raw_values",
         "received",
         "status",
     )
@@ -124,9 +124,9 @@ class Exchange:
         upstream: str,
         line: Line,
         loop: asyncio.AbstractEventLoop,
-        *,
         first_byte_timeout_s: float,
         idle_timeout_s: float,
+        *,
         bodiless: bool,
     ) -> None:
         """``bodiless``: the response has no body whatever its head says (HEAD)."""
@@ -142,7 +142,8 @@ class Exchange:
         )
         self.head: asyncio.Future[None] = loop.create_future()
         self.status = 0
-        self.raw_headers: list[tuple[bytes, bytes]] = []
+        self.raw_names: list[bytes] = []
+        self.raw_values: list[bytes] = []
         self.head_done = False
         self.received = False
         self.last = loop.time()
@@ -151,7 +152,6 @@ class Exchange:
         self._framing_bytes = 0
         self._header_bytes = 0
         self._interim = 0
-        self._framed = False
         self._until_eof = False
         self._complete = False
         self._reusable = True
@@ -321,23 +321,29 @@ class Exchange:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head_done:
             return  # a trailer
-        self._header_bytes += len(name) + len(value)
-        if len(self.raw_headers) >= MAX_HEADERS or self._header_bytes > MAX_HEADER_BYTES:
+        # Of a head that never ends the bytes are bounded as framing.
+        if len(self.raw_names) >= MAX_HEADERS:
             raise ValueError("more headers than are taken")
-        self.raw_headers.append((name, value))
-        if len(name) in _FRAMING_LENGTHS and name.lower() in _FRAMING:
-            self._framed = _ends_a_body(name, value) or self._framed
+        self.raw_names.append(name)
+        self.raw_values.append(value)
 
     def on_headers_complete(self) -> None:
         if self.head_done:
             return
+        names, values = self.raw_names, self.raw_values
+        self._header_bytes += sum(map(len, names)) + sum(map(len, values))
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise ValueError("more headers than are taken")
+        framed = False
+        for at in _framing(tuple(names)):
+            framed = _ends_a_body(names[at], values[at]) or framed
         status = self._parser.get_status_code()
         if status < 200:
             self._interim += 1
             if status < 100 or status == 101 or self._interim > MAX_INTERIM:
                 raise ValueError("no response")
-            self.raw_headers.clear()
-            self._framed = False
+            names.clear()
+            values.clear()
             return
         self.status = status
         self.head_done = True
@@ -348,7 +354,7 @@ class Exchange:
             self._complete = True
             self._reusable = not self._bodiless and self._parser.should_keep_alive()
         else:
-            self._until_eof = not self._framed
+            self._until_eof = not framed
         if not self.head.done():
             self.head.set_result(None)
 
@@ -426,7 +432,8 @@ class Exchange:
     def _end(self) -> None:
         """The response is complete."""
         line, self._line = self._line, None
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
         if line is not None:
             del self._parser
             if self._paused:
@@ -445,6 +452,12 @@ class Exchange:
 
     def _malformed(self) -> UpstreamError:
         return UpstreamBroken(f"upstream {self._upstream!r} sent a malformed response head")
+
+
+@by_names
+def _framing(names: tuple[bytes, ...]) -> tuple[int, ...]:
+    """Where the headers stand that say how a body is framed."""
+    return tuple([at for at, name in enumerate(names) if name.lower() in _FRAMING])
 
 
 def _ends_a_body(name: bytes, value: bytes) -> bool:

@@ -17,7 +17,7 @@ from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
-from proxy.wires.rawjson import elements, join_array, join_object, members
+from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
 
 __all__ = ["ChatBody"]
 
@@ -28,8 +28,8 @@ class ChatBody:
     """The body of one run's upstream requests."""
 
     def __init__(self, raw: bytes, request: ChatRequest) -> None:
-        self._members = members(raw)
-        self._messages = elements(self._members["messages"])
+        self._members, messages = members_and_elements(raw, "messages")
+        self._messages = messages or []
         self._tools_key = "functions" if request.legacy else "tools"
         self._choice_key = "function_call" if request.legacy else "tool_choice"
         self._declared = self._members.get(self._tools_key)

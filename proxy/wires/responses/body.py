@@ -19,7 +19,7 @@ from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import HeldTurn, Mask, StateHabit
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
-from proxy.wires.rawjson import elements, join_array, join_object, members
+from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
 from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
 from proxy.wires.responses.request import ResponsesRequest
@@ -47,13 +47,13 @@ class ResponsesBody:
     """The body of one run's upstream requests."""
 
     def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit) -> None:
-        self._members = members(raw)
+        self._members, items = members_and_elements(raw, "input")
         self._request = request
         self._state: StateHabit = state
         self._chained = False
         given = self._members.get("input", b"[]")
         self._text_input = given if given[:1] == b'"' else None
-        self._input = elements(given) if given[:1] == b"[" else [orjson.dumps(i) for i in request.items]
+        self._input = [orjson.dumps(item) for item in request.items] if items is None else items
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
         self._put_back: dict[int, PutBack] = {}
