@@ -34,7 +34,7 @@ CALLS_PER_CHUNK_WITH_TOOLS = 20  # 18.6
 CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS = 33  # 29.8
 # Many events in one read: more calls than with one regular expression, each of them much cheaper.
 CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 11.4
-CALLS_PER_REQUEST = 448  # 407
+CALLS_PER_REQUEST = 421  # 383
 CALLS_PER_REQUEST_WITH_TOOLS = 1385  # 1259: two chunks are read, and the record is written meanwhile
 CALLS_PER_TOOL_TURN = 1835  # 1666, its rows committed
 CALLS_PER_TOOL_TURN_WITH_EFFECT = 1995  # 1811

@@ -98,6 +98,11 @@ class Candidates:
         """Whether one of those that have not been asked is wanted."""
         return any(map(wanted, self._left))
 
+    @property
+    def last(self) -> bool:
+        """Whether nobody is left but the one that was asked."""
+        return not self._left
+
     def next(self) -> Route:
         """The next to ask: the first, or another after :class:`NextUpstream`."""
         while True:

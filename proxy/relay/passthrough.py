@@ -47,6 +47,7 @@ async def passthrough(
     :class:`~proxy.relay.fallback.NextUpstream`, only while nothing has been sent to the client.
     """
     response = await candidates.ask(route, request)
+    del request  # A conversation is larger than all else that an open stream keeps.
     try:
         await pump(
             response,

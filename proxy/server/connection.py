@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
 import structlog
@@ -33,7 +33,18 @@ from proxy.server.edge_request import EdgeRequest, new_request_id
 from proxy.server.http_errors import error_response
 from proxy.server.turns import Turns
 
-__all__ = ["MAX_HEADERS", "ConnectionBounds", "EdgeRunner", "Handler", "Served", "check_http_parser"]
+if TYPE_CHECKING:
+    from proxy.server.key_ring import Key
+
+__all__ = [
+    "MAX_HEADERS",
+    "ConnectionBounds",
+    "EdgeConnection",
+    "EdgeRunner",
+    "Handler",
+    "Served",
+    "check_http_parser",
+]
 
 KEEPALIVE_S = 75.0
 MAX_LINE_BYTES = 16 * 1024
@@ -126,7 +137,17 @@ class _EdgeServer(web.Server):
 class EdgeConnection(RequestHandler):
     """One connection of a client, from its first byte to its last."""
 
-    __slots__ = ("_bounds", "_handle", "_head_timer", "_held", "_log", "_refused", "_send_timer", "_turns")
+    __slots__ = (
+        "_bounds",
+        "_handle",
+        "_head_timer",
+        "_held",
+        "_log",
+        "_refused",
+        "_send_timer",
+        "_turns",
+        "let_in",
+    )
 
     def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds, turns: Turns) -> None:
         super().__init__(
@@ -142,6 +163,8 @@ class EdgeConnection(RequestHandler):
             # A compressed body is refused, so nobody has to unpack it first.
             auto_decompress=False,
         )
+        self.let_in: tuple[str, Key] | None = None
+        """The door's: the last ``Authorization`` with a valid key, until another comes, and that key."""
         self._handle = handle
         self._bounds = bounds
         self._turns = turns
@@ -174,7 +197,11 @@ class EdgeConnection(RequestHandler):
         try:
             while not self._force_close:
                 if not self._messages:
-                    await self._next_message()
+                    self._waiter = self._loop.create_future()
+                    try:
+                        await self._waiter
+                    finally:
+                        self._waiter = None
                 message, payload = self._taken()
                 response = await self._serve(message, payload)
                 if response is None:
@@ -194,13 +221,6 @@ class EdgeConnection(RequestHandler):
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
-
-    async def _next_message(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _taken(self) -> tuple[Any, StreamReader]:
         """The next request; there is room for another one now."""

@@ -27,7 +27,8 @@ from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route
 from proxy.relay.shape import prompt_shape
 from proxy.server.admin import Admin
-from proxy.server.body import check_counts, read_body, stream_body
+from proxy.server.body import body_here, check_counts, read_body, stream_body
+from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.doors import TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
@@ -171,11 +172,15 @@ class Api:
             )
         gate = self._gate
         gate.draining.check()
-        caller = request.caller = await self._door.admit(request, below)
+        caller = self._door.admit(request, below)
+        if not isinstance(caller, Caller):
+            caller = await caller
+        request.caller = caller
         facts.caller = caller.name
         gate.enter(request)
         try:
-            admission = request.admission = await gate.limiter.admit(caller)
+            admission = gate.limiter.admit_now(caller) or await gate.limiter.admit(caller)
+            request.admission = admission
             request.limit_headers = admission.headers
             try:
                 return await self._api(request, target, below)
@@ -245,13 +250,17 @@ class Api:
         if reads or (request.method == "POST" and below in _JSON_PATHS):
             _, payload = body = await self._read(request)
             if reads and request.caller.rights.keyed:
-                await self._check_body(request, view, payload, below)
+                self._check_body(request, view, payload)
+                if below in READS_IDS:
+                    await self._check_ids(request, payload)
             wire = "responses" if below.startswith("/responses") else "chat"
             routes = list(self._routes(request, view, payload.get("model"), wire))
             if below == "/embeddings":
                 # Vectors of two models cannot be compared: better none than some of another.
                 routes = [route for route in routes if route.model == routes[0].model]
-            return await self._pass(request, target, below, body, Candidates.of(routes, payload))
+            candidates, held = Candidates.of(routes, payload), [body]
+            del _, payload, body
+            return await self._pass(request, target, below, held, candidates)
         return await self._pass_by(request, target, below, view)
 
     async def _mint(self, request: EdgeRequest, target: Target, below: str) -> web.StreamResponse:
@@ -277,16 +286,13 @@ class Api:
         # Which upstream has it is not on record: they are asked in turn.
         routes = [Route(s, "", renamed=False) for s in view.router.served if "responses" in s.wires]
         if len(routes) > 1 and not request.body_exists:
-            return await self._pass(request, target, below, None, Candidates(routes, BY_ID))
+            return await self._pass(request, target, below, [], Candidates(routes, BY_ID))
         return await self._pass_by(request, target, below, view)
 
-    async def _check_body(
-        self, request: EdgeRequest, view: View, payload: Mapping[str, Any], below: str
-    ) -> None:
+    def _check_body(self, request: EdgeRequest, view: View, payload: Mapping[str, Any]) -> None:
         """Refuse what a client key's rights do not cover and only the body tells."""
-        rights = request.caller.rights
         check_names(payload)
-        for model in check_models(rights, payload):
+        for model in check_models(request.caller.rights, payload):
             if not view.router.permits(model):
                 raise RequestError(
                     404,
@@ -294,8 +300,11 @@ class Api:
                     param="model",
                     code="model_not_found",
                 )
-        if below in READS_IDS:
-            await check_references(rights, payload, self._caller(request, payload)[0], self._store)
+
+    async def _check_ids(self, request: EdgeRequest, payload: Mapping[str, Any]) -> None:
+        """Refuse a body that goes on from what is not its sender's."""
+        caller = self._caller(request, payload)[0]
+        await check_references(request.caller.rights, payload, caller, self._store)
 
     async def _read(self, request: EdgeRequest) -> ReadBody:
         """A JSON body as its bytes and what they say."""
@@ -324,10 +333,13 @@ class Api:
     async def _wire_call(
         self, request: EdgeRequest, target: Target, wire: Wire, view: View
     ) -> web.StreamResponse:
-        raw, payload = body = await self._read(request)
+        whole = body_here(request, self._settings.max_body_bytes)
+        raw, payload = body = await self._read(request) if whole is None else (whole, load_strict(whole))
         check_counts(payload, len(raw))
         if request.caller.rights.keyed:
-            await self._check_body(request, view, payload, wire.path)
+            self._check_body(request, view, payload)
+            if wire.path in READS_IDS:
+                await self._check_ids(request, payload)
         wanted = parse_wanted(request.headers.get(_TOOLS))
         routes = self._routes(request, view, payload.get("model"), wire.name)
         if len(routes) > 1 and wanted and wanted.names:
@@ -342,14 +354,16 @@ class Api:
             lambda route: bool(view.selections[route.served.upstream.name].offered)
         )
         if not offers and not (wanted and wanted.names) and not goes_on:
-            return await self._pass(request, target, wire.path, body, candidates, caller)
+            held = [body]
+            del whole, raw, payload, body
+            return await self._pass(request, target, wire.path, held, candidates, caller)
         call = _Call(request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates)
         while True:
             plan = await self._plan(call, candidates.next())
             if plan.job is not None:
                 return await self._orchestrate(request, plan.job, plan.restored)
             with contextlib.suppress(NextUpstream):
-                return await self._pass_to(request, target, wire.path, body, plan.route, candidates, caller)
+                return await self._pass_to(request, target, wire.path, [body], plan.route, candidates, caller)
 
     def _able(
         self, routes: Sequence[Route], asked: ClientRequest, view: View, wanted: Wanted
@@ -499,15 +513,18 @@ class Api:
         request: EdgeRequest,
         target: Target,
         below: str,
-        body: ReadBody | None,
+        held: list[ReadBody],
         candidates: Candidates,
         caller: str = "",
     ) -> web.StreamResponse:
-        """Hand a request on to the first upstream that answers, and pump its answer back."""
+        """Hand a request on to the first upstream that answers, and pump its answer back.
+
+        ``held`` is its body, of which nothing else keeps anything; it is empty where the body is streamed.
+        """
         while True:
             try:
                 return await self._pass_to(
-                    request, target, below, body, candidates.next(), candidates, caller
+                    request, target, below, held, candidates.next(), candidates, caller
                 )
             except NextUpstream:
                 continue
@@ -517,23 +534,25 @@ class Api:
     ) -> web.StreamResponse:
         """Hand on what nothing is read of: to the first upstream that the caller may use."""
         default = Route(view.router.default, "", renamed=False)
-        return await self._pass(request, target, below, None, Candidates([default], STAYS))
+        return await self._pass(request, target, below, [], Candidates([default], STAYS))
 
     async def _pass_to(
         self,
         request: EdgeRequest,
         target: Target,
         below: str,
-        body: ReadBody | None,
+        held: list[ReadBody],
         route: Route,
         candidates: Candidates,
         caller: str,
     ) -> web.StreamResponse:
-        """Hand a request on to one upstream; without ``body`` that of the client is streamed.
+        """Hand a request on to one upstream; without a body in ``held`` the client's is streamed.
 
+        A stream may stay open for long: once nobody else can be asked, its body is let go of.
         Raises :class:`NextUpstream` where another may answer.
         """
         posts = request.method == "POST"
+        body = held[0] if held else None
         raw = None if body is None else body[0]
         metered = meter(request.admission, self._prices, below, route, body) if posts else None
         if metered is not None:
@@ -547,12 +566,15 @@ class Api:
         streams = error_event is not None
         headers = self._headers(request, identity=streams or metered is not None)
         # By place, which takes half of the time that names take.
-        upstream_request = UpstreamRequest(request.method, below, target.query, headers, sent, streams)
+        sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)
+        del body, raw, sent
+        if candidates.last:
+            held.clear()
         try:
             await passthrough(
                 route,
-                upstream_request,
+                sending.pop(),
                 client,
                 candidates=candidates,
                 error_event=error_event,

@@ -99,9 +99,10 @@ class Sending(Protocol):
 class RequestFacts:
     """What is known of one request; filled in as it is served.
 
-    ``model`` is the client's word for it.  ``upstream``, its status and the seconds to its head
-    are those of the last request upstream.  ``started`` is monotonic seconds.  ``seconds``, and
-    ``first_byte_s`` until the body began, are known at the end.
+    ``id_given`` says that the id is the client's own.  ``model`` is the client's word for it.
+    ``upstream``, its status and the seconds to its head are those of the last request upstream.
+    ``started`` is monotonic seconds.  ``seconds``, and ``first_byte_s`` until the body began, are known
+    at the end.
     """
 
     request_id: str
@@ -109,6 +110,7 @@ class RequestFacts:
     path: str
     headers: Mapping[str, str] = field(repr=False)
     started: float
+    id_given: bool = False
     endpoint: str = "other"
     caller: str = ""
     model: str = ""
