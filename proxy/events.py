@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.errors import ToolErrorCode
+from proxy.values import value_class
 
 __all__ = [
     "Frame",
@@ -46,7 +47,7 @@ class ToolDefinition:
     written: dict[str, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ToolCall:
     """One assembled call of one turn.
 
@@ -66,7 +67,7 @@ class ToolCall:
     native: str = field(default="", repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ResultImage:
     """An image of a tool's result, checked and within its bounds.
 
@@ -92,7 +93,7 @@ def left_out(words: str, why: str = "only text can be passed on") -> str:
     return f"[toolrelay: an image {words} was left out; {why}]"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ToolResult:
     """What a call came to.
 
@@ -121,7 +122,7 @@ class ToolResult:
         return replace(self, content="\n".join(part for part in (self.content, *words) if part), images=())
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Usage:
     """Tokens of one turn.  ``native`` is the upstream's own usage object, every field of it;
     ``cached_tokens`` are those of ``input_tokens`` that the upstream had read before."""
@@ -138,7 +139,7 @@ class Usage:
         return max(self.total_tokens, self.input_tokens + self.output_tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TurnStarted:
     """The upstream named its response."""
 
@@ -146,28 +147,28 @@ class TurnStarted:
     model: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TextDelta:
     """Text of the answer."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ReasoningDelta:
     """Text of the model's reasoning."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RefusalDelta:
     """Text of a refusal."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ToolCallStarted:
     """A call whose name is known for certain.  ``seq`` is its place in the turn, dense from 0."""
 
@@ -177,7 +178,7 @@ class ToolCallStarted:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ToolCallDelta:
     """A piece of a call's arguments.  Sent only after its :class:`ToolCallStarted`."""
 
@@ -186,7 +187,7 @@ class ToolCallDelta:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ToolCallFinished:
     """A call is whole.  ``call.arguments`` is the last word on its arguments."""
 
@@ -194,21 +195,21 @@ class ToolCallFinished:
     call: ToolCall
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class UsageReported:
     """Tokens so far in this turn; the last report of a turn is the one that counts."""
 
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TurnFinished:
     """The model said why it stopped, in the neutral words of the Chat wire."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TurnFailed:
     """The upstream reported an error inside its response.  ``error`` is its error object."""
 
@@ -229,7 +230,7 @@ TurnEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Frame:
     """One wire message: its exact bytes, its decoded payload, what it means.
 

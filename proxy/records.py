@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
 
 from proxy.errors import ToolErrorCode
+from proxy.values import value_class
 
 __all__ = [
     "REPEATS_WITHIN_S",
@@ -57,7 +58,7 @@ class ToolEffect(StrEnum):
     EXTERNAL_SIDE_EFFECT = "external_side_effect"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RunRecord:
     """All that one client request caused.
 
@@ -93,7 +94,7 @@ class RunRecord:
     cost: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TurnRecord:
     """One upstream model response.
 
@@ -116,7 +117,7 @@ class TurnRecord:
     withheld: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MessageRecord:
     """One message of a run's hidden or final conversation, in the Chat wire's terms (rule R2).
 
@@ -137,7 +138,7 @@ class MessageRecord:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ToolInvocationRecord:
     """One execution, redacted: allowlisted output fields, arguments less their private fields."""
 
@@ -160,7 +161,7 @@ class ToolInvocationRecord:
     ended_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class NativeCall:
     """A call as the upstream sent it, beside the row of its execution.
 
@@ -173,7 +174,7 @@ class NativeCall:
     payload: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SuspendedTurn:
     """A hidden part of a conversation, held until the client comes back.
 
@@ -191,7 +192,7 @@ class SuspendedTurn:
     ephemeral: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class HiddenTurns:
     """The hidden turns behind one answer, to be put back when the client sends that answer again.
 
@@ -209,7 +210,7 @@ class HiddenTurns:
     created_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ResponseRecord:
     """A response of the Responses wire that server tools took part in: only we know it whole.
 
@@ -227,7 +228,7 @@ class ResponseRecord:
     created_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class EffectClaim:
     """What a call takes for itself before it causes its effect (rule R5).
 
@@ -242,7 +243,7 @@ class EffectClaim:
     asked_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class EffectResult:
     """What the model was given of an effect; this is content (rule R3).
 
@@ -271,7 +272,7 @@ class EarlierEffect:
     result: EffectResult | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class KeptResult:
     """A result too large to be shown at once, whole, for ``caller`` to read by its ``handle``.
 

@@ -11,7 +11,6 @@ it names a response of ours by its id.
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -20,6 +19,7 @@ import structlog
 from proxy.errors import StoreError
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
+from proxy.values import value_class
 from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
 from proxy.wires.rawjson import join_object
 
@@ -28,7 +28,7 @@ __all__ = ["History", "Restored"]
 _MOST_LOOKUPS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Restored:
     """How many hidden turns were put back, how many bytes that added, and whose word is in them.
 

@@ -16,7 +16,7 @@ from proxy.tools.policy import Policy
 from proxy.upstreams.base import Headers
 from proxy.wires.base import BodyEditor, ClientRequest, StreamWriter, Trace, TurnReader, Wire
 
-__all__ = ["Job", "State"]
+__all__ = ["Job", "Offered", "State"]
 
 
 @dataclass(slots=True)
@@ -59,6 +59,21 @@ class Job:
 
 
 @dataclass(slots=True)
+class Offered:
+    """The offer of a run as it is now: it changes when a model turns out to take no tools.
+
+    It knows nothing of the run.  What asks it belongs to the run, and a ring of them would keep each
+    run's memory until the garbage collector comes.
+    """
+
+    offer: Offer
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether a call of that name is kept from the client."""
+        return self.offer.is_hidden(name)
+
+
+@dataclass(slots=True)
 class State:
     """What changes while a job runs.
 
@@ -74,7 +89,7 @@ class State:
 
     run: Run
     writer: StreamWriter
-    offer: Offer
+    offered: Offered
     context: RunContext
     client: ClientStream
     started_at: float
@@ -92,6 +107,11 @@ class State:
     events: int = 0
     masked: dict[tuple[str, str], str] = field(default_factory=dict)
     withheld: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def offer(self) -> Offer:
+        """What is offered now."""
+        return self.offered.offer
 
     def now(self) -> float:
         """The time of day as it was when the run began, and what has passed since then.

@@ -189,7 +189,7 @@ class ModelTurns:
         job.editor.withdraw()
         reason = "the model was seen to take no tools"
         withheld = {**state.offer.withheld, **dict.fromkeys(state.offer.tool_ids(), reason)}
-        state.offer = Offer(
+        state.offered.offer = Offer(
             client_names=frozenset(job.request.declared),
             withheld=withheld,
             open_names=job.request.open_names,

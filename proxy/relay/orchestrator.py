@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -20,7 +21,7 @@ from proxy.records import RunStatus, ToolEffect
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
 from proxy.relay.fallback import NextUpstream
 from proxy.relay.history import History
-from proxy.relay.job import Job, State
+from proxy.relay.job import Job, Offered, State
 from proxy.relay.journal import Journal
 from proxy.relay.model_turn import ModelTurns, ToolMemory, TurnRejected
 from proxy.relay.offer import Offer, guarded_names
@@ -119,29 +120,25 @@ class Orchestrator:
     def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
         request, served = job.request, job.route.served
         metered = job.meter is not None and job.meter.counts_usage
-
-        def is_hidden(name: str) -> bool:
-            # The offer changes when a model turns out to take no tools.
-            return state.offer.is_hidden(name)
-
+        offered = Offered(job.offer)
         asks_usage = request.stream and (
             served.force_usage or self._settings.max_tokens > 0 or job.price is not None or metered
         )
         state = State(
             run=Run(
                 self._settings.within(request.max_calls),
-                is_hidden=is_hidden,
+                is_hidden=offered.is_hidden,
                 clock=self._clock,
                 price=job.price,
             ),
             writer=job.wire.writer(
                 request,
-                is_hidden=is_hidden,
+                is_hidden=offered.is_hidden,
                 trace=job.trace,
                 model=request.model,
                 usage_was_added=asks_usage,
             ),
-            offer=job.offer,
+            offered=offered,
             context=RunContext(job.run_id, 0, job.caller, job.request_id, job.ledger, limiter=job.meter),
             client=client,
             started_at=self._now() if started_at is None else started_at,
@@ -376,22 +373,20 @@ class Orchestrator:
 
     def _mask(self, state: State) -> Mask:
         """Hides the private fields of arguments from what is written in the clear (rule R3)."""
+        return partial(self._masked, state)
 
-        def mask(name: str, arguments: str) -> str:
-            if self._store.sealed:
-                return arguments
-            known = state.masked.get((name, arguments))
-            if known is None:
-                known = state.masked[name, arguments] = masked(name, arguments)
-            return known
-
-        def masked(name: str, arguments: str) -> str:
+    def _masked(self, state: State, name: str, arguments: str) -> str:
+        if self._store.sealed:
+            return arguments
+        known = state.masked.get((name, arguments))
+        if known is None:
             if is_wrapper(name) and name not in state.offer.names:
-                return mask_parts(arguments, mask)
-            spec = self._registry.get(state.offer.names.get(name, name))
-            return arguments if spec is None else redact_written(arguments, spec)
-
-        return mask
+                known = mask_parts(arguments, self._mask(state))
+            else:
+                spec = self._registry.get(state.offer.names.get(name, name))
+                known = arguments if spec is None else redact_written(arguments, spec)
+            state.masked[name, arguments] = known
+        return known
 
     def _tell(self, job: Job, call: ToolCall, result: ToolResult) -> None:
         self._watch(

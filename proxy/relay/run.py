@@ -33,6 +33,7 @@ from proxy.events import (
 from proxy.relay.base import RunSettings
 from proxy.relay.prices import Price
 from proxy.relay.wrapper import expand, is_wrapper, join_results
+from proxy.values import value_class
 
 __all__ = ["CallModel", "Command", "Finish", "Run", "RunTools", "Suspend", "failure"]
 
@@ -40,7 +41,7 @@ _UNRUN = frozenset({"length", "content_filter"})
 _BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls were not run.]"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CallModel:
     """Ask the model.  ``number`` counts turns from 1; on the ``last`` one it must not call tools."""
 
@@ -48,7 +49,7 @@ class CallModel:
     last: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RunTools:
     """Run ``calls``; the ``refused`` ones have their results already."""
 
@@ -56,14 +57,14 @@ class RunTools:
     refused: tuple[ToolResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Suspend:
     """Hand ``calls`` to the client; what is hidden waits until it returns."""
 
     calls: tuple[ToolCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Finish:
     """The run is over.
 

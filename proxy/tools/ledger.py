@@ -7,6 +7,7 @@ from functools import partial
 
 from proxy.events import ToolCall, ToolResult
 from proxy.records import Limiter
+from proxy.values import value_class
 
 __all__ = ["AskedFor", "Claim", "RunContext", "RunLedger", "fingerprint"]
 
@@ -27,7 +28,7 @@ class Claim:
     untrusted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AskedFor:
     """The client's request that a run serves: what makes two of them the same, whether the client
     called it a repeat, and when it came in (seconds since the epoch)."""
@@ -106,7 +107,7 @@ def _slim(claim: Claim, done: asyncio.Future[ToolResult]) -> None:
         claim.result.set_result(done.result().to_keep())
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RunContext:
     """For whom and within what a call runs.
 

@@ -15,6 +15,7 @@ from proxy.events import ResultImage
 from proxy.tools.arguments import MAX_DEPTH, utf8_length
 from proxy.tools.images import Image, ImageBounds, pass_images, reserved
 from proxy.tools.paging import READ_RESULT
+from proxy.values import value_class
 
 __all__ = [
     "Output",
@@ -35,7 +36,7 @@ _LEAST_FOR_HANDLE = 512
 """Bytes of a result below which a note about a handle would take the room of the result."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Output:
     """A tool's output.
 

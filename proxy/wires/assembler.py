@@ -17,6 +17,7 @@ import orjson
 
 from proxy.errors import WireError
 from proxy.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
+from proxy.values import value_class
 
 __all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id"]
 
@@ -36,7 +37,7 @@ def mint_call_id() -> str:
     return "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24))
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Fragment:
     """One piece of one call with the blanks taken out: an absent id or name is ``None``, never ``""``."""
 

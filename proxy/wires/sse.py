@@ -8,9 +8,9 @@ Grammar: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-
 """
 
 import re
-from dataclasses import dataclass
 
 from proxy.errors import FrameTooLarge
+from proxy.values import value_class
 
 __all__ = [
     "DONE",
@@ -37,7 +37,7 @@ _BOUNDARY = re.compile(rb"\r\r|(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SSEEvent:
     """One event and the exact bytes that carried it, its blank line included.
 

@@ -5,12 +5,13 @@ Source: OpenAI's API reference, "Create chat completion".
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
 
 from proxy.errors import ModelMissing, RequestError
+from proxy.values import value_class
 from proxy.wires.base import Answer, ReturnedCalls
 from proxy.wires.declared import listed_tools
 from proxy.wires.digest import Beginnings, conversation_digest
@@ -26,7 +27,7 @@ MAX_CALL_ID = 128
 _PREVIEW = 120
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ChatRequest:
     """The parts of a request that decide what happens to it."""
 

@@ -6,10 +6,11 @@ Source: OpenAI's API reference, "Create a model response".
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from proxy.errors import ModelMissing, RequestError
+from proxy.values import value_class
 from proxy.wires.base import Answer, ReturnedCalls
 from proxy.wires.declared import listed_tools
 from proxy.wires.digest import Beginnings, conversation_digest
@@ -22,7 +23,7 @@ _PREVIEW = 120
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ResponsesRequest:
     """The parts of a request that decide what happens to it.
 
