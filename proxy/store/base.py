@@ -201,7 +201,10 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, Protocol):
         ...
 
     def put_run(self, record: RunRecord) -> None:
-        """Insert the run, or replace the row with the same id."""
+        """Insert the run, or replace the row with the same id.
+
+        What a run is found by besides its status (model, caller, time) is as in its first row.
+        """
         ...
 
     def put_turn(self, record: TurnRecord) -> None: ...

@@ -109,7 +109,7 @@ _INT64 = 2**63 - 1
 
 
 class Upsert(str):
-    """A statement that inserts a row, or replaces all other columns of the one with its key.
+    """A statement that inserts a row, or replaces what may change of the one with its key.
 
     ``key_of`` a row of values is that key.
     """
@@ -119,9 +119,13 @@ class Upsert(str):
     key_of: Callable[[Row], Hashable]
 
 
-def upsert(table: str, columns: Sequence[str], key: Sequence[str]) -> Upsert:
-    """The statement that inserts a row, or replaces the other columns of the one with its key."""
-    rest = [column for column in columns if column not in key]
+def upsert(table: str, columns: Sequence[str], key: Sequence[str], fixed: Sequence[str] = ()) -> Upsert:
+    """The statement that inserts a row, or replaces the other columns of the one with its key.
+
+    The ``fixed`` ones are the same in all rows of one key, and are not written again: a database
+    writes an index anew where a column of it is named, whether it changes or not.
+    """
+    rest = [column for column in columns if column not in key and column not in fixed]
     statement = Upsert(
         f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
         f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET "

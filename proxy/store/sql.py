@@ -67,13 +67,10 @@ __all__ = ["END_OWNER", "INTERRUPT", "SqlStore", "Synchronous"]
 Synchronous = Literal["normal", "full"]
 """What a commit survives: ``normal`` the death of the process, ``full`` a power loss too."""
 
-_PUT_RUN: Final = rows.upsert("runs", ("owner_id", *rows.RUN_COLUMNS), ("id",))
+_PUT_RUN: Final = rows.upsert(
+    "runs", ("owner_id", *rows.RUN_COLUMNS), ("id",), fixed=("request_id", "caller", "model", "started_at")
+)
 _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
-_NEWEST_HIDDEN: Final = """(key, variant) IN (
-    SELECT key, variant FROM (
-        SELECT key, variant, row_number() OVER (PARTITION BY key ORDER BY created_at DESC, variant) AS place
-        FROM hidden_turns WHERE key IN ({}) AND created_at >= ?
-    ) AS newest WHERE place <= 2)"""
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
 
 END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
@@ -208,8 +205,9 @@ class SqlStore(WritesThrough, SqlEffects, SqlSealing, SqlKeys):
         variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
         asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
         if asked and self._content != "none":
-            marks = ", ".join("?" * len(asked))
-            found = await self._find(HIDDEN, _NEWEST_HIDDEN.format(marks), *asked, self._oldest_kept())
+            # The database keeps two of each key, or few more for a moment.
+            fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
+            found = await self._find(HIDDEN, fit, *asked, self._oldest_kept())
             for turns in map(rows.read_hidden, found):
                 variants[asked[turns.key]].setdefault(turns.variant, turns)
         return {key: newest_two(known.values()) for key, known in variants.items()}

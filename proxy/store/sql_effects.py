@@ -22,7 +22,12 @@ from proxy.store.writes import Write
 
 __all__ = ["FORGET_RESULTS", "SqlEffects"]
 
-_PUT_INVOCATION: Final = rows.upsert("tool_invocations", ("owner_id", *rows.INVOCATION_COLUMNS), ("id",))
+_PUT_INVOCATION: Final = rows.upsert(
+    "tool_invocations",
+    ("owner_id", *rows.INVOCATION_COLUMNS),
+    ("id",),
+    fixed=("run_id", "turn", "seq", "call_id", "tool", "started_at"),
+)
 _WITHDRAW_INVOCATION: Final = (
     "UPDATE tool_invocations SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'started'"
 )

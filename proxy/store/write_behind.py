@@ -131,6 +131,7 @@ class WriteBehind(Generic[_Key, _Record]):
         return key in self._unsettled
 
     def _leave(self, key: _Key, entry: _Waiting[_Record]) -> None:
+        entry.write = None  # it knows the entry, and the record would wait for the garbage collector
         rest = [other for other in self._unsettled.get(key, ()) if other is not entry]
         if rest:
             self._unsettled[key] = rest

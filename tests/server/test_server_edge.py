@@ -1,6 +1,8 @@
 """What every request passes: its id, its answer whatever happens, and nothing left of it at its end."""
 
 import gc
+import json
+from pathlib import Path
 
 import pytest
 import structlog
@@ -9,9 +11,11 @@ from edge_requests import edge_request
 from raw_upstream import RawUpstream, whole
 from running_proxy import make_config, running
 from structlog.testing import capture_logs
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from proxy.errors import UpstreamError
+from proxy.records import HiddenTurns
+from proxy.relay.job import State
 from proxy.server.client_address import TrustedProxies
 from proxy.server.cors import Cors
 from proxy.server.draining import Draining
@@ -104,7 +108,7 @@ async def test_a_request_s_memory_is_free_at_its_end() -> None:
     """Nothing of a request waits for the garbage collector: its head has the client's key in it."""
 
     def left() -> int:
-        return sum(type(one) is EdgeRequest for one in gc.get_objects())
+        return _alive(EdgeRequest)
 
     async with (
         RawUpstream(*[whole(b"{}")] * 3) as upstream,
@@ -121,3 +125,36 @@ async def test_a_request_s_memory_is_free_at_its_end() -> None:
             await until(lambda: left() <= before)
         finally:
             gc.enable()
+
+
+async def test_a_run_s_memory_is_free_at_its_end(tmp_path: Path) -> None:
+    """Nothing of a run with a tool call waits for the garbage collector, nor what is kept of it."""
+    function = {"name": "core__calculate", "arguments": '{"expression": "1 + 1"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    turns = (
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": "It is late."},
+    )
+    said = [whole(json.dumps({"choices": [{"index": 0, "message": turn}]}).encode()) for turn in turns]
+    async with (
+        RawUpstream(*said * 3) as upstream,
+        running(make_config(upstream.url, store={"url": f"sqlite:///{tmp_path}/r.db"})) as proxy,
+        proxy.connect() as conversation,
+    ):
+        gc.collect()
+        before = _alive(State) + _alive(HiddenTurns)
+        gc.disable()
+        try:
+            for number in range(3):
+                ask = {"model": "m", "messages": [{"role": "user", "content": f"{number}"}]}
+                conversation.writer.write(proxy.request(ask))
+                assert b"It is late." in (await conversation.answer()).body
+                assert b'\\"result\\"' in upstream.requests[-1].body
+                assert await proxy.services.store.settle(PATIENCE_S)
+            await until(lambda: _alive(State) + _alive(HiddenTurns) <= before)
+        finally:
+            gc.enable()
+
+
+def _alive(kind: type[object]) -> int:
+    return sum(type(one) is kind for one in gc.get_objects())
