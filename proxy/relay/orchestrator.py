@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import structlog
@@ -316,10 +316,10 @@ class Orchestrator:
     def _keep(self, job: Job, state: State) -> None:
         """Keep a response that has an id of its own and that only we know whole."""
         writer = state.writer
-        # Whether a writer is of a protocol is dear to ask, and mostly does not matter.
         if not (writer.composing or job.put_back) or not job.request.keeps or state.reader is None:
             return
-        resource = writer.result() if isinstance(writer, ResourceWriter) else None
+        # isinstance would go through all members of the protocol: twenty microseconds a run.
+        resource = cast(ResourceWriter, writer).result() if hasattr(writer, "result") else None
         if resource is not None:
             self._history.keep(
                 job.editor,

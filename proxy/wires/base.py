@@ -258,7 +258,6 @@ class ChainedEditor(Protocol):
         ...
 
 
-@runtime_checkable
 class ResourceWriter(Protocol):
     """The writer of a wire whose response is an object with an id of its own."""
 
