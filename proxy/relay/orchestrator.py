@@ -439,6 +439,7 @@ class Orchestrator:
             else:
                 body = orjson.dumps(error_body(message, type=kind, code=code))
                 headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+                headers += getattr(fault, "headers", ())
                 if state.effects:
                     # An SDK that repeats the request would repeat the effect (rule E3).
                     headers.append(("x-should-retry", "false"))
