@@ -116,6 +116,7 @@ class Orchestrator:
 
     def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
         request, served = job.request, job.route.served
+        client.keep_back(served.secrets)
         metered = job.meter is not None and job.meter.counts_usage
 
         def is_hidden(name: str) -> bool:

@@ -67,6 +67,7 @@ from proxy.tools.runner import OnCrash, Runner
 from proxy.upstreams.base import Upstream
 from proxy.upstreams.http import HttpUpstream
 from proxy.upstreams.lean import LeanUpstream
+from proxy.upstreams.origin import long_secrets
 from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire, error_event
@@ -577,6 +578,7 @@ def _served(services: Services, name: str) -> Served:
         retries=config.retries,
         responses_state=config.responses_state,
         total_timeout_s=config.total_timeout_s,
+        secrets=long_secrets(config.api_key.reveal() if config.api_key else "", dict(config.header_pairs())),
         breaker=Breaker(config.breaker_failures, config.breaker_open_s),
     )
 

@@ -20,7 +20,7 @@ from aiohttp.helpers import rfc822_formatted_time
 
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.rate_limiter import without_replaced
-from proxy.upstreams.base import Headers
+from proxy.upstreams.base import Headers, Secrets
 
 __all__ = ["HttpClientStream"]
 
@@ -81,6 +81,7 @@ class HttpClientStream:
         self._chunked = False
         self._bodiless = False
         self._until_close = False
+        self._secrets: Secrets | None = None
         self.first_byte_at = 0.0
         self.sent = 0
 
@@ -98,6 +99,9 @@ class HttpClientStream:
         if self._response is None:
             raise RuntimeError("nothing has been sent to the client")
         return self._response
+
+    def keep_back(self, secrets: Secrets | None) -> None:
+        self._secrets = secrets
 
     def start(self, status: int, headers: Headers) -> None:
         request = self._request
@@ -141,6 +145,8 @@ class HttpClientStream:
             return None
         if not self.first_byte_at:
             self.first_byte_at = time.monotonic()
+        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
+            data = secrets.blanked(data)
         if self._chunked:
             data = b"".join((_chunk_size(len(data)), data, b"\r\n"))
         if last:
