@@ -39,6 +39,7 @@ from proxy.server.instruments import Instruments, known_models, open_instruments
 from proxy.server.limits import ConcurrentStreams, KeyLimits, parse_cost_limits, parse_limits
 from proxy.server.limits_storage import open_counters
 from proxy.server.metrics import METRICS, merge
+from proxy.server.overheard import Listen
 from proxy.server.page_guard import HostRule, PageGuard
 from proxy.server.peers import Peers
 from proxy.server.rate_limiter import RateLimiter
@@ -91,8 +92,9 @@ _MAX_ANSWER = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers, and
-    what stands before every upstream and every source of tools, and who lets callers in.
+    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers, what
+    stands before every upstream and every source of tools, who lets callers in, and who listens to what
+    they are answered.
 
     With ``http`` given, tools with a connection use it too, without credentials.  ``connect`` says
     whether credentials are fetched before a tool runs: not for tools that only repeat what they gave.
@@ -105,6 +107,7 @@ class Overrides:
     on_tool_crash: OnCrash | None = None
     wrap_provider: Callable[[ToolProvider], ToolProvider] | None = None
     door: Door | None = None
+    listen: Listen | None = None
     connect: bool = True
 
 
@@ -389,6 +392,7 @@ async def create_app(
         admin=_admin(services, door),
         settings=_api_settings(config),
         prices=_prices(config),
+        listen=given.listen,
     )
     server = config.server
     return App(

@@ -14,6 +14,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from proxy.errors import ModelMissing, RequestError
+from proxy.relay.base import ClientStream
 from proxy.relay.fallback import BY_ID, STAYS, Candidates, NextUpstream
 from proxy.relay.headers import forwardable
 from proxy.relay.history import History, Restored
@@ -38,6 +39,7 @@ from proxy.server.metering import ReadBody, meter, price_of
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
+from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import OwnedClientStream
 from proxy.server.reading_rights import (
     READS_IDS,
@@ -132,7 +134,9 @@ class Api:
         admin: Admin,
         settings: ApiSettings,
         prices: Prices,
+        listen: Listen | None = None,
     ) -> None:
+        """``listen`` hears what is answered to requests whose bodies are read."""
         self._views = views
         self._wires = {wire.path: wire for wire in wires.values()}
         self._error_events = error_events
@@ -150,6 +154,7 @@ class Api:
         self._admin = admin
         self._settings = settings
         self._prices = prices
+        self._listen = listen
 
     async def serve(self, request: EdgeRequest) -> web.StreamResponse:
         """Serve any request that may come from where it comes from."""
@@ -345,7 +350,7 @@ class Api:
         while True:
             plan = await self._plan(call, candidates.next())
             if plan.job is not None:
-                return await self._orchestrate(request, plan.job, plan.restored)
+                return await self._orchestrate(call, plan.job, plan.restored)
             with contextlib.suppress(NextUpstream):
                 return await self._pass_to(request, target, wire.path, body, plan.route, candidates, caller)
 
@@ -459,14 +464,15 @@ class Api:
             raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
         return self._settings.history and wish == "on"
 
-    async def _orchestrate(self, request: EdgeRequest, job: Job, restored: Restored) -> web.StreamResponse:
+    async def _orchestrate(self, call: "_Call", job: Job, restored: Restored) -> web.StreamResponse:
+        request = call.request
         request.facts.run_id = job.run_id
         headers = [("x-toolrelay-run", job.run_id)]
         if restored:
             headers.append(("x-toolrelay-restored", f"turns={restored.turns}, bytes={restored.size}"))
         client = self._client(request, job.wire.path, job.caller, *headers)
         with structlog.contextvars.bound_contextvars(run_id=job.run_id):
-            await self._orchestrator.run(job, client)
+            await self._orchestrator.run(job, self._overheard(client, call.raw))
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response
@@ -555,7 +561,7 @@ class Api:
             await passthrough(
                 route,
                 upstream_request,
-                client,
+                client if body is None else self._overheard(client, body[0]),
                 candidates=candidates,
                 error_event=error_event,
                 broken=self._observing.broken,
@@ -590,6 +596,9 @@ class Api:
             client = HttpClientStream(request, sent, last=last)
         request.facts.client = client
         return client
+
+    def _overheard(self, client: HttpClientStream, asked: bytes) -> ClientStream:
+        return client if self._listen is None else OverheardStream(client, self._listen(asked))
 
     @staticmethod
     def _headers(request: EdgeRequest, *, identity: bool) -> list[tuple[str, str]]:
