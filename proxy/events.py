@@ -34,12 +34,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A server tool as a model sees it.  ``parameters`` is a JSON Schema of type object."""
+    """A server tool as a model sees it.  ``parameters`` is a JSON Schema of type object.
+
+    ``written`` is how it was written for upstreams, by the form: each wire does that once.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     strict: bool = False
+    written: dict[str, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

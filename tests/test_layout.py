@@ -35,6 +35,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.rawjson",
     "proxy.wires.usage_tap",
     "proxy.upstreams.base",
+    "proxy.upstreams.header_section",
     "proxy.store.base",
     "proxy.tools.spec",
     "proxy.tools.runner",

@@ -52,7 +52,7 @@ class ClientStream(Protocol):
         """Send now what waits to go out with what follows; does nothing where the client has gone."""
         ...
 
-    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         """Send bytes now.  What it returns is to be awaited before more is sent: the client does not
         read; ``None``: it does.  With ``last`` they wait for :meth:`finish` or :meth:`flush`, and go
         out in one write with what ends the response.  Raises ``ConnectionError``."""

@@ -12,10 +12,11 @@ class Breaker:
     *Closed* until ``failures`` requests in a row got no answer, then *open*: nothing is asked for
     ``open_s`` seconds.  After that it is *half-open*: one request goes through as a probe, and the
     next only ``open_s`` seconds later.  An answer closes the breaker, a failure opens it anew.  So a
-    probe whose client leaves holds nothing up.  ``failures`` of 0 never opens.
+    probe whose client leaves holds nothing up.  ``failures`` of 0 never opens.  ``in_a_row`` counts
+    failures since the last answer; where it is 0 an answer changes nothing.
     """
 
-    __slots__ = ("_clock", "_failed", "_failures", "_open_s", "_until")
+    __slots__ = ("_clock", "_failures", "_open_s", "_until", "in_a_row")
 
     def __init__(
         self, failures: int = 5, open_s: float = 30.0, *, clock: Callable[[], float] = time.monotonic
@@ -23,7 +24,7 @@ class Breaker:
         self._failures = failures
         self._open_s = open_s
         self._clock = clock
-        self._failed = 0
+        self.in_a_row = 0
         self._until: float | None = None
 
     @property
@@ -43,13 +44,13 @@ class Breaker:
 
     def succeeded(self) -> None:
         """An answer came, whatever it says of the request."""
-        self._failed = 0
+        self.in_a_row = 0
         self._until = None
 
     def failed(self) -> bool:
         """No answer came, or one that says that the upstream is at fault; whether that opened it."""
-        self._failed += 1
-        if not self._failures or self._failed < self._failures:
+        self.in_a_row += 1
+        if not self._failures or self.in_a_row < self._failures:
             return False
         opened = self._until is None
         self._until = self._clock() + self._open_s

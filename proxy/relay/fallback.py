@@ -98,6 +98,11 @@ class Candidates:
         """Whether one of those that have not been asked is wanted."""
         return any(map(wanted, self._left))
 
+    @property
+    def last(self) -> bool:
+        """Whether nobody is left but the one that was asked."""
+        return not self._left
+
     def next(self) -> Route:
         """The next to ask: the first, or another after :class:`NextUpstream`."""
         while True:
@@ -127,13 +132,16 @@ class Candidates:
         Raises :class:`NextUpstream` where the next one may be asked, else what
         :meth:`~proxy.upstreams.base.Upstream.open` raises.
         """
+        served = route.served
         try:
-            response = await ask(route.served, request)
+            response = await served.upstream.open(request)
         except UpstreamError as error:
+            _failed(served)
             if not self._has_more() or not (self._moves.failed or (self._moves.unsent and error.unsent)):
                 raise
             raise self._passed_over(route, error) from error
         status = response.status
+        _answered(served, status)
         if status < 400:
             return response
         if status in _NOT_FOUND and (self._moves.absent or self._moves.unknown):
@@ -180,11 +188,15 @@ async def ask(served: Served, request: UpstreamRequest) -> UpstreamResponse:
     except UpstreamError:
         _failed(served)
         raise
-    if response.status >= 500:
-        _failed(served)
-    else:
-        served.breaker.succeeded()
+    _answered(served, response.status)
     return response
+
+
+def _answered(served: Served, status: int) -> None:
+    if status >= 500:
+        _failed(served)
+    elif served.breaker.in_a_row:
+        served.breaker.succeeded()
 
 
 def _failed(served: Served) -> None:

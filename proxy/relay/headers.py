@@ -4,11 +4,8 @@ Credentials, cookies and hop-by-hop headers are the upstream room's to drop, sin
 whatever asks for a request.  Here stands what the proxy itself adds or means something else by.
 """
 
-from collections.abc import Iterable
-from functools import lru_cache
-from typing import Literal
-
 from proxy.upstreams.base import Headers
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 
 __all__ = ["forwardable", "returned"]
 
@@ -29,48 +26,53 @@ _NOT_RETURNED = frozenset(
 """What a server says of itself alone, which browsers would take for ours, and whose account our key is of."""
 
 
-def forwardable(headers: Iterable[tuple[str, str]], *, identity: bool) -> list[tuple[str, str]]:
+def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
     """The client's headers that an upstream may see; addresses of clients and pages stay here.
 
     With ``identity`` the client's wish for a compressed response does too, since the proxy has
     to read it.
     """
-    goes = _goes_up_read if identity else _goes_up
-    return [pair for pair in headers if goes(pair[0])]
+    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+    return section.only(_going_up_read(section.names) if identity else _going_up(section.names))
 
 
-def returned(headers: Headers, *, keep_length: bool = False) -> list[tuple[str, str]]:
+def returned(headers: Headers, *, keep_length: bool = False) -> HeaderSection:
     """The upstream's headers that the client may see; its request id under a name of its own."""
-    found = []
-    for pair in headers:
-        fate = _fate(pair[0])
-        if fate == "kept" or (fate == "length" and keep_length):
-            found.append(pair)
-        elif fate == "id":
-            found.append(("x-upstream-request-id", pair[1]))
-    return found
+    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+    return section.only(_coming_back_whole(section.names) if keep_length else _coming_back(section.names))
 
 
-# The same few names come with every request, so what is made of each is kept.
+@by_names
+def _going_up(names: tuple[str, ...]) -> Columns:
+    return Columns.where(names, _goes_up)
 
 
-@lru_cache(maxsize=1024)
+@by_names
+def _going_up_read(names: tuple[str, ...]) -> Columns:
+    return Columns.where(names, lambda name: _goes_up(name) and name.lower() != "accept-encoding")
+
+
+@by_names
+def _coming_back(names: tuple[str, ...]) -> Columns:
+    return _renamed(Columns.where(names, lambda name: _comes_back(name) and name.lower() != "content-length"))
+
+
+@by_names
+def _coming_back_whole(names: tuple[str, ...]) -> Columns:
+    return _renamed(Columns.where(names, _comes_back))
+
+
 def _goes_up(name: str) -> bool:
     lower = name.lower()
     return lower not in _NOT_FORWARDED and not lower.startswith(("x-toolrelay-", "x-forwarded-", "sec-"))
 
 
-@lru_cache(maxsize=1024)
-def _goes_up_read(name: str) -> bool:
-    return _goes_up(name) and name.lower() != "accept-encoding"
-
-
-@lru_cache(maxsize=1024)
-def _fate(name: str) -> Literal["kept", "dropped", "length", "id"]:
+def _comes_back(name: str) -> bool:
     lower = name.lower()
-    if lower == "x-request-id":
-        return "id"
-    if lower == "content-length":
-        return "length"
-    dropped = lower in _NOT_RETURNED or lower.startswith(("access-control-", "x-toolrelay-"))
-    return "dropped" if dropped else "kept"
+    return lower not in _NOT_RETURNED and not lower.startswith(("access-control-", "x-toolrelay-"))
+
+
+def _renamed(columns: Columns) -> Columns:
+    """The upstream's own id of the request is not the one that clients know it by."""
+    names = ["x-upstream-request-id" if name.lower() == "x-request-id" else name for name in columns.names]
+    return columns._replace(names=tuple(names))

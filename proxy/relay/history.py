@@ -47,6 +47,9 @@ class Restored:
         return self.turns > 0
 
 
+_NOTHING = Restored()
+
+
 class History:
     """Holds and restores the hidden parts of conversations."""
 
@@ -68,12 +71,12 @@ class History:
         except StoreError as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
             self._log.error("history_unavailable", reason=str(error))
-            return Restored()
+            return _NOTHING
 
     async def _restore(
         self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None
     ) -> "Restored":
-        continuation = await self._resume(request, editor, caller)
+        continuation = b"" if request.continues is None else await self._resume(request, editor, caller)
         turns, size, bound = int(bool(continuation)), 0, bool(continuation)
         untrusted, upstream = _marks(continuation)
         for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
@@ -97,7 +100,7 @@ class History:
                 turns += 1
                 stranger, home = _marks(found[0].payload)
                 untrusted, upstream = untrusted or stranger, upstream if bound else home
-        return Restored(turns, size, untrusted, upstream, bound)
+        return Restored(turns, size, untrusted, upstream, bound) if turns else _NOTHING
 
     def remember(
         self,
@@ -208,5 +211,7 @@ def _marked(payload: bytes, **marks: str) -> bytes:
 
 def _marks(payload: bytes) -> tuple[str, str]:
     """The tool and the upstream that :func:`_marked` named; each empty where it named none."""
-    kept = orjson.loads(payload) if payload else {}
+    if not payload:
+        return "", ""
+    kept = orjson.loads(payload)
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))

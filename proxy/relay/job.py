@@ -19,9 +19,9 @@ from proxy.wires.base import BodyEditor, ClientRequest, StreamWriter, Trace, Tur
 __all__ = ["Job", "State"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
-    """One client request that server tools may take part in.
+    """One client request that server tools may take part in; nothing of it changes while it runs.
 
     ``put_back`` says that hidden parts of the conversation went into it that the client knows
     nothing of.  ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
@@ -100,19 +100,17 @@ class State:
         """
         return self.started_at + time.monotonic() - self.began
 
-    def push(self, data: bytes) -> Awaitable[None] | None:
-        """Send a piece of the stream, at once where that can be."""
+    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+        """Send a piece of the stream; the first one takes the head with it, a ``last`` one the end."""
         if not data:
             return None
-        return self.client.push(data) if self.client.started else self.send(data)
-
-    async def send(self, data: bytes, *, last: bool = False) -> None:
-        """Send a piece of the stream; the first one takes the head with it, the last one the end."""
-        if not data:
-            return
         if not self.client.started:
             self.client.start(200, self.answer)
-        if (wait := self.client.push(data, last=last)) is not None:
+        return self.client.push(data, last=last)
+
+    async def send(self, data: bytes, *, last: bool = False) -> None:
+        """The same, and wait for a client that does not read."""
+        if (wait := self.push(data, last=last)) is not None:
             await wait
 
     async def keep_alive(self, silent: bool) -> None:

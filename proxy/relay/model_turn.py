@@ -14,7 +14,7 @@ from proxy.relay.fallback import Reread, ask
 from proxy.relay.headers import returned
 from proxy.relay.job import Job, State
 from proxy.relay.offer import Offer
-from proxy.relay.passthrough import AFTER_END_S, pump
+from proxy.relay.passthrough import AFTER_END_S, flush_soon, pump
 from proxy.relay.run import CallModel, Command, Finish
 from proxy.relay.waiting import keeping_alive
 from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
@@ -31,6 +31,10 @@ _AFTER_REASON_S = 5.0
 _AFTER_HIDDEN_END_S = 0.05
 """For the end of the HTTP message, so that its connection can be used for the next turn."""
 _REFUSALS = (400, 404, 413, 422)
+_STREAMED = (
+    ("cache-control", ("Cache-Control", "no-cache")),
+    ("x-accel-buffering", ("X-Accel-Buffering", "no")),
+)
 _NO_TOOLS = re.compile(
     r"(does not|doesn't|not|no|cannot|can't|without|support\w{0,12})[^.]{0,60}"
     r"\b(tools?|tool[_ ](use|choice|calling|calls?)|functions?|function[_ ]call\w*)\b"
@@ -257,34 +261,44 @@ class ModelTurns:
     async def _read_stream(self, state: State, reader: TurnReader, response: UpstreamResponse) -> None:
         """Read one turn's stream to its end; send what the writer lets through, when it comes."""
         run, writer, push, metered = state.run, state.writer, state.client.push, state.metered
+        skim, passing = reader.skim, writer.passing()
+        loop = asyncio.get_running_loop()
         ended = waited = False
-        patience = asyncio.timeout(None)
+        until: float | None = None
+        patience: asyncio.Timeout | None = None
 
         def relay(chunk: bytes) -> Awaitable[None] | None:
-            nonlocal ended, waited
-            if not state.first_chunk_at:
-                state.first_chunk_at = state.now()
+            nonlocal ended, waited, until, passing
             if metered:
                 state.events += chunk.count(b"data:")
-            passed = writer.pass_on(chunk)
-            if passed is not None and reader.skim(chunk):
-                return push(passed)
+            if passing is not None and skim(chunk):
+                return push(passing(chunk))
+            # The first chunk always comes by here: nothing is known that it could be like.
+            if not state.first_chunk_at:
+                state.first_chunk_at = state.now()
             out = []
-            for frame in reader.feed(chunk, together=passed is not None):
+            had_ended = ended
+            for frame in reader.feed(chunk, together=passing is not None):
                 run.observe(frame.events)
                 ended = ended or frame.is_end_mark
                 out.append(writer.write(frame))
+            passing = writer.passing()
             over = ended or (writer.composing and run.turn.reason is not None)
-            if over and (patience.when() is None or not waited) and not patience.expired():
+            if over and (until is None or not waited) and not (patience is not None and patience.expired()):
                 # Some upstreams never close, and some never send an end mark.
                 waited = ended
-                wait_s = _patience_s(ended, writer.composing)
-                patience.reschedule(asyncio.get_running_loop().time() + wait_s)
-            return state.push(out[0] if len(out) == 1 else b"".join(out))
+                until = loop.time() + _patience_s(ended, writer.composing)
+                if patience is not None:
+                    patience.reschedule(until)
+            last = ended and not had_ended and not writer.composing
+            if last and patience is not None:
+                flush_soon(state.client, loop)
+            return state.push(out[0] if len(out) == 1 else b"".join(out), last=last)
 
         try:
-            async with patience:
-                if (rest := response.push(relay)) is not None:
+            if (rest := response.push(relay)) is not None:
+                state.client.flush()
+                async with asyncio.timeout_at(until) as patience:
                     await rest
         except TimeoutError:
             if not ended and run.turn.reason is None:
@@ -318,19 +332,20 @@ def _patience_s(ended: bool, composing: bool) -> float:
 def _is_coded(response: UpstreamResponse) -> bool:
     """Whether the body is in a coding that the upstream room does not take off."""
     codings = [value for name, value in response.headers if name.lower() == "content-encoding"]
-    return any(coding.strip().lower() not in ("", "identity") for coding in codings)
+    return bool([coding for coding in codings if coding.strip().lower() not in ("", "identity")])
 
 
 def _answer_head(response: UpstreamResponse, stream: bool) -> list[tuple[str, str]]:
     """The head of the client's response: the first turn's, and for a stream a word to buffers."""
-    headers = [pair for pair in returned(response.headers) if pair[0].lower() != "content-encoding"]
+    headers = []
+    present = set()
+    for pair in returned(response.headers):
+        name = pair[0].lower()
+        if name != "content-encoding":
+            headers.append(pair)
+            present.add(name)
     if stream:
-        present = {name.lower() for name, _ in headers}
-        headers += [
-            pair
-            for pair in (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
-            if pair[0].lower() not in present
-        ]
+        headers += [pair for name, pair in _STREAMED if name not in present]
     return headers
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "RESERVED_PREFIX",
     "Offer",
     "OfferRules",
+    "Offers",
     "Wanted",
     "decide",
     "guard",
@@ -28,6 +29,8 @@ __all__ = [
 
 RESERVED_PREFIX = "core__"
 HEADER = "x-toolrelay-tools"
+_MOST = 1024
+"""Offers that are held: a few for each selection, and selections are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Offer:
     ``withheld`` maps the tools that were left out to why.  ``shape`` is a digest of the offered tools,
     their schemas too: it changes when a model would see something else.  ``guarded`` are names, of
     ``added`` and ``replaced``, that a model is not shown for what it has read; a call of one is still
-    ours to refuse.
+    ours to refuse.  ``declared`` is every name that the model is offered.  Most requests share an offer.
     """
 
     added: tuple[ToolDefinition, ...] = ()
@@ -84,14 +87,16 @@ class Offer:
     open_names: bool = False
     shape: str = ""
     guarded: frozenset[str] = frozenset()
+    declared: frozenset[str] = field(init=False, repr=False, compare=False)
+    _tool_ids: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shown = {tool for name, tool in self.names.items() if name not in self.guarded}
+        object.__setattr__(self, "declared", self.client_names | frozenset(self.names))
+        object.__setattr__(self, "_tool_ids", tuple(sorted(shown)))
 
     def __bool__(self) -> bool:
         return bool(self.names)
-
-    @property
-    def declared(self) -> frozenset[str]:
-        """Every name that the model is offered."""
-        return self.client_names | frozenset(self.names)
 
     def is_hidden(self, name: str) -> bool:
         """Whether a call of this name must not reach the client: ours, or nobody's."""
@@ -99,7 +104,7 @@ class Offer:
 
     def tool_ids(self) -> tuple[str, ...]:
         """The ids of the tools that a model is shown."""
-        return tuple(sorted({tool for name, tool in self.names.items() if name not in self.guarded}))
+        return self._tool_ids
 
 
 def decide(
@@ -159,6 +164,36 @@ def decide(
         open_names=request.open_names,
         shape=_shape({**{spec.name: spec for spec in added}, **replaced}),
     )
+
+
+class Offers:
+    """What requests offer; for those that bring no tools of their own it is decided once."""
+
+    def __init__(self, rules: OfferRules) -> None:
+        self._rules = rules
+        self._known: dict[tuple[int, str | None, bool], tuple[Selection, Offer]] = {}
+
+    def decide(
+        self,
+        request: ClientRequest,
+        selection: Selection,
+        wanted: Wanted | None,
+        *,
+        upstream_takes_tools: bool,
+    ) -> Offer:
+        """See :func:`decide`."""
+        if request.declared or wanted is not None:
+            return decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
+        # All of such a request that an offer hangs on.  A selection is held, so that no other gets its id.
+        obstacle = _obstacle(request, frozenset(), upstream_takes_tools)
+        key = (id(selection), obstacle, request.open_names)
+        known = self._known.get(key)
+        if known is None:
+            offer = decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            known = self._known[key] = (selection, offer)
+        return known[1]
 
 
 def guard(offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: str) -> Offer:

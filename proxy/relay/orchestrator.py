@@ -23,7 +23,7 @@ from proxy.relay.history import History
 from proxy.relay.job import Job, State
 from proxy.relay.journal import Journal
 from proxy.relay.model_turn import ModelTurns, ToolMemory, TurnRejected
-from proxy.relay.offer import guarded_names
+from proxy.relay.offer import Offer, guarded_names
 from proxy.relay.prices import estimated_usage
 from proxy.relay.repeats import Repeats
 from proxy.relay.run import CallModel, Command, Finish, Run, RunTools, Suspend
@@ -40,6 +40,7 @@ from proxy.wires.base import HeldTurn, Mask, ResourceWriter
 
 __all__ = ["Orchestrator"]
 
+_MOST_NARROWED = 256
 _SETTLE_S = 1.0
 """A record that is slower than this holds up no answer; the client's own version goes then."""
 
@@ -71,6 +72,7 @@ class Orchestrator:
         self._turns = ModelTurns(settings, memory, broken)
         self._journal = Journal(store, watch)
         self._watch = watch
+        self._narrowed: dict[tuple[int, int, tuple[str, ...]], tuple[Policy, Offer, Policy]] = {}
         self._now = now
         self._clock = clock
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
@@ -245,8 +247,9 @@ class Orchestrator:
     def _native(self, job: Job, state: State, call: ToolCall) -> str:
         """A call as it came, as it may be kept (rule R3); none of what a wrapper call holds, which has no
         payload of its own, and none where the client asked that nothing be kept."""
-        own = any(call.call_id == hidden.call_id for hidden in state.run.hidden_calls)
-        if not own or not job.request.keeps or state.reader is None:
+        if not job.request.keeps or state.reader is None:
+            return ""
+        if call.call_id not in [hidden.call_id for hidden in state.run.hidden_calls]:
             return ""
         return state.reader.native(call, self._mask(state))
 
@@ -254,9 +257,20 @@ class Orchestrator:
         """The caller's policy, and of what it allows only what this request offered.
 
         What needs an approval was not offered for that alone, and is refused in these words (rule T2).
+        Worked out once for all runs that share both; they are held, so that no others get their identity.
         """
         called = [spec for call in calls if (spec := self._registry.get(call.name)) is not None]
-        asking = [spec.name for spec in called if job.policy.decide(spec).outcome == "needs_approval"]
+        asking = tuple(spec.name for spec in called if job.policy.decide(spec).outcome == "needs_approval")
+        key = (id(job.policy), id(state.offer), asking)
+        known = self._narrowed.get(key)
+        if known is None:
+            if len(self._narrowed) >= _MOST_NARROWED:
+                self._narrowed.clear()
+            known = self._narrowed[key] = (job.policy, state.offer, self._offered(job, state, asking))
+        return known[2]
+
+    @staticmethod
+    def _offered(job: Job, state: State, asking: Sequence[str]) -> Policy:
         offered = Policy(
             allow=(*state.offer.names.values(), *asking),
             max_argument_bytes=job.policy.max_argument_bytes,
@@ -417,6 +431,7 @@ class Orchestrator:
         self._remember(job, state)
         if self._settings.shared and (state.run.turns_hidden or job.put_back):
             # The client goes on as soon as it has this end, and may reach another process.
+            client.flush()
             await self._store.settle(_SETTLE_S)
         if not job.request.stream:
             client.start(200, [*state.answer, ("Content-Length", str(len(data)))])

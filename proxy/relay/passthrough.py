@@ -18,7 +18,7 @@ from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
 from proxy.wires.sse import END_MARK, EventBoundary
 from proxy.wires.usage_tap import UsageTap
 
-__all__ = ["AFTER_END_S", "ErrorEvent", "passthrough", "pump"]
+__all__ = ["AFTER_END_S", "ErrorEvent", "flush_soon", "passthrough", "pump"]
 
 AFTER_END_S = 2.0
 """How long a stream may stay open after its end mark: some upstreams never close it."""
@@ -48,6 +48,7 @@ async def passthrough(
     """
     client.keep_back(route.served.secrets)
     response = await candidates.ask(route, request)
+    del request  # A conversation is larger than all else that an open stream keeps.
     try:
         await pump(
             response,
@@ -76,7 +77,8 @@ async def pump(
     """Relay a response whose head is here; ``broken`` is told if it does not come to its end."""
     streaming = response.content_type == "text/event-stream" and response.status < 300
     marked = streaming and error_event is not None and not _is_encoded(response)
-    client.start(response.status, [*returned(response.headers, keep_length=not marked), *headers])
+    theirs = returned(response.headers, keep_length=not marked)
+    client.start(response.status, [*theirs, *headers] if headers else theirs)
     try:
         if marked and error_event is not None:
             await _pump_events(response, client, error_event, tap, total_s, broken)
@@ -127,14 +129,18 @@ async def _pump_events(
 ) -> None:
     """Relay an event stream and see to its end."""
     boundary = EventBoundary()
-    push, feed = client.push, boundary.feed
+    push, passes, feed = client.push, boundary.passes, boundary.feed
     patience: asyncio.Timeout | None = None
     ended = False
     failure: UpstreamError | None = None
 
     def relay(chunk: bytes) -> Awaitable[None] | None:
         nonlocal ended
-        ready = feed(chunk if tap is None else tap.feed(chunk))
+        if tap is not None:
+            chunk = tap.feed(chunk)
+        if passes(chunk):
+            return push(chunk)
+        ready = feed(chunk)
         last = boundary.done_seen and not ended
         if last:
             ended = True
@@ -177,11 +183,16 @@ async def _pump_events(
 def _end_soon(client: ClientStream, patience: asyncio.Timeout) -> None:
     """The end mark is here: what ends the response follows at once, or after a while, or never."""
     loop = asyncio.get_running_loop()
-    # What ends it within the same read is seen in the loop's next turn; this comes after that.
-    loop.call_soon(loop.call_soon, client.flush)
+    flush_soon(client, loop)
     # The total time may have run out in this very turn of the loop.
     if not patience.expired():
         patience.reschedule(loop.time() + AFTER_END_S)
+
+
+def flush_soon(client: ClientStream, loop: asyncio.AbstractEventLoop) -> None:
+    """Let go of what waits for the response's end, unless that comes within the read that brought it."""
+    # What ends it within the same read is seen in the loop's next turn; this comes after that.
+    loop.call_soon(loop.call_soon, client.flush)
 
 
 def _too_long(total_s: float | None) -> UpstreamTimeout:

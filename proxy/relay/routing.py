@@ -13,6 +13,12 @@ from proxy.wires.base import StateHabit
 __all__ = ["Route", "Router", "Served", "fits_all"]
 
 
+_MAX_KNOWN = 256
+"""Models whose routes a router knows by heart; the oldest makes room."""
+
+_MAX_KNOWN_CHARS = 200
+
+
 def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
     """Whether a model fits a pattern of each list."""
     return all(any(fnmatchcase(model, pattern) for pattern in patterns) for patterns in lists)
@@ -79,6 +85,7 @@ class Router:
     def __init__(self, served: Sequence[Served], models: Sequence[Sequence[str]] = ()) -> None:
         self.served = tuple(served)
         self.models = models
+        self._known: dict[tuple[str, str], Sequence[Route]] = {}
 
     def narrowed(self, upstreams: frozenset[str] | None, models: Sequence[Sequence[str]]) -> "Router":
         """The same for somebody who may use these upstreams (``None``: all) and these models."""
@@ -111,11 +118,18 @@ class Router:
 
         Raises :class:`RequestError` (404, as OpenAI does) for a model nobody serves.
         """
-        found = [
-            Route(served, name, name != model)
-            for served in (self.served if not self.models or self.permits(model) else ())
-            if wire in served.wires and (name := served.model_name(model)) is not None
-        ]
+        found = self._known.get((model, wire))
+        if found is None:
+            found = tuple(
+                Route(served, name, name != model)
+                for served in (self.served if not self.models or self.permits(model) else ())
+                if wire in served.wires and (name := served.model_name(model)) is not None
+            )
+            # Whoever asks chooses the name, so not every name is kept, and none for ever.
+            if found and len(model) <= _MAX_KNOWN_CHARS:
+                if len(self._known) >= _MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
+                self._known[model, wire] = found
         if found:
             return found
         raise RequestError(

@@ -144,14 +144,17 @@ class Run:
     @property
     def hidden_calls(self) -> tuple[ToolCall, ...]:
         """This turn's calls that the client must not see."""
-        return tuple(call for call in self.turn.calls if self._is_hidden(call.name))
+        calls = self.turn.calls
+        return tuple([call for call in calls if self._is_hidden(call.name)]) if calls else ()
 
     @property
     def client_calls(self) -> tuple[ToolCall, ...]:
-        return tuple(call for call in self.turn.calls if not self._is_hidden(call.name))
+        calls = self.turn.calls
+        return tuple([call for call in calls if not self._is_hidden(call.name)]) if calls else ()
 
     def start(self) -> Command:
-        return self._next_turn(last=False)
+        self.turn.number = 1
+        return CallModel(1)
 
     def observe(self, events: Sequence[TurnEvent]) -> None:
         """Take in what a frame says."""

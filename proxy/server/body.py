@@ -9,7 +9,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from proxy.errors import RequestError
 from proxy.server.edge_request import EdgeRequest
 
-__all__ = ["check_counts", "read_body", "stream_body"]
+__all__ = ["body_here", "check_counts", "read_body", "stream_body"]
 
 _MAX_MESSAGES = 20_000
 _MAX_TOOLS = 2_000
@@ -66,19 +66,30 @@ def _too_large(limit: int) -> RequestError:
     return RequestError(413, f"The request body is larger than {limit} bytes.", code="request_too_large")
 
 
+def body_here(request: EdgeRequest, limit: int) -> bytes | None:
+    """The whole body if it is here, as one of a few kilobytes nearly always is: it comes with its head.
+
+    ``None`` where :func:`read_body` has to wait for it.  Raises :class:`RequestError` (413, 415) before
+    reading what it must not.
+    """
+    _check(request, limit)
+    content = request.content
+    if not content.is_eof():
+        return None
+    whole = content.read_nowait()
+    if len(whole) > limit:
+        raise _too_large(limit)
+    return whole
+
+
 async def read_body(request: EdgeRequest, limit: int, timeout_s: float) -> bytes:
-    """The whole body.  Raises :class:`RequestError` (413, 415) before reading what it must not.
+    """The whole body.  Raises as :func:`body_here` does.
 
     Raises it with 408 where the client takes more than ``timeout_s`` seconds in all, and with 400
     where the framing is malformed.
     """
-    _check(request, limit)
-    content = request.content
-    if content.is_eof():
-        # As it is nearly always: a body of a few kilobytes comes in one read with its head.
-        whole = content.read_nowait()
-        if len(whole) > limit:
-            raise _too_large(limit)
+    whole = body_here(request, limit)
+    if whole is not None:
         return whole
     return b"".join([piece async for piece in _pieces(request, limit, timeout_s, earned_s=0.0)])
 

@@ -10,17 +10,17 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from functools import lru_cache
 from http import HTTPStatus
 
-from aiohttp import HttpVersion10, HttpVersion11, web
+from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
 from proxy.server.edge_request import EdgeRequest
-from proxy.server.rate_limiter import without_replaced
 from proxy.upstreams.base import Headers, Secrets
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 
 __all__ = ["HttpClientStream"]
 
@@ -39,22 +39,16 @@ _TELLING = frozenset({"content-length", "content-type"})
 class _SentResponse(web.StreamResponse):
     """What aiohttp is told of a response that has gone out without it."""
 
+    # In place of the base's properties, which look at a state that is never made.
+    __slots__ = ("keep_alive", "status")
+    status: int
+    keep_alive: bool
+    prepared = True
+
     def __init__(self, status: int, *, keep_alive: bool) -> None:
         # Without the base's own: nobody asks for the headers and the state that it would make.
-        self._sent = status
-        self._kept = keep_alive
-
-    @property
-    def status(self) -> int:
-        return self._sent
-
-    @property
-    def prepared(self) -> bool:
-        return True
-
-    @property
-    def keep_alive(self) -> bool:
-        return self._kept
+        self.status = status
+        self.keep_alive = keep_alive
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         return None
@@ -79,6 +73,7 @@ class HttpClientStream:
         self._transport: asyncio.Transport | None = None
         self._held = b""
         self._chunked = False
+        self._flows = False
         self._bodiless = False
         self._until_close = False
         self._secrets: Secrets | None = None
@@ -105,33 +100,36 @@ class HttpClientStream:
 
     def start(self, status: int, headers: Headers) -> None:
         request = self._request
-        told = {kind for name, _ in headers if (kind := _kind(name))}
+        theirs = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+        told = _told(theirs.names)
         # An upstream's own refusal comes with the numbers that explain it.
-        ours = request.limit_headers if status != 429 else ()
-        pairs = [*(without_replaced(headers, ours) if "limit" in told else headers), *ours, *self._headers]
+        limits = request.limit_headers if status != 429 else ()
+        if "limit" in told:
+            theirs = theirs.only(_unreplaced(theirs.names, tuple([name for name, _ in limits])))
+        ours = [*limits, *self._headers]
         self._bodiless = request.method == "HEAD" or status in (204, 304)
         keep_alive = request.keep_alive and not self._last
-        version = request.version
+        minor = request.version.minor  # of 1: nothing else is served
         if self._bodiless:
             if status == 204 and "content-length" in told:
-                pairs = [pair for pair in pairs if _kind(pair[0]) != "content-length"]
+                theirs = HeaderSection.of([pair for pair in theirs if pair[0].lower() != "content-length"])
         else:
             if "content-length" not in told:
-                self._chunked = version >= HttpVersion11
+                self._chunked = minor > 0
                 # Nothing but the connection's end can end a body for which there are no chunks.
                 self._until_close = not self._chunked
                 keep_alive = keep_alive and self._chunked
                 if self._chunked:
-                    pairs.append(_CHUNKED)
+                    ours.append(_CHUNKED)
             if "content-type" not in told:
-                pairs.append(_BYTES)
-        pairs.append(("Date", rfc822_formatted_time()))
+                ours.append(_BYTES)
+        ours.append(("Date", rfc822_formatted_time()))
         if not keep_alive:
-            pairs.append(("Connection", "close"))
-        elif version == HttpVersion10:
-            pairs.append(("Connection", "keep-alive"))
-        self._held = _head(_status_line(version.minor, status), pairs)
-        self._transport = request.transport
+            ours.append(("Connection", "close"))
+        elif minor == 0:
+            ours.append(("Connection", "keep-alive"))
+        self._held = _head(_status_line(minor, status), theirs, ours)
+        self._transport = request.protocol.transport
         self._response = _SentResponse(status, keep_alive=keep_alive)
         request.started = True
 
@@ -140,7 +138,23 @@ class HttpClientStream:
             with contextlib.suppress(ConnectionResetError):
                 self._send(b"")
 
-    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if last or not self._flows or not data:
+            return self._push(data, last)
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has closed the connection")
+        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
+            data = secrets.blanked(data)
+        data = b"%x\r\n%b\r\n" % (len(data), data)
+        self.sent += len(data)
+        transport.write(data)
+        if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+            return self._request.writer.drain()
+        return None
+
+    def _push(self, data: bytes, last: bool) -> Awaitable[None] | None:
+        """Send what may be the first of a body, or the last; what comes after the first may only flow."""
         if self._bodiless or not data:
             return None
         if not self.first_byte_at:
@@ -148,11 +162,13 @@ class HttpClientStream:
         if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
             data = secrets.blanked(data)
         if self._chunked:
-            data = b"".join((_chunk_size(len(data)), data, b"\r\n"))
+            data = b"%x\r\n%b\r\n" % (len(data), data)
         if last:
             self._held += data
+            self._flows = False
             return None
         transport = self._send(data)
+        self._flows = self._chunked
         if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             return self._request.writer.drain()
         return None
@@ -189,33 +205,35 @@ class HttpClientStream:
         return transport
 
 
-def _head(status_line: str, pairs: Sequence[tuple[str, str]]) -> bytes:
+def _head(status_line: str, theirs: HeaderSection, ours: Headers) -> bytes:
     """A response's head, its blank line included; raises ValueError for a header that would end its line."""
-    head = "\r\n".join([status_line, *[f"{name}: {value}" for name, value in pairs]]).encode("utf-8")
+    lines = "\r\n".join(map(": ".join, ours))
+    head = f"{status_line}{theirs.lines()}{lines}\r\n\r\n".encode()
     # Whoever made these headers has checked them; none may end its line and begin another.
-    if head.count(b"\n") > len(pairs) or head.count(b"\r") > len(pairs) or head.find(b"\0") >= 0:
+    ends = len(theirs.names) + len(ours) + 2
+    if head.count(b"\n") > ends or head.count(b"\r") > ends or head.find(b"\0") >= 0:
         raise ValueError("a control character stands in a response header")
-    return head + b"\r\n\r\n"
+    return head
 
 
-# The same few names, statuses and sizes come again and again, so what is made of each is kept.
-
-
-@lru_cache(maxsize=1024)
-def _chunk_size(size: int) -> bytes:
-    return b"%x\r\n" % size
+# The same few names and statuses come again and again, so what is made of each is kept.
 
 
 @lru_cache(maxsize=1024)
 def _status_line(minor: int, status: int) -> str:
     reason = HTTPStatus(status).phrase if status in _STATUSES else ""
-    return f"HTTP/1.{minor} {status} {reason}"
+    return f"HTTP/1.{minor} {status} {reason}\r\n"
 
 
-@lru_cache(maxsize=1024)
-def _kind(name: str) -> str:
-    """What a header tells of its response: its length, its type, a limit; "" for all else."""
-    lower = name.lower()
-    if lower.startswith("x-ratelimit-"):
-        return "limit"
-    return lower if lower in _TELLING else ""
+@lru_cache(maxsize=64)
+def _unreplaced(names: tuple[str, ...], replaced: tuple[str, ...]) -> Columns:
+    """The upstream's headers less those that ours (in lower case) replace."""
+    return Columns.where(names, lambda name: name.lower() not in replaced)
+
+
+@by_names
+def _told(names: tuple[str, ...]) -> frozenset[str]:
+    """What the headers tell of their response: its length, its type, a limit."""
+    low = [name.lower() for name in names]
+    limits = any(name.startswith("x-ratelimit-") for name in low)
+    return _TELLING.intersection(low) | ({"limit"} if limits else frozenset())

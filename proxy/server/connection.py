@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
 import structlog
@@ -31,8 +31,20 @@ from proxy.errors import ConfigError
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest, new_request_id
 from proxy.server.http_errors import error_response
+from proxy.server.turns import Turns
 
-__all__ = ["MAX_HEADERS", "ConnectionBounds", "EdgeRunner", "Handler", "Served", "check_http_parser"]
+if TYPE_CHECKING:
+    from proxy.server.key_ring import Key
+
+__all__ = [
+    "MAX_HEADERS",
+    "ConnectionBounds",
+    "EdgeConnection",
+    "EdgeRunner",
+    "Handler",
+    "Served",
+    "check_http_parser",
+]
 
 KEEPALIVE_S = 75.0
 MAX_LINE_BYTES = 16 * 1024
@@ -116,17 +128,28 @@ class _EdgeServer(web.Server):
         # The requests are EdgeConnection's own, so they are what the handler takes.
         super().__init__(served.handle, handler_cancellation=True)  # type: ignore[arg-type]
         self._served = served
+        self._turns = Turns(asyncio.get_running_loop())
 
     def __call__(self) -> RequestHandler:
-        return EdgeConnection(self, self._served.handle, self._served.bounds)
+        return EdgeConnection(self, self._served.handle, self._served.bounds, self._turns)
 
 
 class EdgeConnection(RequestHandler):
     """One connection of a client, from its first byte to its last."""
 
-    __slots__ = ("_bounds", "_handle", "_head_timer", "_held", "_log", "_refused", "_send_timer")
+    __slots__ = (
+        "_bounds",
+        "_handle",
+        "_head_timer",
+        "_held",
+        "_log",
+        "_refused",
+        "_send_timer",
+        "_turns",
+        "let_in",
+    )
 
-    def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds) -> None:
+    def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds, turns: Turns) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -140,8 +163,11 @@ class EdgeConnection(RequestHandler):
             # A compressed body is refused, so nobody has to unpack it first.
             auto_decompress=False,
         )
+        self.let_in: tuple[str, Key] | None = None
+        """The door's: the last ``Authorization`` with a valid key, until another comes, and that key."""
         self._handle = handle
         self._bounds = bounds
+        self._turns = turns
         self._held = False
         self._refused = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -171,7 +197,11 @@ class EdgeConnection(RequestHandler):
         try:
             while not self._force_close:
                 if not self._messages:
-                    await self._next_message()
+                    self._waiter = self._loop.create_future()
+                    try:
+                        await self._waiter
+                    finally:
+                        self._waiter = None
                 message, payload = self._taken()
                 response = await self._serve(message, payload)
                 if response is None:
@@ -191,13 +221,6 @@ class EdgeConnection(RequestHandler):
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
-
-    async def _next_message(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _taken(self) -> tuple[Any, StreamReader]:
         """The next request; there is room for another one now."""
@@ -225,6 +248,8 @@ class EdgeConnection(RequestHandler):
         gone = False
         try:
             if fault is None:
+                if (turn := self._turns.take()) is not None:
+                    await turn
                 response = await self._handle(request)
             else:
                 response = self._malformed(fault)

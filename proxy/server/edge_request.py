@@ -2,24 +2,37 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
 from aiohttp.helpers import set_exception
 from aiohttp.http import RawRequestMessage, StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
-from aiohttp.web_protocol import RequestHandler
 
 from proxy.server.callers import Caller
 from proxy.server.observing import RequestFacts
 from proxy.server.rate_limiter import Admission
 
-__all__ = ["EdgeRequest", "new_request_id"]
+if TYPE_CHECKING:
+    from proxy.server.connection import EdgeConnection
+
+__all__ = ["EdgeRequest", "new_request_id", "request_ids"]
+
+_IDS_AT_ONCE = 256
 
 
 def new_request_id() -> str:
     """An id for a request that came with none, or with one that cannot stand in a log."""
-    return f"req_{os.urandom(16).hex()}"
+    return next(request_ids(at_once=1))
+
+
+def request_ids(at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
+    """Such ids without end.  To ask the system for random bytes costs as much as many of its bytes do."""
+    while True:
+        digits = os.urandom(16 * at_once).hex()
+        for start in range(0, 32 * at_once, 32):
+            yield f"req_{digits[start : start + 32]}"
 
 
 class EdgeRequest:
@@ -61,7 +74,7 @@ class EdgeRequest:
         self,
         message: RawRequestMessage,
         content: StreamReader,
-        protocol: RequestHandler,
+        protocol: "EdgeConnection",
         task: "asyncio.Task[None]",
     ) -> None:
         self.message = message

@@ -167,6 +167,14 @@ class KeyRing:
             return None
         return key
 
+    def holds(self, key: Key) -> bool:
+        """Whether a key that was found once is valid still, and nothing need be asked to say so."""
+        if key.expires_at is not None and key.expired(self._now()):
+            return False
+        if self._declared.get(key.digest) is key:
+            return True
+        return self._is_fresh() and self._by_id.get(key.caller.name) is key
+
     async def named(self, key_id: str) -> Key | None:
         """The valid key of that id; raises as :meth:`find` does."""
         if not key_id.startswith(DECLARED):

@@ -139,6 +139,13 @@ class Counters(Protocol):
         """
         ...
 
+    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[Standing] | None:
+        """:meth:`take` without spending and streams, for what it lets in without a wait.
+
+        ``None`` where it would not, or where that is not known at once: then nothing is counted.
+        """
+        ...
+
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
         """Count what was used, also past the limit.  Never waits, never raises."""
         ...

@@ -135,6 +135,24 @@ class MemoryCounters:
             self._open[caller] = self._open.get(caller, 0) + 1
         return Verdict(refused, longest, standings)
 
+    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[Standing] | None:
+        """Count one against all of ``hits`` if each has counted before and has room now."""
+        now = self._clock()
+        known = []
+        for limit in hits:
+            key = (caller, limit)
+            window = self._hits.get(key)
+            if window is None or (count := window.count(now)) >= limit.amount:
+                return None
+            known.append((key, window, limit.amount - count - 1))
+        standings = []
+        for key, window, left in known:
+            self._hits.move_to_end(key)
+            times, limit = window.times, key[1]
+            times.append(now)
+            standings.append(Standing(limit, left, times[0] + limit.seconds - now))
+        return standings
+
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
         """Count what was used, also past the limit."""
         now = self._clock()

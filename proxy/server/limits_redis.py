@@ -134,6 +134,10 @@ class RedisCounters:
         by = limits[refused - 1] if refused <= len(limits) else Limit("concurrent_streams", streams or 0, 0)
         return Verdict(by, float(wait) / _MICROS, standings)
 
+    def hit_now(self, caller: str, hits: Sequence[Limit]) -> None:
+        """Nothing is known here without asking."""
+        return
+
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
         """Count what was used, also past the limit; while Redis is away it is owed."""
         owed = self._owed.get(caller)

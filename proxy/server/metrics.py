@@ -8,7 +8,7 @@ upstreams say becomes ``other`` where the configuration does not know it.
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import orjson
 from prometheus_client import Metric
@@ -41,35 +41,71 @@ _FINISH_REASONS = frozenset({"", "stop", "length", "tool_calls", "content_filter
 _LIMITS = frozenset({"requests", "tool_calls", "tokens", "cost", "concurrent_streams", "streams"})
 _OUTCOMES = frozenset(get_args(ToolErrorCode))
 _RUN_STATUSES = frozenset({"completed", "suspended", "failed", "cancelled"})
+_MOST_PLACES = 1024
 
 
 class _Counter:
-    """A counter's or a gauge's values by labels."""
+    """A counter's or a gauge's values by labels, each in a list of its own."""
 
-    __slots__ = ("values",)
+    __slots__ = ("cells",)
 
     def __init__(self) -> None:
-        self.values: dict[Labels, float] = {}
+        self.cells: dict[Labels, list[float]] = {}
+
+    def cell(self, labels: Labels) -> list[float]:
+        """Where the value for these labels stands."""
+        cell = self.cells.get(labels)
+        if cell is None:
+            cell = self.cells[labels] = [0]
+        return cell
 
     def add(self, labels: Labels, amount: float = 1) -> None:
-        self.values[labels] = self.values.get(labels, 0) + amount
+        """Count so much more."""
+        self.cell(labels)[0] += amount
 
 
 class _Histogram:
     """A histogram's cells by labels: a count for each bucket, one for what is above, and the sum."""
 
-    __slots__ = ("_buckets", "values")
+    __slots__ = ("_buckets", "cells")
 
     def __init__(self, buckets: Sequence[float]) -> None:
         self._buckets = buckets
-        self.values: dict[Labels, list[float]] = {}
+        self.cells: dict[Labels, list[float]] = {}
+
+    def cell(self, labels: Labels) -> "_Cell":
+        """The buckets, and where they are counted for these labels."""
+        cell = self.cells.get(labels)
+        if cell is None:
+            cell = self.cells[labels] = [0] * (len(self._buckets) + 2)
+        return self._buckets, cell
 
     def observe(self, labels: Labels, value: float) -> None:
-        cell = self.values.get(labels)
-        if cell is None:
-            cell = self.values[labels] = [0] * (len(self._buckets) + 2)
-        cell[bisect_left(self._buckets, value)] += 1
-        cell[-1] += value
+        buckets, counts = self.cell(labels)
+        counts[bisect_left(buckets, value)] += 1
+        counts[-1] += value
+
+
+_Cell = tuple[Sequence[float], list[float]]
+
+
+def _observe(cells: Iterable[_Cell], value: float) -> None:
+    """Count one value in each of several histograms."""
+    for buckets, counts in cells:
+        counts[bisect_left(buckets, value)] += 1
+        counts[-1] += value
+
+
+class _Places(NamedTuple):
+    """Where all that ends in one way is counted: how often, how long to its first byte, how long in all.
+
+    ``head`` is for an upstream's: how long to its head.
+    """
+
+    counts: Sequence[list[float]]
+    whole: Sequence[_Cell]
+    first: Sequence[_Cell] = ()
+    head: Sequence[_Cell] = ()
 
 
 class Metrics(Observer):
@@ -94,6 +130,7 @@ class Metrics(Observer):
         self._tools = frozenset(tools)
         self._sources = [*sources]
         self._open = 0
+        self._places: dict[tuple[Any, ...], _Places] = {}
         self._counters = {f.name: _Counter() for f in FAMILIES if f.kind != "histogram"}
         self._histograms = {f.name: _Histogram(f.buckets) for f in FAMILIES if f.kind == "histogram"}
         self._counters["toolrelay_build_info"].add((version,))
@@ -114,10 +151,6 @@ class Metrics(Observer):
         """Read ``source``, too, whenever the figures are asked for."""
         self._sources.append(source)
 
-    def model_label(self, model: str) -> str:
-        """A model's name where the configuration spells it out, else ``other``."""
-        return model if model in self._models else OTHER
-
     # What an observer is told.
 
     def request_began(self, facts: RequestFacts) -> None:
@@ -125,36 +158,80 @@ class Metrics(Observer):
 
     def request_ended(self, facts: RequestFacts) -> None:
         self._open -= 1
-        endpoint = facts.endpoint
         method = facts.method if facts.method in _METHODS else OTHER
-        self._requests.add((method, endpoint, _status(facts.status)))
-        self._durations.observe((endpoint,), facts.seconds)
+        model = facts.model if facts.model in self._models else OTHER
         first = facts.first_byte_s
+        key = (method, facts.endpoint, facts.status, model, first is None)
+        places = self._places.get(key)
+        if places is None:
+            places = self._keep(key, self._of_request(facts, method, model))
+        for count in places.counts:
+            count[0] += 1
+        _observe(places.whole, facts.seconds)
         if first is not None:
-            self._first_bytes.observe((endpoint,), first)
+            _observe(places.first, first)
+
+    def _of_request(self, facts: RequestFacts, method: str, model: str) -> _Places:
+        endpoint = facts.endpoint
+        whole = [self._durations.cell((endpoint,))]
+        began = facts.first_byte_s is not None
+        first = [self._first_bytes.cell((endpoint,))] if began else []
         if operation := facts.asks_model:
-            labels = (operation, self.model_label(facts.model))
-            self._served.observe(labels, facts.seconds)
-            if first is not None and facts.status < 400:
-                self._first_tokens.observe(labels, first)
+            whole.append(self._served.cell((operation, model)))
+            if began and facts.status < 400:
+                first.append(self._first_tokens.cell((operation, model)))
+        return _Places([self._requests.cell((method, endpoint, _status(facts.status)))], whole, first)
+
+    def _keep(self, key: tuple[Any, ...], places: _Places) -> _Places:
+        """Remember places; an upstream may say any status, so there is a bound."""
+        if len(self._places) >= _MOST_PLACES:
+            self._places.clear()
+        self._places[key] = places
+        return places
 
     def operation_ended(self, operation: Operation) -> None:
-        upstream, error = operation.upstream, operation.error_type
-        self._asked.add((upstream, _status(operation.status)))
-        if operation.head_s is not None:
-            self._heads.observe((upstream,), operation.head_s)
+        head, first = operation.head_s, operation.first_chunk_s
+        model = operation.model if operation.model in self._models else OTHER
+        key = (
+            operation.name, operation.upstream, model, operation.status, operation.error_type,
+            operation.stream, head is None, first is None,
+        )  # fmt: skip
+        places = self._places.get(key)
+        if places is None:
+            places = self._keep(key, self._of_operation(operation, model))
+        for count in places.counts:
+            count[0] += 1
+        if head is not None:
+            _observe(places.head, head)
+        _observe(places.whole, operation.seconds)
+        if first is not None:
+            _observe(places.first, first)
+        if operation.turn or operation.cost or operation.input_tokens is not None:
+            self._count_use(operation, (operation.name, operation.upstream, model))
+
+    def _of_operation(self, operation: Operation, model: str) -> _Places:
+        upstream = operation.upstream
+        error = _error_kind(operation.error_type) if operation.error_type else ""
+        counts = [self._asked.cell((upstream, _status(operation.status)))]
         if error:
-            error = _error_kind(error)
-            self._counters["toolrelay_upstream_errors_total"].add((upstream, error))
+            counts.append(self._counters["toolrelay_upstream_errors_total"].cell((upstream, error)))
+        head = [self._heads.cell((upstream,))] if operation.head_s is not None else []
         if not operation.name:
-            return
-        labels = (operation.name, upstream, self.model_label(operation.model))
-        self._operations.observe((*labels, error), operation.seconds)
-        if operation.stream and not error and operation.first_chunk_s is not None:
-            self._first_chunks.observe(labels, operation.first_chunk_s)
+            return _Places(counts, (), (), head)
+        labels = (operation.name, upstream, model)
+        streams = operation.stream and not error and operation.first_chunk_s is not None
+        return _Places(
+            counts,
+            whole=[self._operations.cell((*labels, error))],
+            first=[self._first_chunks.cell(labels)] if streams else [],
+            head=head,
+        )
+
+    def _count_use(self, operation: Operation, labels: Labels) -> None:
+        """What is known of a turn of a run, and where use is counted."""
         if operation.turn:
             reason = operation.finish_reason if operation.finish_reason in _FINISH_REASONS else OTHER
-            self._counters["toolrelay_turns_total"].add((upstream, reason))
+            self._counters["toolrelay_turns_total"].add((operation.upstream, reason))
         if operation.input_tokens is not None:
             self._tokens.observe((*labels, "input"), operation.input_tokens)
         if operation.output_tokens is not None:
@@ -190,9 +267,9 @@ class Metrics(Observer):
             read.update(source())
         found: dict[str, list[tuple[Labels, Any]]] = {}
         for name, counter in self._counters.items():
-            found[name] = list(counter.values.items())
+            found[name] = [(labels, value) for labels, (value,) in counter.cells.items()]
         for name, histogram in self._histograms.items():
-            found[name] = list(histogram.values.items())
+            found[name] = list(histogram.cells.items())
         for name, value in read.items():
             found[name] = [((), value)]
         return orjson.dumps({name: values for name, values in found.items() if values})

@@ -6,7 +6,7 @@ With nobody who counts, only the access line reads the facts.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -99,9 +99,10 @@ class Sending(Protocol):
 class RequestFacts:
     """What is known of one request; filled in as it is served.
 
-    ``model`` is the client's word for it.  ``upstream``, its status and the seconds to its head
-    are those of the last request upstream.  ``started`` is monotonic seconds.  ``seconds``, and
-    ``first_byte_s`` until the body began, are known at the end.
+    ``id_given`` says that the id is the client's own.  ``model`` is the client's word for it.
+    ``upstream``, its status and the seconds to its head are those of the last request upstream.
+    ``started`` is monotonic seconds.  ``seconds``, and ``first_byte_s`` until the body began, are known
+    at the end.
     """
 
     request_id: str
@@ -109,6 +110,7 @@ class RequestFacts:
     path: str
     headers: Mapping[str, str] = field(repr=False)
     started: float
+    id_given: bool = False
     endpoint: str = "other"
     caller: str = ""
     model: str = ""
@@ -315,15 +317,12 @@ class _ObservedUpstream:
     """An upstream whose requests are seen.  Responses are its own: nothing is added per chunk."""
 
     def __init__(self, inner: Upstream, observing: Observing) -> None:
+        self.name = inner.name
         self._inner = inner
         self._observing = observing
 
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        return await self._observing.open(self._inner, request)
+    def open(self, request: UpstreamRequest) -> Coroutine[Any, Any, UpstreamResponse]:
+        return self._observing.open(self._inner, request)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

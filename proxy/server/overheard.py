@@ -54,9 +54,9 @@ class OverheardStream:
     def flush(self) -> None:
         self._client.flush()
 
-    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         self._listener.heard(data)
-        return self._client.push(data, last=last)
+        return self._client.push(data, last)
 
     async def write(self, data: bytes) -> None:
         self._listener.heard(data)

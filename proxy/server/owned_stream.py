@@ -45,10 +45,13 @@ class OwnedClientStream(HttpClientStream):
         self._length = next((value for name, value in headers if name.lower() == "content-length"), "")
         super().start(status, headers)
 
-    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+    def _push(self, data: bytes, last: bool) -> Awaitable[None] | None:
         if self._looking:
             self._look(data)
-        return super().push(data, last=last)
+        wait = super()._push(data, last)
+        # While the id is looked for, each piece has to come by here.
+        self._flows = self._flows and not self._looking
+        return wait
 
     def _look(self, data: bytes) -> None:
         self._size += len(data)

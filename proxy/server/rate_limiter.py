@@ -7,6 +7,7 @@ upstream's own of the same kind do not show then, for they are those of the shar
 import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Final, Literal
 
 from proxy.errors import RequestError, ToolFailure
@@ -21,7 +22,7 @@ from proxy.server.limits import (
     Standing,
 )
 
-__all__ = ["Admission", "RateLimiter", "without_replaced"]
+__all__ = ["Admission", "RateLimiter"]
 
 _SHOWN: Final = {
     kind: tuple(f"x-ratelimit-{word}-{kind}" for word in ("limit", "remaining", "reset"))
@@ -32,6 +33,7 @@ _SHOWN: Final = {
 _SDK_WAITS_S: Final = 60
 """The official clients obey a ``Retry-After`` up to this, and else try again within seconds."""
 
+_NO_HEADERS: Final[Sequence[tuple[str, str]]] = ()
 _MOST_PLANS: Final = 10_000
 _MOST_TOKENS: Final = 10**12
 
@@ -141,6 +143,19 @@ class RateLimiter:
         self._default = LimitSet.of(KeyLimits(), general)
         self._plans: dict[int, tuple[KeyLimits, LimitSet]] = {}
 
+    def admit_now(self, caller: Caller) -> Admission | None:
+        """Let a request in about which there is nothing to wait for, else ``None``: :meth:`admit` knows."""
+        limits = self._limits(caller.limits)
+        if caller.also_counted_as is not None or limits.spending or limits.streams is not None:
+            return None
+        name, headers = caller.counted_as, _NO_HEADERS
+        if limits.requests:
+            standings = self._counters.hit_now(name, limits.requests)
+            if standings is None:
+                return None
+            headers = _headers(standings)
+        return Admission(self._counters, name, limits, headers, on_error=self._on_error)
+
     def admit(self, caller: Caller) -> Awaitable[Admission]:
         """Let a request of this caller in.
 
@@ -199,16 +214,6 @@ class RateLimiter:
         await self._counters.aclose()
 
 
-def without_replaced(
-    theirs: Iterable[tuple[str, str]], ours: Sequence[tuple[str, str]]
-) -> Iterable[tuple[str, str]]:
-    """The upstream's headers less those that ``ours`` replace."""
-    if not ours:
-        return theirs
-    replaced = {name for name, _ in ours}
-    return [pair for pair in theirs if pair[0].lower() not in replaced]
-
-
 def _refusal(limit: Limit, wait_s: float, standings: Sequence[Standing]) -> RequestError:
     seconds = max(1, math.ceil(wait_s))
     headers = dict(_headers(standings))
@@ -238,16 +243,23 @@ def _uncounted() -> RequestError:
 
 def _headers(standings: Sequence[Standing]) -> list[tuple[str, str]]:
     """OpenAI's headers: of several limits of one kind, that of which the least is left."""
+    headers = []
+    for limit, left, reset_s in standings if len(standings) == 1 else _tightest(standings):
+        shown = _SHOWN.get(limit.kind)
+        if shown is not None:
+            of_limit, of_left, of_reset = shown
+            headers += [(of_limit, str(limit.amount)), (of_left, str(left)), (of_reset, _duration(reset_s))]
+    return headers
+
+
+def _tightest(standings: Sequence[Standing]) -> Iterable[Standing]:
+    """Of each kind that of which the least is left."""
     tightest: dict[LimitKind, Standing] = {}
     for standing in standings:
         kind = standing.limit.kind
-        if kind in _SHOWN and (kind not in tightest or standing.left < tightest[kind].left):
+        if kind not in tightest or standing.left < tightest[kind].left:
             tightest[kind] = standing
-    headers = []
-    for kind, (limit, left, reset_s) in tightest.items():
-        of_limit, of_left, of_reset = _SHOWN[kind]
-        headers += [(of_limit, str(limit.amount)), (of_left, str(left)), (of_reset, _duration(reset_s))]
-    return headers
+    return tightest.values()
 
 
 def _duration(seconds: float) -> str:
@@ -255,8 +267,12 @@ def _duration(seconds: float) -> str:
     millis = round(seconds * 1000)  # A window's length is not a hair longer for having been added to a clock.
     if millis < 1000:
         return f"{millis}ms" if millis > 0 else "0s"
-    whole = -(-millis // 1000)
-    minutes, rest = divmod(whole, 60)
+    return _whole_duration(-(-millis // 1000))
+
+
+@lru_cache(maxsize=4096)
+def _whole_duration(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
     if not minutes:
         return f"{rest}s"
     hours, minutes = divmod(minutes, 60)

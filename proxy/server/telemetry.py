@@ -11,7 +11,8 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Literal, TextIO
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, Literal, TextIO
 
 import orjson
 import structlog
@@ -20,7 +21,20 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.errors import ToolRelayError
 
-__all__ = ["EventWriter", "JsonLines", "LineCleaner", "configure_logging"]
+__all__ = [
+    "ID",
+    "NOW",
+    "NUMBER",
+    "STAMP",
+    "TENTHS",
+    "JsonLines",
+    "LineCleaner",
+    "Numbered",
+    "Open",
+    "Stamper",
+    "add_origin",
+    "configure_logging",
+]
 
 LogFormat = Literal["json", "console"]
 
@@ -62,11 +76,29 @@ _LAYOUT_KEYS = frozenset({"exception", "stack"})
 _PLAIN = frozenset({int, float, bool, type(None)})
 # Without any of these a text has no credential in it, whatever the patterns above.
 _MARKS = ("auth", "cookie", "-key", "_key", "bearer", "basic", "tr_", "trt_")
-_STAMP = "timestamp"
+STAMP = "timestamp"
 _EACH_NEW = frozenset({"request_id", "run_id"})
 """Their values come once, so they would only push others out of what is remembered."""
 _MAX_REMEMBERED = 256
 _MOST_REMEMBERED = 1024
+_OF_IDS = frozenset("req_run_0123456789abcdef")
+_TOO_LONG_FOR_IDS = 24
+"""Hexadecimal digits, and so 96 bits, that no random id has in common with a secret by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A value that a form leaves open: its place in a line, for ``%`` of bytes."""
+
+    place: bytes
+
+
+NUMBER: Final = Open(b"%d")
+TENTHS: Final = Open(b"%d.%d")
+"""A number with one digit behind the point, filled in as two."""
+ID: Final = Open(b'"%b"')
+"""An id that the proxy made itself: ``req_`` or ``run_`` and hexadecimal digits."""
+NOW: Final = Open(b'"%b.%06dZ"')
 
 _LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical", "msg": "info"}
 
@@ -107,9 +139,9 @@ def configure_logging(
     """
     out = stream if stream is not None else sys.stderr
     chosen = format or ("console" if out.isatty() else "json")
-    numbered: list[Processor] = [_numbered(worker)] if worker else []
+    numbered: list[Processor] = [Numbered(worker)] if worker else []
     correlated: list[Processor] = [*numbered, structlog.contextvars.merge_contextvars]
-    stamp = _Stamper()
+    stamp = Stamper()
     lines = JsonLines(secrets)
     console: list[Processor] = [LineCleaner(secrets), _console()] if chosen == "console" else []
     faults: list[Processor] = [
@@ -119,7 +151,7 @@ def configure_logging(
     # Our own events go straight to the stream: a round trip through the standard library's loggers
     # costs more than all the rest of a line, and there is one for every request.
     structlog.configure(
-        processors=[*correlated, _add_origin, stamp, *faults, *(console or [lines.encoded])],
+        processors=[*correlated, add_origin, stamp, *faults, *(console or [lines.encoded])],
         logger_factory=lambda *names: _Lines(str(names[0]) if names else "proxy", out),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
@@ -159,37 +191,45 @@ def _install(handler: logging.Handler, level: str) -> None:
     logging.captureWarnings(True)
 
 
-def _numbered(worker: int) -> Processor:
-    def add(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        event["worker"] = worker
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The processor that says which worker it was."""
+
+    worker: int
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        event["worker"] = self.worker
         return event
 
-    return add
 
-
-def _add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """The name and the level of an event of ours."""
     event["logger"] = logger.name
     event["level"] = _LEVELS.get(method, method)
     return event
 
 
-class _Stamper:
+class Stamper:
     """The processor that says when, in UTC; the text of a second is made once for all its lines."""
 
     def __init__(self) -> None:
         self._made = (-1, "")
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        text, micros = self.now()
+        # Six digits: the first of seven is cut off, which is faster than to fill up with zeros.
+        event[STAMP] = f"{text}.{str(1_000_000 + micros)[1:]}Z"
+        return event
+
+    def now(self) -> tuple[str, int]:
+        """The second as text, and microseconds."""
         now = time.time()
         second = int(now)
         known, text = self._made  # One pair, since threads log too.
         if known != second:
             text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._made = (second, text)
-        # Six digits: the first of seven is cut off, which is faster than to fill up with zeros.
-        event[_STAMP] = f"{text}.{str(1_000_000 + int((now - second) * 1_000_000))[1:]}Z"
-        return event
+        return text, int((now - second) * 1_000_000)
 
 
 class _Lines:
@@ -220,41 +260,6 @@ class _Lines:
             return
 
     debug = info = warning = warn = error = exception = critical = fatal = msg
-
-
-class EventWriter:
-    """Writes events of one logger at level info, each a dictionary that is the writer's from then on.
-
-    It goes the way that structlog is configured for, without the three copies of an event's values that
-    its own loggers make.  Left out is what an event with its ids and without an exception does not need.
-    """
-
-    def __init__(self, name: str) -> None:
-        config = structlog.get_config()
-        self._configured: list[Processor] = config["processors"]
-        self._known: list[Processor] = []
-        self._steps: list[Processor] = []
-        self._out = config["logger_factory"](name)
-        self.enabled: bool = structlog.get_logger(name).bind().is_enabled_for(logging.INFO)
-
-    def write(self, event: EventDict) -> None:
-        """Write one event; its name is under ``event``."""
-        if self._configured != self._known:  # structlog's own way to capture events changes the list.
-            self._known = list(self._configured)
-            self._steps = [step for step in self._known if _concerns_events(step)]
-        made: Any = event
-        try:
-            for step in self._steps:
-                made = step(self._out, "info", made)
-        except structlog.DropEvent:
-            return
-        self._out.info(made)
-
-
-def _concerns_events(step: Processor) -> bool:
-    """Whether a step of the chain has something to do for an event with its ids and without an exception."""
-    faults = (structlog.processors.StackInfoRenderer, structlog.processors.ExceptionRenderer)
-    return step is not structlog.contextvars.merge_contextvars and not isinstance(step, faults)
 
 
 def _console() -> structlog.dev.ConsoleRenderer:
@@ -398,6 +403,9 @@ class JsonLines:
         self._clean = LineCleaner(secrets)
         self._known = [secret for secret in secrets if len(secret) >= _MIN_SECRET]
         self._fine: set[str] = set()
+        self._in_ids = any(
+            len(secret) < _TOO_LONG_FOR_IDS and _OF_IDS.issuperset(secret) for secret in self._known
+        )
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         return self.encoded(logger, method, event)[:-1].decode()
@@ -414,6 +422,21 @@ class JsonLines:
         option = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(cleaned, default=str, option=option)
 
+    def form(self, event: EventDict) -> bytes:
+        """The line of all events like this one, as bytes for ``%``; empty where each must be looked at.
+
+        What it leaves :class:`Open` cannot hide anything: numbers, and ids of our own, unless a secret
+        is written like a piece of one.
+        """
+        closed = {name: None if isinstance(value, Open) else value for name, value in event.items()}
+        if self._in_ids or not self._is_safe(closed):
+            return b""
+        members = []
+        for name, value in event.items():
+            place = value.place if isinstance(value, Open) else orjson.dumps(value).replace(b"%", b"%%")
+            members.append(orjson.dumps(name) + b":" + place)
+        return b"{" + b",".join(members) + b"}\n"
+
     def _is_safe(self, event: EventDict) -> bool:
         """Whether there is nothing in an event to mask, to cut or to escape."""
         fine = self._fine
@@ -422,7 +445,7 @@ class JsonLines:
                 return False
             kind = value.__class__
             if kind is str:
-                if value not in fine and name != _STAMP and not self._find_fine(value, name not in _EACH_NEW):
+                if value not in fine and name != STAMP and not self._find_fine(value, name not in _EACH_NEW):
                     return False
             elif kind not in _PLAIN:
                 return False

@@ -10,6 +10,7 @@ from proxy.server.callers import Rights
 from proxy.tools.bounds import ArgumentBound
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry, Selection
+from proxy.tools.spec import ToolEffect
 from proxy.wires.base import Trace
 
 __all__ = ["TRACES", "View", "Views", "narrowed_policy", "own_bounds"]
@@ -25,17 +26,20 @@ _MOST: Final = 1024
 class View:
     """What somebody may use.
 
-    ``selections`` are the tools that are offered at each upstream, by its name.  ``trace`` is what
+    ``policies`` is what of their policy holds at each upstream, by its name, ``selections`` are the
+    tools that are offered there.  ``trace`` is what
     they see of tools unasked, ``trace_max`` the most they may ask for.  ``offers`` says whether any
-    upstream has a tool for them.
+    upstream has a tool for them, ``acts`` whether one of those has effects.
     """
 
     router: Router
     policy: Policy
+    policies: Mapping[str, Policy]
     selections: Mapping[str, Selection]
     trace: Trace
     trace_max: Trace
     offers: bool
+    acts: bool
 
 
 def narrowed_policy(policy: Policy, rights: Rights) -> Policy:
@@ -107,17 +111,22 @@ class Views:
         most = min(self._trace_max, TRACES.index(rights.trace_max or "events"))
         narrowed = rights.models or rights.upstreams is not None
         router = self._router.narrowed(rights.upstreams, rights.models) if narrowed else self._router
+        policies = {served.upstream.name: served.policy(policy) for served in router.served}
         selections = {
-            served.upstream.name: self._registry.select(served.policy(policy))
-            if self._tools_enabled
-            else Selection((), {})
-            for served in router.served
+            name: self._registry.select(here) if self._tools_enabled else Selection((), {})
+            for name, here in policies.items()
         }
         return View(
             router=router,
             policy=policy,
+            policies=policies,
             selections=selections,
             offers=any(selection.offered for selection in selections.values()),
+            acts=any(
+                spec.effect is not ToolEffect.READ_ONLY
+                for selection in selections.values()
+                for spec in selection.offered
+            ),
             trace=TRACES[min(self._trace, most)],
             trace_max=TRACES[most],
         )

@@ -172,8 +172,8 @@ def run_row(record: RunRecord) -> Row:
         record.input_tokens,
         record.output_tokens,
         record.total_tokens,
-        _json(list(record.offered)),
-        _json(dict(record.withheld)),
+        _json(record.offered),
+        _json(dict(record.withheld)) if record.withheld else "{}",
         record.trace,
         record.shape,
         record.cost,
@@ -195,7 +195,7 @@ def turn_row(record: TurnRecord) -> Row:
         record.tool_calls,
         record.error_code,
         record.cost,
-        _json(dict(record.withheld)),
+        _json(dict(record.withheld)) if record.withheld else "{}",
     )
 
 

@@ -79,21 +79,23 @@ class Slots:
         """
         outer = self._place.get()
         if outer is not None and outer.held:
-            async with outer.inner, self._placed():
-                yield
+            async with outer.inner:
+                with self._placed():
+                    yield
             return
         own = self._callers.setdefault(caller, _Caller(asyncio.Semaphore(self._per_caller)))
         own.users += 1
         try:
-            async with own.free, self._free, self._placed():
-                yield
+            async with own.free, self._free:
+                with self._placed():
+                    yield
         finally:
             own.users -= 1
             if own.users == 0:
                 self._callers.pop(caller, None)
 
-    @asynccontextmanager
-    async def _placed(self) -> AsyncIterator[None]:
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
         """Mark what runs in this block, tasks that it starts too, as the holder of a place."""
         place = _Place()
         token = self._place.set(place)

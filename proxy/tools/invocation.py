@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -145,19 +145,21 @@ class InvocationJournal:
         size: int,
     ) -> None:
         """Close the row if there is one, and log how it ended."""
-        record = replace(
-            self._record(invocation, status),
+        took_ms = invocation.took_ms
+        record = self._record(
+            invocation,
+            status,
             error_code=error_code,
             result_redacted=redacted,
             result_bytes=size,
             # By the clock that no one sets: a call is not over before it began, or days after.
-            ended_at=invocation.started_at + invocation.took_ms / 1000,
+            ended_at=invocation.started_at + took_ms / 1000,
         )
         if invocation.opened:
             self._log.close_invocation(record)
         if self._on_closed is not None:
-            self._on_closed(record, invocation.took_ms / 1000)
-        facts = self.facts(invocation) | {"latency_ms": round(invocation.took_ms, 3), "result_bytes": size}
+            self._on_closed(record, took_ms / 1000)
+        facts = self.facts(invocation) | {"latency_ms": round(took_ms, 3), "result_bytes": size}
         if invocation.source:
             facts["source"] = invocation.source
         if status == "success":
@@ -179,8 +181,9 @@ class InvocationJournal:
             "tool": invocation.spec.name if invocation.spec else _printable(invocation.call.name, 64),
         }
 
-    def _record(self, invocation: Invocation, status: InvocationStatus) -> ToolInvocationRecord:
-        """The row as far as it is known."""
+    @staticmethod
+    def _record(invocation: Invocation, status: InvocationStatus, **outcome: Any) -> ToolInvocationRecord:
+        """The row as far as it is known; ``outcome`` are the fields that say how the call ended."""
         spec = invocation.spec
         source = f"; {invocation.source}" if invocation.source else ""
         return ToolInvocationRecord(
@@ -197,6 +200,7 @@ class InvocationJournal:
             status=status,
             started_at=invocation.started_at,
             arguments_redacted=invocation.arguments_redacted,
+            **outcome,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from proxy.tools.bounds import ArgumentBound, find_excess
 from proxy.tools.spec import ToolEffect, ToolSpec
 
-__all__ = ["Decision", "Policy"]
+__all__ = ["Decision", "Intersections", "Policy"]
 
 Outcome = Literal["allowed", "denied", "needs_approval"]
 
@@ -44,6 +44,8 @@ class Policy:
     ``settings`` names the configuration lines that the three lists came from, for the rule of a
     decision: allow, approve, approve_effects; ``arguments_setting`` the line of ``arguments``.
     ``also`` are the policies that must agree.
+
+    What a policy says of a tool is worked out once, so none of its parts may change.
     """
 
     allow: Sequence[str] = ()
@@ -59,6 +61,12 @@ class Policy:
     settings: tuple[str, str, str] = ("policy.allow", "policy.approve", "policy.approve_effects")
     arguments_setting: str = "policy.arguments"
     also: tuple["Policy", ...] = ()
+    _decided: dict[str, tuple[ToolSpec, Decision]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _bounds: dict[str, tuple[tuple[str, Mapping[str, ArgumentBound]], ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def intersect(self, other: "Policy") -> "Policy":
         """A policy that allows what both allow, within the smaller of their bounds."""
@@ -75,6 +83,15 @@ class Policy:
 
         ``untrusted`` is the tool whose untrusted result the model has read, if there is one.
         """
+        if untrusted:
+            return self._decide(spec, untrusted)
+        # By identity: another tool of the same id is another tool (rule T9).
+        known = self._decided.get(spec.name)
+        if known is None or known[0] is not spec:
+            known = self._decided[spec.name] = (spec, self._decide(spec, ""))
+        return known[1]
+
+    def _decide(self, spec: ToolSpec, untrusted: str) -> Decision:
         own = self._own(spec)
         decisions = [own, *(policy.decide(spec) for policy in self.also)]
         for outcome in ("denied", "needs_approval"):
@@ -93,7 +110,10 @@ class Policy:
 
         The words repeat nothing of the arguments (rule T3).
         """
-        for where, bounds in self.bounds_of(name):
+        known = self._bounds.get(name)
+        if known is None:
+            known = self._bounds[name] = tuple(self.bounds_of(name))
+        for where, bounds in known:
             found = find_excess(bounds, arguments)
             if found is not None:
                 path, words = found
@@ -138,6 +158,27 @@ class Policy:
             if asking is not None:
                 return Decision("needs_approval", f'policy.approve_safety has "{asking}"')
         return Decision("allowed", f'{allow} has "{pattern}"')
+
+
+class Intersections:
+    """Intersections of policies, each worked out once.
+
+    Policies are told apart by identity, and held, so that no other gets the identity of one.
+    """
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._known: dict[tuple[int, int], tuple[Policy, Policy, Policy]] = {}
+
+    def of(self, one: Policy, other: Policy) -> Policy:
+        """``one.intersect(other)``, the same object each time."""
+        key = (id(one), id(other))
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            known = self._known[key] = (one, other, one.intersect(other))
+        return known[2]
 
 
 def _first_match(name: str, patterns: Sequence[str]) -> str | None:

@@ -163,8 +163,8 @@ def _pick(value: Any, node: _Tree, depth: int) -> Any:
 
 def _pick_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
     """What the branches ``key`` and ``*`` of ``node`` allow of one child, together."""
-    branches = [node[name] for name in dict.fromkeys((key, "*")) if name in node]
-    if any(not branch for branch in branches):
+    branches = [node[name] for name in ((key,) if key == "*" else (key, "*")) if name in node]
+    if {} in branches:  # A path ends here, and takes all.
         return child
     shown: Any = _NOTHING
     for branch in branches:

@@ -9,8 +9,8 @@ cancellation.
 """
 
 import asyncio
+import os
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC
@@ -29,7 +29,7 @@ from proxy.tools.loop_watch import MAX_STEP_S
 from proxy.tools.outcome import Outcomes, failed, mark_untrusted, unrecorded
 from proxy.tools.paging import ResultShelf
 from proxy.tools.plan import PlannedCall, Refusal, admit, plan
-from proxy.tools.policy import Policy
+from proxy.tools.policy import Intersections, Policy
 from proxy.tools.registry import Registry
 from proxy.tools.spec import ToolSpec
 from proxy.tools.supervisor import Supervisor
@@ -45,7 +45,7 @@ OnDone = Callable[[ToolCall, ToolResult], None]
 
 def new_invocation_id() -> str:
     """A fresh random id."""
-    return f"inv_{uuid.uuid4().hex}"
+    return f"inv_{os.urandom(16).hex()}"
 
 
 class Runner:
@@ -104,6 +104,7 @@ class Runner:
         )
         self._max_parallel = max_parallel
         self._nesting = Nesting()
+        self._intersections = Intersections()
         self._pending: set[asyncio.Task[ToolResult]] = set()
 
     async def run(
@@ -132,7 +133,7 @@ class Runner:
             id=self._ids(),
             call=call,
             context=context,
-            policy=self._policy if policy is None else self._policy.intersect(policy),
+            policy=self._policy if policy is None else self._intersections.of(self._policy, policy),
             deadline=None if budget_s is None else time.monotonic() + budget_s,
             spec=self._registry.get(call.name),
             started_at=self._clock.now(UTC).timestamp(),
@@ -175,7 +176,6 @@ class Runner:
         """
         results: dict[int, ToolResult] = {}
         deadline = None if budget_s is None else time.monotonic() + budget_s
-        room = asyncio.Semaphore(self._max_parallel)
 
         async def one(at: int) -> None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -183,12 +183,14 @@ class Runner:
             if on_done is not None:
                 on_done(calls[at], results[at])
 
-        async def one_of_many(at: int) -> None:
-            async with room:
-                await one(at)
-
         alone = list(range(len(calls)))
-        if parallel:
+        if parallel and len(calls) > 1:
+            room = asyncio.Semaphore(self._max_parallel)
+
+            async def one_of_many(at: int) -> None:
+                async with room:
+                    await one(at)
+
             together = [at for at in alone if self._is_read_only(calls[at].name)]
             alone = [at for at in alone if at not in together]
             async with asyncio.TaskGroup() as group:
@@ -219,7 +221,7 @@ class Runner:
 
     async def _settle(self, invocation: Invocation, claim: Claim) -> ToolResult:
         """Run one claimed call and tell whoever waits for the same one."""
-        result = failed(invocation.call, ToolFailure("the call was cancelled", code="cancelled"))
+        result: ToolResult | None = None
         try:
             result = await self._process(invocation)
         # The boundary that keeps run() from raising: a fault of ours is the model's to read about,
@@ -231,7 +233,7 @@ class Runner:
             result = self._outcomes.fail(invocation, ToolFailure("the tool could not be run"))
         finally:
             if not claim.result.done():
-                claim.result.set_result(result)
+                claim.result.set_result(_cancelled(invocation.call) if result is None else result)
         return result
 
     async def _process(self, invocation: Invocation) -> ToolResult:
@@ -399,6 +401,10 @@ class Runner:
         if output.untrusted:
             mark_untrusted(invocation, planned.spec.name)
         return self._outcomes.succeed(invocation, output)
+
+
+def _cancelled(call: ToolCall) -> ToolResult:
+    return failed(call, ToolFailure("the call was cancelled", code="cancelled"))
 
 
 def _gone() -> ToolFailure:

@@ -59,7 +59,14 @@ class ToolSpec:
     capabilities: tuple[str, ...] = ()
     connection: str = ""
     validate_output: Callable[[Any], Any] | None = None
+    _definition: ToolDefinition = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        seen = ToolDefinition(self.name, self.description, self.parameters, self.strict)
+        object.__setattr__(self, "_definition", seen)
 
     def definition(self, name: str | None = None) -> ToolDefinition:
         """How a model sees this tool, under an alias where ``name`` is given."""
-        return ToolDefinition(name or self.name, self.description, self.parameters, self.strict)
+        if name is None or name == self.name:
+            return self._definition
+        return ToolDefinition(name, self.description, self.parameters, self.strict)

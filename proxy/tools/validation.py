@@ -12,12 +12,14 @@ from typing import Any, NoReturn
 import jsonschema_rs
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from proxy.tools.arguments import canonical_arguments
 from proxy.tools.provider import ArgumentsInvalid
 from proxy.tools.schema import declares, property_names
 
 __all__ = ["ModelValidator", "SchemaValidator", "validate_canonically"]
 
 _MAX_PROBLEMS = 8
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 _SPEAKING = frozenset(
     {
@@ -73,13 +75,14 @@ class ModelValidator:
         self._adapter = adapter
         self._schema = schema
         self._fields = tuple(schema.get("properties", {}))
+        self._known = frozenset(self._fields)
         self._names = property_names(schema)
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
         """The validated value; raises :class:`~proxy.tools.provider.ArgumentsInvalid`."""
         # Names that the schema does not show would get past the mask of private arguments and past
         # the bounds of policy, which go by the schema's names.
-        if any(name not in self._fields for name in arguments):
+        if not arguments.keys() <= self._known:
             raise ArgumentsInvalid([_unknown_fields("", self._fields)])
         try:
             value = self._adapter.validate_json(
@@ -168,11 +171,16 @@ def validate_canonically(
     value = validate(arguments)
     if not isinstance(value, BaseModel):
         return value, arguments
+    held = tuple(value.__dict__.values())
     # Serializers are code of the tool's author, and may raise anything, SystemExit too.
     try:
         canonical = value.model_dump(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
         )
+        # What came of plain values, and is written as it came, would validate to the same again.
+        plain = all(type(one) in _PLAIN for one in held) and tuple(value.__dict__.values()) == held
+        if plain and canonical_arguments(canonical) == canonical_arguments(arguments):
+            return value, arguments
         again = validate(canonical)
         if again == value:
             return again, canonical

@@ -2,12 +2,12 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 
 import orjson
 
 from proxy.errors import UpstreamError, error_body
-from proxy.upstreams.base import Headers, PulledResponse, Sink, read_whole
+from proxy.upstreams.base import Headers, PulledResponse, read_whole
 from proxy.upstreams.body_filters import Inflater, Scrubber
 from proxy.upstreams.header_rules import described, without
 
@@ -20,22 +20,22 @@ class FilteredResponse(PulledResponse):
     """An :class:`~proxy.upstreams.base.UpstreamResponse` less the connection it comes over.
 
     ``headers`` say what is true of the body that :meth:`chunks` gives; ``content_type`` is the media type
-    in lower case without parameters.  A subclass brings the raw body (:meth:`_next`, and
-    :meth:`_push_raw` where it can push) and lets go of the connection (:meth:`_close`).
+    in lower case without parameters.  A subclass brings the raw body (:meth:`_next`) and lets go of the
+    connection (:meth:`_close`); it may push the body itself while that ``is_raw``, given as it comes.
     """
 
-    def __init__(
-        self, upstream: str, status: int, headers: Sequence[tuple[str, str]], secrets: tuple[bytes, ...]
-    ) -> None:
+    def __init__(self, upstream: str, status: int, headers: Headers, secrets: tuple[bytes, ...]) -> None:
         """``headers`` are clean; ``secrets`` are taken out of the body where the status is an error."""
         self._upstream = upstream
         self._scrubber: Scrubber | None = None
         self._inflater: Inflater | None = None
         self._instead: bytes | None = None
+        self.is_raw = True
         self.status = status
-        self.headers: Headers
-        self.content_type: str
-        self._prepare(headers, secrets)
+        self.headers: Headers = headers
+        self.content_type, coding = described(headers)
+        if coding or status >= 400:
+            self._prepare(headers, coding, secrets)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives; see :meth:`proxy.upstreams.base.UpstreamResponse.chunks`."""
@@ -59,12 +59,6 @@ class FilteredResponse(PulledResponse):
         if self._scrubber is not None and (rest := self._scrubber.finish()):
             yield rest
 
-    def push(self, sink: Sink) -> Awaitable[None] | None:
-        """Give the body to ``sink``; see :meth:`proxy.upstreams.base.UpstreamResponse.push`."""
-        if self._scrubber is None and self._inflater is None and self._instead is None:
-            return self._push_raw(sink)
-        return super().push(sink)
-
     async def read(self, limit: int) -> bytes:
         """The whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
         return await read_whole(self, self._upstream, limit)
@@ -77,21 +71,18 @@ class FilteredResponse(PulledResponse):
     async def _next(self) -> bytes:
         """What arrived next, ``b""`` at the end of the message; raises as :meth:`chunks` does."""
 
-    def _push_raw(self, sink: Sink) -> Awaitable[None] | None:
-        """The raw body to ``sink``, as :meth:`push` gives it."""
-        return super().push(sink)
-
     @abstractmethod
     def _close(self) -> None:
         """Let go of the connection.  May be called again."""
 
-    def _prepare(self, headers: Sequence[tuple[str, str]], secrets: tuple[bytes, ...]) -> None:
+    def _prepare(self, headers: Headers, coding: str, secrets: tuple[bytes, ...]) -> None:
         """Choose what is done to the body, and the headers that fit what will come out of it."""
         must_scrub = self.status >= 400 and bool(secrets)
-        self.content_type, coding = described(headers)
+        self.is_raw = not must_scrub
         if coding and (must_scrub or self.content_type == "text/event-stream"):
             if coding in Inflater.CODINGS:
                 self._inflater = Inflater(coding)
+                self.is_raw = False
                 headers = without(headers, "content-encoding", "content-length")
             elif must_scrub:
                 self._instead = _error_json(_UNSCRUBBABLE)

@@ -1,12 +1,14 @@
 """Which headers pass between the proxy and an upstream, in each direction."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal
+from itertools import compress
+from typing import NamedTuple
 
 from proxy.upstreams.base import Headers
 from proxy.upstreams.body_filters import REDACTED
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 
 __all__ = [
     "DECODABLE",
@@ -22,6 +24,7 @@ __all__ = [
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 _VALUE = re.compile("[\t\x20-\x7e\x80-\ud7ff\ue000-\U0010ffff]*\\Z")
+_PLAIN_LINES = bytes(range(0x20, 0x7F)) + b"\n"
 
 HOP_BY_HOP = frozenset(
     {
@@ -56,21 +59,20 @@ _NEVER_SENT = frozenset(
 _NEVER_RETURNED = frozenset({"set-cookie", "set-cookie2"})
 
 _NAMES_NOTHING = frozenset({"", "keep-alive", "close"})
-_DESCRIBES = frozenset({"content-type", "content-encoding"})
-
-_Use = Literal["kept", "dropped", "connection"]
 
 DECODABLE = ("gzip", "x-gzip", "deflate", "identity")
 """Codings an upstream may answer in: an error body in any other could not be scrubbed."""
 
 
-def forwardable(headers: Headers) -> list[tuple[str, str]]:
+def forwardable(headers: Headers) -> HeaderSection:
     """The client's headers that may go to an upstream, in order.
 
     Drops hop-by-hop headers and the ones ``Connection`` names, credentials, ``x-toolrelay-*``,
     and any that cannot be written as an HTTP header again.
     """
-    return _kept(headers, _sent, " ".join([value for _, value in headers]))
+    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+    joined = "".join(section.values)
+    return _kept(section.values, _sent(section.names), joined.isascii() and joined.isprintable())
 
 
 def accept_encoding(headers: Headers) -> str | None:
@@ -84,21 +86,24 @@ def accept_encoding(headers: Headers) -> str | None:
 
 
 def clean_response_headers(
-    raw: Iterable[tuple[bytes, bytes]], secrets: tuple[bytes, ...]
-) -> list[tuple[str, str]]:
+    raw_names: Sequence[bytes], raw_values: Sequence[bytes], secrets: tuple[bytes, ...]
+) -> HeaderSection:
     """An upstream's end-to-end headers in order, decoded, without cookies and without ``secrets``."""
-    headers = [(name.decode("utf-8", "replace"), value.decode("utf-8", "replace")) for name, value in raw]
-    values = " ".join([value for _, value in headers])
-    if secrets and any(map(values.encode().__contains__, secrets)):
-        headers = [(name, _scrubbed(value, secrets)) for name, value in headers]
-    return _kept(headers, _returned, values)
-
-
-def _scrubbed(value: str, secrets: tuple[bytes, ...]) -> str:
-    raw = value.encode()
+    uses = _returned(tuple(raw_names))
+    # What is asked of all values at once need not be asked of each.
+    joined = b"\n".join(raw_values)
+    values = joined.decode("utf-8", "replace").split("\n")
+    plain = len(values) == len(raw_names) and not joined.translate(None, _PLAIN_LINES)
+    if not plain:
+        values = [value.decode("utf-8", "replace") for value in raw_values]
     for secret in secrets:
-        raw = raw.replace(secret, REDACTED)
-    return raw.decode("utf-8", "replace")
+        if not plain or secret in joined:
+            values = [_scrubbed(value, secret) for value in values]
+    return _kept(values, uses, plain)
+
+
+def _scrubbed(value: str, secret: bytes) -> str:
+    return value.encode().replace(secret, REDACTED).decode("utf-8", "replace")
 
 
 def media_type(headers: Headers) -> str:
@@ -111,13 +116,12 @@ def described(headers: Headers) -> tuple[str, str]:
 
     "" stands for what is absent.  Several codings count as one unknown.
     """
-    kind = coding = None
-    for name, value in headers:
-        if (tells := _description(name)) == "content-type":
-            kind = value if kind is None else kind
-        elif tells:
-            coding = value if coding is None else coding
-    return _media_type(kind or ""), coding.strip().lower().removeprefix("identity") if coding else ""
+    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+    kind_at, coding_at = _describing(section.names)
+    kind = "" if kind_at is None else _media_type(section.values[kind_at])
+    return kind, "" if coding_at is None else section.values[coding_at].strip().lower().removeprefix(
+        "identity"
+    )
 
 
 def first(headers: Headers, wanted: str) -> str:
@@ -133,70 +137,72 @@ def without(headers: Headers, *names: str) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
-def _kept(headers: Headers, use_of: Callable[[str], _Use], values: str) -> list[tuple[str, str]]:
+class _Uses(NamedTuple):
+    """Which headers go on by their names; ``connection`` says where those stand that name others."""
+
+    names: tuple[str, ...]
+    mask: tuple[bool, ...]
+    connection: tuple[int, ...]
+
+
+def _kept(values: Sequence[str], uses: _Uses, plain: bool) -> HeaderSection:
     """Those that may go on, in order: by their name, by their value, and by what ``Connection`` names.
 
-    ``values`` are those of all headers: what is asked of all at once need not be asked of each.
+    ``plain`` says that every value is known to be one that can be written.
     """
-    kept = []
-    connection = []
-    for pair in headers:
-        use = use_of(pair[0])
-        if use == "kept":
-            kept.append(pair)
-        elif use == "connection":
-            connection.append(pair[1])
-    if not _is_plain(values):
-        kept = [pair for pair in kept if _is_writable(pair[1])]
-    return _less_named(kept, connection) if connection else kept
+    kept = HeaderSection(uses.names, tuple(compress(values, uses.mask)))
+    if not plain:
+        kept = HeaderSection.of([pair for pair in kept if _is_writable(pair[1])])
+    for at in uses.connection:
+        if values[at].lower() not in _NAMES_NOTHING:
+            return _less_named(kept, [values[at] for at in uses.connection])
+    return kept
 
 
-def _less_named(kept: list[tuple[str, str]], connection: list[str]) -> list[tuple[str, str]]:
+def _less_named(kept: HeaderSection, connection: list[str]) -> HeaderSection:
     """``kept`` less what the values of ``Connection`` name."""
     named = {token.strip() for token in ",".join(connection).lower().split(",")}
     if named <= _NAMES_NOTHING:
         return kept
-    return [pair for pair in kept if pair[0].lower() not in named]
-
-
-def _is_plain(value: str) -> bool:
-    return value.isascii() and value.isprintable()
+    return HeaderSection.of([pair for pair in kept if pair[0].lower() not in named])
 
 
 def _is_writable(value: str) -> bool:
     """Whether a value can stand in an HTTP head: a parser may let through what no writer takes."""
-    return _is_plain(value) or _VALUE.match(value) is not None
+    return _VALUE.match(value) is not None
 
 
-# The same few names come with every request, so what is made of each is kept.
+@by_names
+def _sent(names: tuple[str, ...]) -> _Uses:
+    """What becomes of a client's headers on their way up."""
+    return _uses(names, lambda low: low in _NEVER_SENT or low.startswith("x-toolrelay-"))
 
 
-@lru_cache(maxsize=1024)
-def _sent(name: str) -> _Use:
-    """What becomes of a client's header on its way up."""
-    low = name.lower()
-    dropped = low in HOP_BY_HOP or low in _NEVER_SENT or low.startswith(("proxy-", "x-toolrelay-"))
-    return _use(name, dropped=dropped)
+@by_names
+def _returned(raw_names: tuple[bytes, ...]) -> _Uses:
+    """What becomes of an upstream's headers on their way back."""
+    names = tuple([name.decode("utf-8", "replace") for name in raw_names])
+    return _uses(names, _NEVER_RETURNED.__contains__)
 
 
-@lru_cache(maxsize=1024)
-def _returned(name: str) -> _Use:
-    """What becomes of an upstream's header on its way back."""
-    low = name.lower()
-    return _use(name, dropped=low in HOP_BY_HOP or low in _NEVER_RETURNED or low.startswith("proxy-"))
+def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> _Uses:
+    """``is_dropped`` is asked for names in lower case, of what does not belong to one connection."""
+
+    def is_kept(name: str) -> bool:
+        low = name.lower()
+        hops = low in HOP_BY_HOP or low.startswith("proxy-")
+        return not hops and not is_dropped(low) and _NAME.match(name) is not None
+
+    connection = [at for at, name in enumerate(names) if name.lower() == "connection"]
+    return _Uses(*Columns.where(names, is_kept), tuple(connection))
 
 
-def _use(name: str, *, dropped: bool) -> _Use:
-    if name.lower() == "connection":
-        return "connection"
-    return "dropped" if dropped or _NAME.match(name) is None else "kept"
-
-
-@lru_cache(maxsize=1024)
-def _description(name: str) -> str:
-    """Which of a body's properties a header names, "" for none."""
-    low = name.lower()
-    return low if low in _DESCRIBES else ""
+@by_names
+def _describing(names: tuple[str, ...]) -> tuple[int | None, int | None]:
+    """Where the first ``Content-Type`` and the first ``Content-Encoding`` stand."""
+    low = [name.lower() for name in names]
+    kind, coding = [low.index(one) if one in low else None for one in ("content-type", "content-encoding")]
+    return kind, coding
 
 
 @lru_cache(maxsize=256)

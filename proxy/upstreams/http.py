@@ -195,7 +195,7 @@ class HttpUpstream:
         return URL(f"{self._base}{request.path}{query}", encoded=True)
 
     def _request_headers(self, request: UpstreamRequest) -> list[tuple[str, str]]:
-        headers = forwardable(request.headers)
+        headers = list(forwardable(request.headers))
         length = first(request.headers, "content-length")
         if length.isascii() and length.isdigit() and isinstance(request.body, AsyncIterator):
             headers.append(("Content-Length", length))

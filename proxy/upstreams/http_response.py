@@ -24,7 +24,8 @@ class HttpResponse(FilteredResponse):
         secrets: tuple[bytes, ...],
     ) -> None:
         """``secrets`` are taken out of headers, and out of the body where the status is an error."""
-        headers = clean_response_headers(response.raw_headers, secrets)
+        raw = response.raw_headers
+        headers = clean_response_headers([name for name, _ in raw], [value for _, value in raw], secrets)
         super().__init__(upstream, response.status, headers, secrets)
         self._response = response
         self._idle_timeout_s = idle_timeout_s

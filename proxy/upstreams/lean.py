@@ -16,7 +16,8 @@ from yarl import URL
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstreams.base import Sink, UpstreamRequest
 from proxy.upstreams.filtered_response import FilteredResponse
-from proxy.upstreams.header_rules import accept_encoding, clean_response_headers, first, forwardable, without
+from proxy.upstreams.header_rules import accept_encoding, clean_response_headers, first, forwardable
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 from proxy.upstreams.lean_connection import LeanConnection, LeanPool
 from proxy.upstreams.lean_exchange import ConnectionLost, Exchange
 from proxy.upstreams.origin import checked_base_url, checked_headers, secret_shapes
@@ -33,22 +34,27 @@ _TICKS = 16
 _SPLIT_BYTES = 64 * 1024
 """A body larger than this is written by itself, not copied behind its head."""
 
+_CHUNKED = ("Transfer-Encoding", "chunked")
+
 
 class LeanResponse(FilteredResponse):
     """An :class:`~proxy.upstreams.base.UpstreamResponse` over one exchange."""
 
     def __init__(self, upstream: str, exchange: Exchange, secrets: tuple[bytes, ...]) -> None:
         self._exchange = exchange
-        headers = clean_response_headers(exchange.raw_headers, secrets)
+        headers = clean_response_headers(exchange.raw_names, exchange.raw_values, secrets)
         # A stream may stay open for an hour, and only the clean ones are asked for.
-        exchange.raw_headers.clear()
+        exchange.raw_names, exchange.raw_values = [], []
         super().__init__(upstream, exchange.status, headers, secrets)
 
     async def _next(self) -> bytes:
         return await self._exchange.next_piece()
 
-    def _push_raw(self, sink: Sink) -> Awaitable[None] | None:
-        return self._exchange.push(sink)
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        return self._exchange.push(sink) if self.is_raw else super().push(sink)
+
+    async def aclose(self) -> None:
+        self._exchange.close()
 
     def _close(self) -> None:
         self._exchange.close()
@@ -78,17 +84,21 @@ class LeanUpstream:
         ``Authorization`` goes out in place of the key.  Raises :class:`~proxy.errors.ConfigError` for
         a URL or header that cannot be used.
         """
-        self._name = name
+        self.name = name
+        """The name in the configuration."""
         url = URL(checked_base_url(name, base_url), encoded=True)
         self._host = url.raw_host or ""
         self._port = url.port or 0
         self._secure = url.scheme == "https"
         self._path = url.raw_path.rstrip("/")
-        self._key = api_key
-        self._bearer = f"Bearer {api_key}"
         self._configured = checked_headers(name, headers or {})
         self._configured_names = tuple(header.lower() for header in self._configured)
-        self._fixed = _lines([("Host", url.host_port_subcomponent or ""), *self._configured.items()])
+        self._less_configured = by_names(self._not_configured)
+        fixed = [("Host", url.host_port_subcomponent or ""), *self._configured.items()]
+        self._fixed = HeaderSection.of(fixed).lines()
+        self._length = self._line("Content-Length", "%d")
+        self._identity = self._line("Accept-Encoding", "identity")
+        self._bearer = self._line("Authorization", f"Bearer {api_key}") if api_key else ""
         self._connect_timeout_s = connect_timeout_s
         self._first_byte_timeout_s = first_byte_timeout_s
         self._idle_timeout_s = idle_timeout_s
@@ -100,16 +110,11 @@ class LeanUpstream:
         self._pool: LeanPool | None = None
         self._closed = False
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration."""
-        return self._name
-
     async def open(self, request: UpstreamRequest) -> LeanResponse:
         """Send the request; see :meth:`proxy.upstreams.base.Upstream.open`."""
-        if not request.path.startswith("/"):
+        if request.path[:1] != "/":
             raise ValueError(f"an upstream path starts with a slash: {request.path!r}")
-        pool = self._opened_pool()
+        pool = self._pool or self._opened_pool()
         can_repeat = request.body is None or isinstance(request.body, bytes)
         head = self._head(request)
         connection = pool.take()
@@ -118,11 +123,11 @@ class LeanUpstream:
             if connection is None:
                 connection = await self._connect(pool, can_repeat=can_repeat)
             exchange = Exchange(
-                self._name,
+                self.name,
                 connection,
                 pool.loop,
-                first_byte_timeout_s=self._first_byte_timeout_s,
-                idle_timeout_s=self._idle_timeout_s,
+                self._first_byte_timeout_s,
+                self._idle_timeout_s,
                 bodiless=request.method == "HEAD",
             )
             try:
@@ -139,17 +144,18 @@ class LeanUpstream:
                 exchange.close()
                 raise
             else:
-                return LeanResponse(self._name, exchange, self._secrets)
+                return LeanResponse(self.name, exchange, self._secrets)
 
     async def aclose(self) -> None:
         """Close every connection.  Nothing can be opened after."""
         self._closed = True
         if self._pool is not None:
             self._pool.close()
+            self._pool = None
 
     def _opened_pool(self) -> LeanPool:
         if self._closed:
-            raise UpstreamUnreachable(f"upstream {self._name!r} is closed")
+            raise UpstreamUnreachable(f"upstream {self.name!r} is closed")
         if self._pool is None:
             self._pool = LeanPool(
                 self._host,
@@ -189,69 +195,75 @@ class LeanUpstream:
     def _head(self, request: UpstreamRequest) -> bytes:
         """The request's head, its blank line included."""
         headers = forwardable(request.headers)
-        body = request.body
-        if isinstance(body, bytes):
-            headers.append(("Content-Length", str(len(body))))
-        elif body is not None:
-            length = _length(request)
-            framing = ("Transfer-Encoding", "chunked") if length is None else ("Content-Length", length)
-            headers.append(framing)
-        elif request.method in ("POST", "PUT", "PATCH"):
-            headers.append(("Content-Length", "0"))
-        coding = "identity" if request.expect_stream else accept_encoding(request.headers)
-        if coding is not None:
-            headers.append(("Accept-Encoding", coding))
-        authorization = first(request.headers, "authorization") if self._forward_authorization else ""
-        if authorization or self._key:
-            headers.append(("Authorization", authorization or self._bearer))
         if self._configured:
-            headers = without(headers, *self._configured_names)
+            headers = headers.only(self._less_configured(headers.names))
         query = f"?{request.query}" if request.query else ""
         line = f"{request.method} {self._path}{request.path}{query} HTTP/1.1\r\n"
-        return line.encode("ascii") + self._fixed + _lines(headers) + b"\r\n"
+        lines = f"{self._fixed}{headers.lines()}{self._own(request)}\r\n"
+        # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
+        return line.encode("ascii") + lines.encode("utf-8", "surrogateescape")
+
+    def _own(self, request: UpstreamRequest) -> str:
+        """The lines of the headers that are made for this request."""
+        body = request.body
+        if isinstance(body, bytes):
+            framing = self._length and self._length % len(body)
+        elif body is not None:
+            length = _length(request)
+            framing = self._line(*(_CHUNKED if length is None else ("Content-Length", length)))
+        else:
+            bodiless = request.method not in ("POST", "PUT", "PATCH")
+            framing = "" if bodiless else self._line("Content-Length", "0")
+        if request.expect_stream:
+            coding = self._identity
+        else:
+            accepted = accept_encoding(request.headers)
+            coding = "" if accepted is None else self._line("Accept-Encoding", accepted)
+        theirs = first(request.headers, "authorization") if self._forward_authorization else ""
+        return framing + coding + (self._line("Authorization", theirs) if theirs else self._bearer)
+
+    def _line(self, name: str, value: str) -> str:
+        """One line of a head; empty where a configured header stands in its place."""
+        return "" if name.lower() in self._configured_names else f"{name}: {value}\r\n"
+
+    def _not_configured(self, names: tuple[str, ...]) -> Columns:
+        """The headers of a client's that no configured one takes the place of."""
+        return Columns.where(names, lambda name: name.lower() not in self._configured_names)
 
     def _unreachable(self, exc: Exception) -> UpstreamError:
         if isinstance(exc, TimeoutError) and not exc.errno:
             return UpstreamTimeout(
-                f"upstream {self._name!r} could not be reached within {self._connect_timeout_s:g} s",
+                f"upstream {self.name!r} could not be reached within {self._connect_timeout_s:g} s",
                 unsent=True,
             )
         return UpstreamUnreachable(
-            f"upstream {self._name!r} could not be reached: {_reason(exc)}", unsent=True
+            f"upstream {self.name!r} could not be reached: {_reason(exc)}", unsent=True
         )
 
     def _lost(self, lost: ConnectionLost) -> UpstreamError:
         if lost.received:
-            return UpstreamBroken(f"upstream {self._name!r} broke off in its response head")
-        return UpstreamUnreachable(f"upstream {self._name!r} closed the connection without an answer")
+            return UpstreamBroken(f"upstream {self.name!r} broke off in its response head")
+        return UpstreamUnreachable(f"upstream {self.name!r} closed the connection without an answer")
 
 
 def _send(connection: LeanConnection, exchange: Exchange, request: UpstreamRequest, head: bytes) -> None:
     """Send a request; raises :class:`ConnectionLost` where the connection is gone."""
-    if not connection.begin(exchange):
-        raise ConnectionLost(received=False)
     body = request.body
-    if not body:
-        connection.write(head)
-    elif not isinstance(body, bytes):
-        connection.write(head)
-        exchange.send(body, chunked=_length(request) is None)
-    elif len(body) > _SPLIT_BYTES:
-        connection.write(head)
+    if isinstance(body, bytes) and len(body) <= _SPLIT_BYTES:
+        head += body
+        body = None
+    if not connection.begin(exchange, head):
+        raise ConnectionLost(received=False)
+    if isinstance(body, bytes):
         connection.write(body)
-    else:
-        connection.write(head + body)
+    elif body is not None:
+        exchange.send(body, chunked=_length(request) is None)
 
 
 def _length(request: UpstreamRequest) -> str | None:
     """How long a body in pieces will be, where the client said so."""
     length = first(request.headers, "content-length")
     return length if length.isascii() and length.isdigit() else None
-
-
-def _lines(headers: list[tuple[str, str]]) -> bytes:
-    # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
-    return "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("utf-8", "surrogateescape")
 
 
 def _reason(exc: Exception) -> str:

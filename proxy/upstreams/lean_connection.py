@@ -52,11 +52,13 @@ class LeanConnection(asyncio.Protocol):
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._pool.loop
 
-    def begin(self, exchange: Exchange) -> bool:
-        """Let the next request be this one's; false where the connection is gone."""
-        if self.closed:
+    def begin(self, exchange: Exchange, head: bytes) -> bool:
+        """Let the next request be this one's, and send its beginning; false where the connection is gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
             return False
         self.exchange = exchange
+        transport.write(head)
         return True
 
     # What an exchange asks for.

@@ -12,6 +12,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.upstreams.base import Sink
+from proxy.upstreams.header_section import by_names
 
 __all__ = ["NEVER", "ConnectionLost", "Exchange", "Line"]
 
@@ -31,7 +32,6 @@ MAX_WAITING_BYTES = 128 * 1024
 NEVER = float("inf")
 
 _FRAMING = (b"content-length", b"transfer-encoding")
-_FRAMING_LENGTHS = tuple(map(len, _FRAMING))
 
 
 class ConnectionLost(UpstreamError):
@@ -76,7 +76,7 @@ class Line(Protocol):
 class Exchange:
     """What one request gets back.
 
-    ``head`` is done when ``status`` and ``raw_headers`` are there; it fails with
+    ``head`` is done when ``status``, ``raw_names`` and ``raw_values`` are there; it fails with
     :class:`ConnectionLost`, :class:`~proxy.errors.UpstreamBroken` or
     :class:`~proxy.errors.UpstreamTimeout`.
 
@@ -90,7 +90,6 @@ class Exchange:
         "_bodiless",
         "_complete",
         "_failure",
-        "_framed",
         "_framing_bytes",
         "_fresh",
         "_further",
@@ -114,7 +113,8 @@ class Exchange:
         "heard",
         "last",
         "limit_s",
-        "raw_headers",
+        "raw_names",
+        "raw_values",
         "received",
         "status",
     )
@@ -124,9 +124,9 @@ class Exchange:
         upstream: str,
         line: Line,
         loop: asyncio.AbstractEventLoop,
-        *,
         first_byte_timeout_s: float,
         idle_timeout_s: float,
+        *,
         bodiless: bool,
     ) -> None:
         """``bodiless``: the response has no body whatever its head says (HEAD)."""
@@ -142,7 +142,8 @@ class Exchange:
         )
         self.head: asyncio.Future[None] = loop.create_future()
         self.status = 0
-        self.raw_headers: list[tuple[bytes, bytes]] = []
+        self.raw_names: list[bytes] = []
+        self.raw_values: list[bytes] = []
         self.head_done = False
         self.received = False
         self.last = loop.time()
@@ -151,7 +152,6 @@ class Exchange:
         self._framing_bytes = 0
         self._header_bytes = 0
         self._interim = 0
-        self._framed = False
         self._until_eof = False
         self._complete = False
         self._reusable = True
@@ -277,16 +277,31 @@ class Exchange:
     # What the connection brings.
 
     def feed(self, data: bytes) -> None:
-        """Bytes of the response."""
+        """Bytes of the response; what of its body is in them is handed on in one piece."""
         self.received = True
         fault = False
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
             fault = True
-        if self._fresh:
+        if piece := self._fresh:
+            self._fresh = b""
+            if self._further:
+                piece = b"".join((piece, *self._further))
+                self._further.clear()
+            self.heard = True
             self._framing_bytes = 0
-            self._deliver()
+            if (sink := self._sink) is None:
+                self._keep(piece)
+            else:
+                try:
+                    blocked = sink(piece)
+                # The boundary to whoever takes the body: its failure is raised where the body is asked for.
+                except Exception as exc:  # noqa: BLE001
+                    self._refuse(exc)
+                else:
+                    if blocked is not None:
+                        self._block(blocked)
         else:
             self._framing_bytes += len(data)
         if self._complete:
@@ -321,23 +336,29 @@ class Exchange:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head_done:
             return  # a trailer
-        self._header_bytes += len(name) + len(value)
-        if len(self.raw_headers) >= MAX_HEADERS or self._header_bytes > MAX_HEADER_BYTES:
+        # Of a head that never ends the bytes are bounded as framing.
+        if len(self.raw_names) >= MAX_HEADERS:
             raise ValueError("more headers than are taken")
-        self.raw_headers.append((name, value))
-        if len(name) in _FRAMING_LENGTHS and name.lower() in _FRAMING:
-            self._framed = _ends_a_body(name, value) or self._framed
+        self.raw_names.append(name)
+        self.raw_values.append(value)
 
     def on_headers_complete(self) -> None:
         if self.head_done:
             return
+        names, values = self.raw_names, self.raw_values
+        self._header_bytes += sum(map(len, names)) + sum(map(len, values))
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise ValueError("more headers than are taken")
+        framed = False
+        for at in _framing(tuple(names)):
+            framed = _ends_a_body(names[at], values[at]) or framed
         status = self._parser.get_status_code()
         if status < 200:
             self._interim += 1
             if status < 100 or status == 101 or self._interim > MAX_INTERIM:
                 raise ValueError("no response")
-            self.raw_headers.clear()
-            self._framed = False
+            names.clear()
+            values.clear()
             return
         self.status = status
         self.head_done = True
@@ -348,7 +369,7 @@ class Exchange:
             self._complete = True
             self._reusable = not self._bodiless and self._parser.should_keep_alive()
         else:
-            self._until_eof = not self._framed
+            self._until_eof = not framed
         if not self.head.done():
             self.head.set_result(None)
 
@@ -368,34 +389,27 @@ class Exchange:
 
     # The rest is this class's own.
 
-    def _deliver(self) -> None:
-        """Hand on what one read brought."""
-        data = self._fresh
-        self._fresh = b""
-        if self._further:
-            data = b"".join((data, *self._further))
-            self._further.clear()
-        self.heard = True
-        sink = self._sink
-        if sink is None:
-            self._waiting.append(data)
-            self._waiting_bytes += len(data)
-            if self._waiting_bytes >= MAX_WAITING_BYTES:
-                self._pause()
-            self._wake()
-            return
-        try:
-            self._blocked = sink(data)
-        # The boundary to whoever takes the body: its failure is raised where the body is asked for.
-        except Exception as exc:  # noqa: BLE001
-            self._failure = exc
-            if self._line is not None:
-                self._line.abort()
-        if self._blocked is not None:
-            self._sink = None
+    def _keep(self, piece: bytes) -> None:
+        """Nobody takes the body at the moment."""
+        self._waiting.append(piece)
+        self._waiting_bytes += len(piece)
+        if self._waiting_bytes >= MAX_WAITING_BYTES:
             self._pause()
-        if self._blocked is not None or self._failure is not None:
-            self._wake()
+        self._wake()
+
+    def _block(self, blocked: Awaitable[None]) -> None:
+        """Whoever takes the body can take no more for now."""
+        self._blocked = blocked
+        self._sink = None
+        self._pause()
+        self._wake()
+
+    def _refuse(self, error: Exception) -> None:
+        """Whoever takes the body failed."""
+        self._failure = error
+        if self._line is not None:
+            self._line.abort()
+        self._wake()
 
     def _pause(self) -> None:
         if self._line is not None and not self._paused:
@@ -426,7 +440,8 @@ class Exchange:
     def _end(self) -> None:
         """The response is complete."""
         line, self._line = self._line, None
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
         if line is not None:
             del self._parser
             if self._paused:
@@ -445,6 +460,12 @@ class Exchange:
 
     def _malformed(self) -> UpstreamError:
         return UpstreamBroken(f"upstream {self._upstream!r} sent a malformed response head")
+
+
+@by_names
+def _framing(names: tuple[bytes, ...]) -> tuple[int, ...]:
+    """Where the headers stand that say how a body is framed."""
+    return tuple([at for at, name in enumerate(names) if name.lower() in _FRAMING])
 
 
 def _ends_a_body(name: bytes, value: bytes) -> bool:

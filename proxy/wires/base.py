@@ -280,7 +280,7 @@ class TurnReader(Protocol):
 
     def skim(self, chunk: bytes) -> bool:
         """Take ``chunk`` unread, where it is whole events that differ from one before in their text
-        alone.  Its bytes may go out as the writer passes them on; the next frames begin with one
+        alone.  Its bytes may go out as the writer has them pass; the next frames begin with one
         that tells what it said.
 
         ``False`` where that is not certain: then it has to be fed.
@@ -335,8 +335,9 @@ class StreamWriter(Protocol):
         """Whether the stream is no longer the upstream's own bytes."""
         ...
 
-    def pass_on(self, chunk: bytes) -> bytes | None:
-        """Whole events of text as they leave, without a frame; ``None`` where frames have to be written."""
+    def passing(self) -> Callable[[bytes], bytes] | None:
+        """What is done to whole events of text that leave without a frame, as long as no frame is written;
+        ``None`` where frames have to be written."""
         ...
 
     def write(self, frame: Frame) -> bytes: ...

@@ -29,13 +29,16 @@ class Beginnings:
 
     def upto(self, end: int | None) -> bytes:
         """A digest of the first ``end`` messages, of all for ``None``."""
+        digests = self._digests
         wanted = len(self._messages) if end is None else min(end, len(self._messages))
-        for message in self._messages[len(self._digests) - 1 : wanted]:
-            if (visible := self._visible(message)) is not None:
-                part = orjson.dumps(visible, option=orjson.OPT_SORT_KEYS)
-                self._state.update(len(part).to_bytes(8, "big") + part)
-            self._digests.append(self._state.digest())
-        return self._digests[wanted]
+        if wanted >= len(digests):
+            state, visible = self._state, self._visible
+            for message in self._messages[len(digests) - 1 : wanted]:
+                if (seen := visible(message)) is not None:
+                    part = orjson.dumps(seen, option=orjson.OPT_SORT_KEYS)
+                    state.update(len(part).to_bytes(8, "big") + part)
+                digests.append(state.digest())
+        return digests[wanted]
 
 
 def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
@@ -43,7 +46,7 @@ def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
 
     Every part stands behind its length, so that no two lists of parts read alike.
     """
-    digest = hashlib.blake2b(digest_size=24)
-    for part in [*(word.encode("utf-8", "surrogatepass") for word in words), beginning]:
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.hexdigest()
+    parts = [word.encode("utf-8", "surrogatepass") for word in words]
+    parts.append(beginning)
+    behind_lengths = b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)])
+    return hashlib.blake2b(behind_lengths, digest_size=24).hexdigest()

@@ -11,7 +11,6 @@ from proxy.wires.sse import SSEEvent, SSEParser, decode_event
 __all__ = ["StreamReader"]
 
 _TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
-_MOST_SKIMMED = 256
 _MOST_VAIN = 8
 """Moulds that nothing fitted, before no more are made: every event of this stream is another."""
 
@@ -26,6 +25,7 @@ class StreamReader(ABC):
     def __init__(self) -> None:
         self._parser = SSEParser()
         self._mould: Mould | None = None
+        self._ready: Mould | None = None
         self._example: Frame | None = None
         self._vain = 0
 
@@ -44,6 +44,7 @@ class StreamReader(ABC):
     def feed(self, chunk: bytes, *, together: bool = False) -> list[Frame]:
         """See :meth:`proxy.wires.base.TurnReader.feed`."""
         parser = self._parser
+        self._ready = None
         parser.take(chunk)
         frames: list[Frame] = []
         while True:
@@ -61,29 +62,24 @@ class StreamReader(ABC):
 
     def skim(self, chunk: bytes) -> bool:
         """See :meth:`proxy.wires.base.TurnReader.skim`."""
+        mould = self._ready or self._get_ready()
+        return mould is not None and mould.take(chunk)
+
+    def _get_ready(self) -> Mould | None:
+        """The mould for what comes now, which it stays until something has to be read."""
         if self._example is not None:
             self._make_mould(self._example)
-        mould = self._mould
-        if mould is None or not self._parser.between:
-            return False
-        before = len(mould.found)
-        if before >= _MOST_SKIMMED:
-            return False
-        at, size = 0, len(chunk)
-        while at < size:
-            at = mould.fit(chunk, at)
-            if at < 0:
-                del mould.found[before:]
-                return False
-        self._vain = 0
-        return True
+        if self._parser.between:
+            self._ready = self._mould
+        return self._ready
 
     def catch_up(self) -> list[Frame]:
         """See :meth:`proxy.wires.base.TurnReader.catch_up`."""
         mould = self._mould
         if mould is None or not mould.found:
             return []
-        count = len(mould.found)
+        self._vain = 0
+        count = mould.count
         frame = self._read(decode_event(mould.cast()))
         return [replace(frame, raw=b"", count=count)]
 
@@ -96,11 +92,10 @@ class StreamReader(ABC):
         mould = self._mould
         if mould is None:
             return []
-        frames = self.catch_up() if len(mould.found) >= _MOST_SKIMMED else []
+        frames = self.catch_up() if mould.full else []
         while (end := mould.fit(parser.data, at)) >= 0:
             at = end
         if at > start:
-            self._vain = 0
             parser.at = at
             frames.append(Frame(parser.data[start:at], count=0))
         return frames

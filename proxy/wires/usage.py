@@ -17,6 +17,8 @@ def usage_of(payload: Mapping[str, Any]) -> Usage | None:
     response that it tells of.
     """
     native = payload.get("usage")
+    if native is None and "response" not in payload and "x_groq" not in payload:
+        return None
     for inner in ("response", "x_groq"):
         if not isinstance(native, dict) and inner in payload:
             holder = payload[inner]

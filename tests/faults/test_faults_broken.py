@@ -151,6 +151,22 @@ async def test_stalls(kit: Kit, allow: Allow, where: str) -> None:
         await served_next(proxy, upstream, kit)
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["a piece each", "at once"])
+async def test_an_end_mark_does_not_wait_for_the_message(
+    kit: Kit, allow: Allow, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C10: the end mark, and what comes with it, reaches the client while the upstream stays open."""
+    for room in ("passthrough", "model_turn"):
+        monkeypatch.setattr(f"proxy.relay.{room}.AFTER_END_S", LATE_S)
+    pieces: list[Step] = [chunk(kit.begun("hello") + DONE)]
+    if not at_once:
+        pieces = [chunk(kit.begun("hello")), 0.05, chunk(DONE)]
+    async with before([SSE_HEAD, *pieces, HANG], allow=allow) as (proxy, _), proxy.connect() as conversation:
+        conversation.writer.write(proxy.request(kit.ask(), path=kit.path))
+        async with asyncio.timeout(PATIENCE_S):
+            await conversation.reader.readuntil(DONE)
+
+
 async def test_a_stream_without_end(kit: Kit) -> None:
     """C10: a stream that never stalls and never ends is ended, with an error event and the end mark."""
     endless: list[Step] = [SSE_HEAD, chunk(kit.begun("a")), *[chunk(b": on\n\n"), 0.01] * 2000]

@@ -1,5 +1,6 @@
 """Two upstreams serve one model: when the second is asked, and when it must not be."""
 
+import gc
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,9 +19,9 @@ from responses_script import stream as response_stream
 from running_proxy import Proxy, make_config, running
 from waiting import LATE_S
 
-from proxy.errors import UpstreamError
+from proxy.errors import RequestError, UpstreamError
 from proxy.relay.fallback import STAYS, Moves, moves_of
-from proxy.relay.routing import Router, Served
+from proxy.relay.routing import Route, Router, Served
 from proxy.server.app import Overrides
 from proxy.upstreams.base import UpstreamRequest
 
@@ -501,3 +502,21 @@ def test_the_order_is_that_of_the_configuration() -> None:
         "mini": [("a", "mini"), ("b", "mini"), ("c", "mini")],
         "gpt-4o": [("a", "gpt-4o"), ("b", "x"), ("c", "gpt-4o")],
     }
+
+
+def test_routes_are_kept_for_few_models() -> None:
+    """Routes that were found are found again, and whoever asks for ever new models fills no memory."""
+    router = Router([Served(Silent("a"), frozenset({"chat"}), models=("gpt-*",))])
+    found = router.routes("gpt-4o", "chat")
+    assert router.routes("gpt-4o", "chat") is found
+    for wire, model in (("chat", "llama"), ("responses", "gpt-4o")):
+        with pytest.raises(RequestError):
+            router.routes(model, wire)
+    long = "gpt-" + "x" * 300
+    assert router.routes(long, "chat") is not router.routes(long, "chat")
+    for number in range(1000):
+        router.routes(f"gpt-{number}", "chat")
+    assert router.routes("gpt-4o", "chat") is not found
+    del found
+    of_this_one = [one for one in gc.get_objects() if type(one) is Route and one.served in router.served]
+    assert len(of_this_one) < 300

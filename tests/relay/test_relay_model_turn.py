@@ -27,8 +27,11 @@ class _Frames:
     def feed(self, chunk: bytes, *, together: bool) -> list[Any]:
         return [SimpleNamespace(events=chunk, is_end_mark=chunk == b"end")]
 
-    def pass_on(self, chunk: bytes) -> None:
+    def passing(self) -> None:
         return
+
+    def skim(self, chunk: bytes) -> bool:
+        raise AssertionError("nothing is skimmed where frames have to be written")
 
     def observe(self, events: bytes) -> None:
         self.turn.reason = "stop"
@@ -36,7 +39,9 @@ class _Frames:
     def write(self, frame: Any) -> bytes:
         return bytes(frame.events)
 
-    def push(self, data: bytes) -> None:
+    def flush(self) -> None: ...
+
+    def push(self, data: bytes, *, last: bool = False) -> None:
         self.pushed.append(data)
 
     def saw_end_mark(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.errors import RequestError
 from proxy.records import ToolEffect
-from proxy.relay.offer import Offer, OfferRules, Wanted, decide, guard, guarded_names, parse_wanted
+from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, decide, guard, guarded_names, parse_wanted
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Selection
 from proxy.tools.spec import ToolSpec
@@ -373,3 +373,25 @@ def test_a_tool_under_two_names_is_guarded_under_both() -> None:
     assert set(guarded_names(found, specs.get, policy, "web__fetch_page")) == {"purchase", "order"}
     assert guarded_names(found, {}.get, policy, "web__fetch_page") == {}
     assert guarded_names(found, specs.get, policy, "") == {}
+
+
+def test_an_offer_is_decided_once() -> None:
+    """Requests without tools of their own share an offer; what hinders one of them hinders no other."""
+    offers = Offers(INJECT)
+
+    def made(*declared: str, wanted: str | None = None, takes: bool = True, **fields: Any) -> Offer:
+        asked = request(*declared, **fields)
+        return offers.decide(asked, SELECTION, parse_wanted(wanted), upstream_takes_tools=takes)
+
+    plain = made()
+    assert plain is made()
+    assert plain == decide(request(), SELECTION, INJECT, None, upstream_takes_tools=True)
+    for other in (made(n=2), made(takes=False), made(tool_choice="none"), made(wanted="none")):
+        assert not other
+    assert made("mine").client_names == {"mine"}
+    assert made(wanted=TIME).tool_ids() == (TIME,)
+    assert made() is plain
+    fewer = Selection(offered=SELECTION.offered[:1], withheld={})
+    assert offers.decide(request(), fewer, None, upstream_takes_tools=True).tool_ids() == (
+        SELECTION.offered[0].name,
+    )

@@ -280,7 +280,7 @@ class Client:
     def flush(self) -> None:
         return
 
-    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         self.given.append((data, last))
         return None
 

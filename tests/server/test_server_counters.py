@@ -337,3 +337,30 @@ async def test_what_was_spent_takes_no_more_memory_than_parts() -> None:
     (spent,) = counters._spent.values()
     assert len(spent.slots) <= SLOTS + 2
     assert spent.total == pytest.approx(1440, rel=0.02)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2, 3]), st.sampled_from([0.0, 0.5, 4.0, 30.0])),
+        max_size=40,
+    )
+)
+def test_what_is_let_in_at_once_is_what_would_be_let_in(steps: list[tuple[str, int, float]]) -> None:
+    """A hit that needs no wait counts, refuses and tells exactly as taking does."""
+    clock = Clock()
+    limits = (Limit("requests", 3, 10), Limit("requests", 5, 60), Limit("requests", 3, 10))
+    quick, plain = MemoryCounters(clock), MemoryCounters(clock)
+
+    async def go() -> None:
+        for caller, many, wait in steps:
+            clock.now += wait
+            hits = limits[:many]
+            wanted = await plain.take(caller, hits, (), None, "")
+            standings = quick.hit_now(caller, hits)
+            if standings is None:
+                assert await quick.take(caller, hits, (), None, "") == wanted
+            else:
+                assert wanted.refused is None
+                assert standings == wanted.standings
+
+    asyncio.run(go())

@@ -106,6 +106,41 @@ async def test_a_key_of_the_store_comes_in_until_it_is_revoked(tmp_path: Any, ki
         assert len(upstream.requests) == 3
 
 
+async def test_a_connection_is_not_one_callers() -> None:
+    """Each request is let in for its own key, whatever came before it on the connection."""
+    async with keyed() as (proxy, upstream), proxy.connect() as conversation:
+
+        async def status(headers: Any, **target: str) -> int:
+            conversation.writer.write(proxy.request(ASK, headers, **target))
+            return (await conversation.answer()).status
+
+        for headers in NO_KEY:
+            assert await status(bearer(ALICE)) == 200
+            assert await status(headers) == 401
+            assert await status(bearer(ALICE)) == 200
+            assert await status(bearer(ALICE), path="/v1/files") == 403
+            assert await status(bearer(ALICE), path=f"/v1/tr_{'A' * 43}") == 400
+        assert len(upstream.requests) == 2 * len(NO_KEY)
+
+
+async def test_a_revoked_key_is_out_on_an_open_connection() -> None:
+    """What a connection remembers of a key ends with the key, and so does what it may."""
+    async with keyed() as (proxy, _), proxy.connect() as conversation:
+        store = proxy.services.store
+        secret = await made(store)
+
+        async def status() -> int:
+            conversation.writer.write(proxy.request(ASK, bearer(secret)))
+            return (await conversation.answer()).status
+
+        assert [await status(), await status()] == [200, 200]
+        await made(store, name="other")  # Another key is no reason to ask again for who comes in.
+        assert [await status(), await status()] == [200, 200]
+        for key in (await store.read_keys()).keys:
+            await store.revoke_key(key.id)
+        assert [await status(), await status()] == [401, 401]
+
+
 async def test_without_a_valid_key_the_door_stays_shut() -> None:
     """Where the last key is revoked or its time is over everybody gets a 503 that says what to do."""
     async with keyed(keys={"a": declared(ALICE, expires=1.0)}) as (proxy, upstream):

@@ -1,10 +1,15 @@
 """What every request passes: its id, its answer whatever happens, and nothing left of it at its end."""
 
+import gc
+
 import pytest
 import structlog
 from aiohttp import web
 from edge_requests import edge_request
+from raw_upstream import RawUpstream, whole
+from running_proxy import make_config, running
 from structlog.testing import capture_logs
+from waiting import until
 
 from proxy.errors import UpstreamError
 from proxy.server.client_address import TrustedProxies
@@ -93,3 +98,26 @@ async def test_a_lost_connection_is_the_clients_own_or_a_fault(
         response = await edge(ConnectionRefusedError()).handle(request)
     assert response.status == status
     assert [line["event"] for line in log if line["log_level"] == "error"] == lines
+
+
+async def test_a_request_s_memory_is_free_at_its_end() -> None:
+    """Nothing of a request waits for the garbage collector: its head has the client's key in it."""
+
+    def left() -> int:
+        return sum(type(one) is EdgeRequest for one in gc.get_objects())
+
+    async with (
+        RawUpstream(*[whole(b"{}")] * 3) as upstream,
+        running(make_config(upstream.url, allow=())) as proxy,
+        proxy.connect() as conversation,
+    ):
+        gc.collect()
+        before = left()
+        gc.disable()
+        try:
+            for _ in range(3):
+                conversation.writer.write(proxy.request({"model": "m", "messages": []}))
+                assert (await conversation.answer()).status == 200
+            await until(lambda: left() <= before)
+        finally:
+            gc.enable()

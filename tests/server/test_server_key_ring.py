@@ -90,8 +90,11 @@ async def test_a_change_is_read_with_the_next_request(store: Shaky, clock: Clock
     ring = await ring_over(store, clock)
     key = await ring.find(secret)
     assert key is not None
+    assert ring.holds(key)
     await store.revoke_key(key.caller.name)
+    assert not ring.holds(key)
     assert await ring.find(secret) is None
+    assert not ring.holds(key)
     assert await ring.named(key.caller.name) is None
     assert store.asked == ["version", "keys"]
 
@@ -195,9 +198,12 @@ async def test_keys_expire(store: Shaky, clock: Clock) -> None:
     secret = new_secret()
     await store.put_key(new_key("late", secret, grants, await store.hash_key(), now=1.0))
     ring = await ring_over(store, clock, alice=(ALICE, grants))
-    assert await ring.find(secret) is not None
-    assert len(ring.keys()) == 2
+    found = [await ring.find(secret), await ring.find(ALICE)]
+    held = [key for key in found if key is not None]
+    assert len(held) == len(ring.keys()) == 2
+    assert all(ring.holds(key) for key in held)
     clock.now = 101.0
+    assert not any(ring.holds(key) for key in held)
     assert await ring.find(secret) is None
     assert await ring.find(ALICE) is None
     assert await ring.named("config:alice") is None

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logged import logged_to
 
-from proxy.server.telemetry import EventWriter, JsonLines, LineCleaner, configure_logging
+from proxy.server.event_writer import EventWriter
+from proxy.server.telemetry import JsonLines, LineCleaner, configure_logging
 
 SECRET = "sk-known-secret-value"
 

@@ -14,6 +14,7 @@ import pytest
 import structlog
 from aiohttp import web
 from chat_script import call, content, finish, reply, role, stream, usage
+from closed_port import closed_port
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from raw_upstream import RESET, RawUpstream, chunk, head, whole
@@ -226,16 +227,19 @@ async def test_without_traces_a_client_s_header_passes() -> None:
 async def test_a_dead_collector_costs_no_answer(patience_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are served while nobody takes spans; the stop does not wait for long and leaves no thread."""
     monkeypatch.setattr("proxy.server.tracing._CLOSE_S", patience_s)
+    monkeypatch.setattr("proxy.server.tracing._EXPORT_TIMEOUT_S", 3600.0)
     before = set(threading.enumerate())
-    async with RawUpstream(reply("hi")) as upstream:
-        config = make_config(upstream.url, telemetry={"otlp_endpoint": "http://127.0.0.1:9"})
-        async with asyncio.timeout(PATIENCE_S), running(config) as proxy:
-            for _ in range(3):
-                assert (await proxy.ask({**ASK, "stream": False})).status == 200
-            during = [each.name for each in set(threading.enumerate()) - before]
-    assert [name for name in during if "Span" in name]
-    left = [each.name for each in set(threading.enumerate()) - before]
-    assert not [name for name in left if "Span" in name or "trace" in name], left
+    with closed_port() as port:
+        async with RawUpstream(reply("hi")) as upstream:
+            config = make_config(upstream.url, telemetry={"otlp_endpoint": f"http://127.0.0.1:{port}"})
+            async with asyncio.timeout(PATIENCE_S), running(config) as proxy:
+                for _ in range(3):
+                    assert (await proxy.ask({**ASK, "stream": False})).status == 200
+                sending = [each for each in set(threading.enumerate()) - before if "Span" in each.name]
+    assert len(sending) == 1
+    # By itself the exporter tries for half a minute.
+    await asyncio.to_thread(sending[0].join, 15.0)
+    assert not sending[0].is_alive()
 
 
 class _Exporter:

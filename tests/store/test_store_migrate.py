@@ -5,12 +5,14 @@ import sqlite3
 import stat
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from store_records import ROWS, files_below, hidden, native_call, query, response, spawn
 from waiting import LATE_S
 
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
+from proxy.records import InvocationStatus, RunStatus, ToolEffect
 from proxy.store.base import RunFilter
 from proxy.store.migrate import APPLICATION_ID, Migration, load_migrations, migrate_sqlite
 from proxy.store.sqlite import SqliteStore
@@ -130,6 +132,33 @@ async def test_a_record_of_an_earlier_schema_keeps_every_row(
             assert [turns.payload for turns in await store.find_hidden("key-0")] == [b"\xff"]
     finally:
         await store.aclose()
+
+
+@pytest.mark.parametrize("before", [0, 1, LATEST - 1])
+def test_only_the_words_of_a_state_are_taken(tmp_path: Path, before: int) -> None:
+    """Whatever schema a file began with, it takes each state and effect there is, and no other word."""
+    path = tmp_path / "r.db"
+    if before:
+        migrate_sqlite(path, migrations=load_migrations()[:before])
+    migrate_sqlite(path)
+    words = {
+        ("runs", "status"): get_args(RunStatus),
+        ("tool_invocations", "status"): get_args(InvocationStatus),
+        ("tool_invocations", "effect"): tuple(ToolEffect),
+    }
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table, row in ROWS.items():
+            if table in ("owners", "runs", "tool_invocations"):
+                found = connection.execute("SELECT name FROM pragma_table_info(?) ORDER BY cid", (table,))
+                names = ", ".join(name for (name,) in found.fetchmany(len(row)))
+                connection.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(row))})", row)
+        for (table, column), known in words.items():
+            for word in known:
+                connection.execute(f"UPDATE {table} SET {column} = ?", (str(word),))
+            for word in ("", "other", known[0].upper(), 1):
+                with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+                    connection.execute(f"UPDATE {table} SET {column} = ?", (word,))
+    assert query(path, "PRAGMA integrity_check") == [("ok",)]
 
 
 def test_a_schema_without_rows_is_not_copied(tmp_path: Path) -> None:

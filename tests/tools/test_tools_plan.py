@@ -11,7 +11,15 @@ import pytest
 from argument_texts import argument_texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, SecretStr, field_serializer
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    Field,
+    SecretStr,
+    field_serializer,
+    field_validator,
+)
 
 from proxy.errors import ToolFailure
 from proxy.events import ToolCall
@@ -242,6 +250,29 @@ def test_a_value_that_is_used_up_is_whole():
     found = sound(taker(Drawn), '{"numbers":[1,2]}')
     assert list(found.value.numbers) == [1, 2]
     assert list(found.value_anew().numbers) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "times"), [('{"city":"BER"}', 1), ('{"city":"ber"}', 2), ('{"city":"BER","days":[1]}', 2)]
+)
+def test_arguments_that_come_as_they_are_shown_are_validated_once(text, times):
+    """Only what validation changed, or what is more than plain values, is validated a second time."""
+    seen = []
+
+    class Stay(BaseModel):
+        """A stay."""
+
+        city: str
+        days: list[int] | None = None
+
+        @field_validator("city")
+        @classmethod
+        def upper(cls, value: str) -> str:
+            seen.append(value)
+            return value.upper()
+
+    assert json.loads(sound(taker(Stay), text).arguments)["city"] == "BER"
+    assert len(seen) == times
 
 
 def test_what_was_not_given_is_told_from_a_default():

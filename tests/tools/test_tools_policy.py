@@ -1,12 +1,13 @@
 """Policy and registry: rules T2, T4, T5 and T7."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.tools.policy import Policy
+from proxy.tools.policy import Intersections, Policy
 from proxy.tools.provider import CallContext
 from proxy.tools.registry import Registry
 from proxy.tools.spec import Redaction, ToolEffect, ToolSpec
@@ -139,3 +140,34 @@ async def test_tool_without_redaction_does_not_load():
     """Rule T4: whoever provides it, a tool without a redaction rule stops the start."""
     with pytest.raises(ConfigError, match="redaction_missing"):
         await Registry.load([Fixed("t", spec("t__a", redaction=None))])
+
+
+def test_what_is_worked_out_once_is_of_the_same_tool() -> None:
+    """Rule T9: a tool whose definition changed is decided on anew, under the same id too."""
+    policy = Policy(allow=("*",), approve_effects=(ToolEffect.EXTERNAL_SIDE_EFFECT,))
+    reads = spec("core__x")
+    assert policy.decide(reads) is policy.decide(reads)
+    acts = replace(reads, effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
+    assert policy.decide(reads).allowed
+    assert not policy.decide(acts).allowed
+    assert policy.decide(reads).allowed
+
+
+def test_what_was_read_is_never_kept() -> None:
+    """Rule T2: a decision after a stranger's text stands beside the one without, in either order."""
+    policy = Policy(allow=("*",))
+    acts = replace(spec("core__x"), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
+    decided = [policy.decide(acts, untrusted=word).allowed for word in ("", "web__page", "", "web__page")]
+    assert decided == [True, False, True, False]
+
+
+def test_intersections_are_told_apart() -> None:
+    """Rule T2: two policies that are alike now share nothing; the same two share their intersection."""
+    intersections = Intersections(most=2)
+    one, other, third = Policy(allow=("core__*",)), Policy(allow=("*",)), Policy(allow=())
+    both = intersections.of(one, other)
+    assert both is intersections.of(one, other)
+    assert both == one.intersect(other)
+    assert not intersections.of(one, third).decide(spec("core__x")).allowed
+    assert intersections.of(other, one).allow == ("*",)
+    assert intersections.of(one, other) == both

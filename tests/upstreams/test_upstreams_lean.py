@@ -209,7 +209,7 @@ def test_a_response_reads_the_same_however_it_is_cut(name: str, cuts: set[int]) 
             given_.feed(raw[start:end])
         await given_.head
         assert given_.status == (204 if name == "nothing" else 200)
-        assert [header for header, _ in given_.raw_headers if header in (b"Link", b"T")] == []
+        assert not {b"Link", b"T"} & {*given_.raw_names}
         assert await _body(given_) == (b"" if name == "nothing" else b"hello")
         assert line.said == ["release True"]
 

@@ -523,3 +523,26 @@ def test_rows() -> None:
         '{"name":"f","arguments":"{\\"masked\\":1}"}',
         None,
     ]
+
+
+@pytest.mark.parametrize("opening", ["", " ", "\n  "])
+@pytest.mark.parametrize("between", [",", ", ", ",  ", " ,", ",\n", "\t,", " , "])
+@pytest.mark.parametrize("text", ["hi", "a, {b} and }  ,  {c", ""])
+def test_blanks_between_messages_are_left_out(opening: str, between: str, text: str) -> None:
+    """Rule T7: what a turn sends begins with what the turn before sent, however the client spaced it."""
+    messages = [json.dumps({"role": "user", "content": text}), '{"role":"user", "content":"x"}']
+    raw = f'{{"model":"m","messages":[{opening}{between.join(messages)}{opening}]}}'.encode()
+    body = editor(raw)
+    dense = b",".join(one.encode() for one in messages)
+    assert body.render() == b'{"model":"m","messages":[' + dense + b"]}"
+    body.append_turn(b'{"role":"assistant"}', [b'{"role":"tool"}'])
+    assert body.render() == b'{"model":"m","messages":[' + dense + b',{"role":"assistant"},{"role":"tool"}]}'
+
+
+@pytest.mark.parametrize("empty", ["[]", "[ ]", "[\n]"])
+def test_a_turn_is_appended_to_no_messages(empty: str) -> None:
+    """A conversation that begins with a turn of the model's is an array all the same."""
+    body = editor(f'{{"model":"m","messages":{empty}}}'.encode())
+    assert body.render() == b'{"model":"m","messages":[]}'
+    body.append_turn(b'{"role":"assistant"}', [])
+    assert body.render() == b'{"model":"m","messages":[{"role":"assistant"}]}'

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.wires import mould as mould_module
 from proxy.wires.mould import Mould
 
 EVENT = b'data: {"id":"c","n":7,"delta":{"content":"word"},"pad":"abc"}\n\n'
@@ -46,7 +47,7 @@ def test_an_event_with_another_text_fits(content: bytes) -> None:
     json.loads(event[6:])
     mould = made()
     assert mould.fit(b"xyz" + event + EVENT, 3) == 3 + len(event)
-    assert mould.found == [[b"0", content, b""]]
+    assert mould.found == [b"0", content, b""]
 
 
 @pytest.mark.parametrize(
@@ -145,3 +146,43 @@ def test_what_is_cast_says_what_all_said(events: list[tuple[str, int]], ascii_on
     assert payload["delta"]["content"] == "".join(content for content, _ in events)
     assert (payload["n"], payload["pad"]) == (events[-1][1], f"p{events[-1][1]}")
     assert mould.found == []
+
+
+@given(st.binary(max_size=12) | st.text(max_size=12).map(lambda text: json.dumps(text)[1:-1].encode()))
+def test_a_text_is_told_alike_by_its_bytes_and_by_the_grammar(value: bytes) -> None:
+    """The short way to see that a string is whole takes nothing that the grammar of strings does not."""
+    assert mould_module._is_text(value) == (mould_module._TEXT.fullmatch(value) is not None)
+
+
+@given(st.binary(max_size=20) | st.integers(0, 10**20).map(lambda number: b"%d" % number))
+def test_a_number_is_told_alike_by_its_bytes_and_by_the_grammar(value: bytes) -> None:
+    """The short way to see that a number is whole takes just what the grammar of numbers does."""
+    assert mould_module._is_number(value) == (mould_module._NUMBER.fullmatch(value) is not None)
+
+
+@pytest.mark.parametrize("content", [rb'a\"},"pad":"b', b'a"},"pad":"b', rb'a\\"},"pad":"b'])
+def test_a_text_is_never_cut_short(content: bytes) -> None:
+    """Where the bytes behind a text stand in it too, no shorter text is taken for it."""
+    mould = made()
+    assert not mould.take(said(content))
+    assert not mould.take(said(b"a") + said(content))
+    assert mould.found == []
+
+
+def test_a_text_may_say_what_stands_behind_it() -> None:
+    """The end of an event, quoted in the text of one, ends nothing."""
+    mould = Mould.of(b'data: {"content":"word"}\n\n', ["content"], [])
+    assert mould is not None
+    assert mould.take(rb'data: {"content":"a\"}"}' + b"\n\n")
+    assert mould.found == [rb"a\"}"]
+
+
+def test_what_is_found_is_bounded() -> None:
+    """A mould that is full takes nothing before it was cast."""
+    mould = made()
+    assert mould.take(said(b"a") * mould_module.MOST_KEPT)
+    assert mould.full
+    assert mould.count == mould_module.MOST_KEPT
+    assert not mould.take(said(b"b"))
+    mould.cast()
+    assert mould.take(said(b"b"))

@@ -9,15 +9,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.errors import RequestError
-from proxy.wires.rawjson import elements, join_array, join_object, load_strict, members, replace_values
+from proxy.wires.rawjson import (
+    elements,
+    join_array,
+    join_object,
+    load_strict,
+    members,
+    members_and_elements,
+    replace_values,
+)
 
 blanks = st.text(" \t\r\n", max_size=3).map(str.encode)
 texts = st.text(max_size=8) | st.sampled_from(
-    ['"', "\\", '\\"', "]}", "{[", ",", ":", "\u2028", "\x00", "a\nb"]
+    ['"', "\\", '\\"', '\\\\"', '\\\\\\"', '{"a":"\\\\"}', "]}", "{[", ",", ":", "\u2028", "\x00", "a\nb"]
 )
 numbers = st.sampled_from(
     ["0", "-0", "1", "1.0", "1e400", "-1.5E-7", "123456789012345678901234567890", "1e+2"]
 )
+
+_ARRAY, _OBJECT = (b"[ ", b" ]"), (b'{"]":"[","a":', b',"b":{}}')
+_WRAPPED = [[], [], [], [_ARRAY], [_OBJECT] * 4, [_ARRAY, _OBJECT] * 4, [_OBJECT, _ARRAY] * 9]
 
 
 @st.composite
@@ -37,7 +48,10 @@ def values(draw: st.DrawFn, depth: int = 3) -> bytes:
         return draw(numbers).encode()
     if kind == "word":
         return draw(st.sampled_from([b"true", b"false", b"null"]))
-    return array(draw, depth)[0] if kind == "array" else obj(draw, depth)[0]
+    value = array(draw, depth)[0] if kind == "array" else obj(draw, depth)[0]
+    for opening, closing in draw(st.sampled_from(_WRAPPED)):  # some deeper than one expression reads
+        value = opening + value + closing
+    return value
 
 
 def array(draw: st.DrawFn, depth: int) -> tuple[bytes, list[bytes]]:
@@ -88,6 +102,15 @@ def test_elements_keep_their_bytes(case: tuple[bytes, list[bytes]]) -> None:
     assert elements(raw) == parts
 
 
+@given(objects(), st.data())
+def test_elements_come_with_the_members(case: tuple[bytes, dict[str, bytes]], data: st.DataObject) -> None:
+    """An object and one array in it are cut in one pass as they are in two."""
+    raw, parts = case
+    name = data.draw(st.sampled_from([*parts, "absent"]))
+    array = parts.get(name, b"null")
+    assert members_and_elements(raw, name) == (parts, elements(array) if array[:1] == b"[" else None)
+
+
 @given(objects(), arrays())
 def test_pieces_join_to_the_same(an_object: tuple[bytes, Any], an_array: tuple[bytes, Any]) -> None:
     """Cut and joined again, an object and an array say the same, and cut again give the same pieces."""
@@ -128,11 +151,13 @@ def test_keys_are_decoded() -> None:
     assert members(b'{"\\u0061\\n\\"":1}') == {'a\n"': b"1"}
 
 
-@pytest.mark.parametrize("raw", [b'{"a":}', b"[}", b'{"a', b"[[", b'["x'])
+@pytest.mark.parametrize("raw", [b'{"a":}', b"[}", b'{"a', b"[[", b'["x', b"[" * 30, b"[" * 30 + b"}"])
 def test_text_that_is_not_json(raw: bytes) -> None:
     """What no parser accepted gives an error, not an endless search."""
     with pytest.raises((ValueError, IndexError)):
         (members if raw[:1] == b"{" else elements)(raw)
+    with pytest.raises((ValueError, IndexError)):
+        members_and_elements(raw if raw[:1] == b"{" else b'{"a":' + raw, "a")
 
 
 def test_a_body_is_loaded() -> None:

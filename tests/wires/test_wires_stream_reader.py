@@ -24,9 +24,10 @@ from proxy.events import (
 )
 from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire
+from proxy.wires.mould import MOST_KEPT
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.sse import SSEParser
-from proxy.wires.stream_reader import _MOST_SKIMMED, _MOST_VAIN
+from proxy.wires.stream_reader import _MOST_VAIN
 
 CHAT, RESPONSES = ChatWire(), ResponsesWire()
 WIRES: dict[str, Wire] = {"chat": CHAT, "responses": RESPONSES}
@@ -82,12 +83,12 @@ class Told:
         events: list[TurnEvent] = []
         frames = []
         for chunk in chunks:
-            passed = writer.pass_on(chunk) if skim else None
-            if passed is not None and reader.skim(chunk):
+            passing = writer.passing() if skim else None
+            if passing is not None and reader.skim(chunk):
                 self.skimmed += 1
-                out.append(passed)
+                out.append(passing(chunk))
                 continue
-            for frame in reader.feed(chunk, together=passed is not None):
+            for frame in reader.feed(chunk, together=passing is not None):
                 frames.append(frame)
                 out.append(writer.write(frame))
         for frame in reader.catch_up() if broken else reader.close():
@@ -354,8 +355,8 @@ def test_what_is_skimmed_is_bounded() -> None:
     taken = 0
     while reader.skim(text("b")):
         taken += 1
-    assert taken == _MOST_SKIMMED
-    assert [frame.count for frame in reader.feed(text("b"), together=True)] == [_MOST_SKIMMED, 0]
+    assert taken == MOST_KEPT
+    assert [frame.count for frame in reader.feed(text("b"), together=True)] == [MOST_KEPT, 0]
     assert reader.skim(text("c"))
 
 

@@ -7,6 +7,7 @@ prompt cache holds.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -17,19 +18,20 @@ from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
-from proxy.wires.rawjson import elements, join_array, join_object, members
+from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
 
 __all__ = ["ChatBody"]
 
 _LEAST_TOKENS = 16
+_BY_NAME = attrgetter("name")
 
 
 class ChatBody:
     """The body of one run's upstream requests."""
 
     def __init__(self, raw: bytes, request: ChatRequest) -> None:
-        self._members = members(raw)
-        self._messages = elements(self._members["messages"])
+        self._members, messages = members_and_elements(raw, "messages")
+        self._messages = messages or []
         self._tools_key = "functions" if request.legacy else "tools"
         self._choice_key = "function_call" if request.legacy else "tool_choice"
         self._declared = self._members.get(self._tools_key)
@@ -43,7 +45,7 @@ class ChatBody:
         ours = {definition.name: self._definition(definition) for definition in replaced}
         declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
         kept = [ours.get(declared_name(orjson.loads(raw), self._legacy) or "", raw) for raw in declared]
-        new = [self._definition(definition) for definition in sorted(added, key=lambda d: d.name)]
+        new = [self._definition(definition) for definition in sorted(added, key=_BY_NAME)]
         if kept or new:
             self._members[self._tools_key] = join_array([*kept, *new])
 
@@ -59,16 +61,11 @@ class ChatBody:
 
     def _definition(self, definition: ToolDefinition) -> bytes:
         """One element of ``tools``, or of the older ``functions``."""
-        function: dict[str, Any] = {
-            "name": definition.name,
-            "description": definition.description,
-            "parameters": definition.parameters,
-        }
-        if self._legacy:
-            return orjson.dumps(function)
-        if definition.strict:
-            function["strict"] = True
-        return orjson.dumps({"type": "function", "function": function})
+        form = "chat functions" if self._legacy else "chat tools"
+        written = definition.written.get(form)
+        if written is None:
+            written = definition.written[form] = _written(definition, self._legacy)
+        return written
 
     def rename_model(self, model: str) -> None:
         self._members["model"] = orjson.dumps(model)
@@ -184,6 +181,19 @@ class ChatBody:
             turn += message.get("role") == "assistant"
             rows.append(_record(run_id, turn, seq, message))
         return rows
+
+
+def _written(definition: ToolDefinition, legacy: bool) -> bytes:
+    function: dict[str, Any] = {
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.parameters,
+    }
+    if legacy:
+        return orjson.dumps(function)
+    if definition.strict:
+        function["strict"] = True
+    return orjson.dumps({"type": "function", "function": function})
 
 
 def _tool_name(tool: Any) -> str | None:

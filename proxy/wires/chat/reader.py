@@ -166,6 +166,8 @@ class ChatTurnReader(StreamReader):
             events.append(TurnFinished(reason))
 
     def _delta(self, delta: dict[str, Any], events: list[TurnEvent], whole: bool) -> None:
+        if not delta:
+            return
         self._message.add(delta)
         content = delta.get("content")
         if isinstance(content, list):

@@ -58,7 +58,7 @@ class ChatReplyWriter:
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
 
-    def pass_on(self, chunk: bytes) -> bytes | None:
+    def passing(self) -> Callable[[bytes], bytes] | None:
         return None
 
     def write(self, frame: Frame) -> bytes:

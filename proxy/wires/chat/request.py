@@ -55,27 +55,29 @@ class ChatRequest:
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every tool message answers one open call of the assistant message before it, once."""
         open_calls: dict[str, str] = {}
-        unanswered: Counter[str] = Counter()
+        unanswered: dict[str, int] = {}
         for position, message in enumerate(self.messages):
             role = message.get("role")
             if role == "assistant":
                 calls = _calls_of(message)
                 open_calls = dict(calls)
-                # Some models give two calls of one message the same id; each has its result.
-                unanswered = Counter(call_id for call_id, _ in calls)
+                if calls:
+                    # Some models give two calls of one message the same id; each has its result.
+                    unanswered = Counter(call_id for call_id, _ in calls)
             elif role == "tool":
                 _check_result(position, message, open_calls, unanswered, reserved)
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         return [
-            ReturnedCalls(position, frozenset(ids))
+            ReturnedCalls(position, frozenset([call_id for call_id, _ in calls]))
             for position, message in enumerate(self.messages)
-            if message.get("role") == "assistant" and (ids := [call_id for call_id, _ in _calls_of(message)])
+            if message.get("role") == "assistant" and (calls := _calls_of(message))
         ]
 
     def used_ids(self) -> frozenset[str]:
         """Call ids that stand in the history; a new call must not bear one of them."""
-        return frozenset(call_id for message in self.messages for call_id, _ in _calls_of(message))
+        found = [_calls_of(message) for message in self.messages if "tool_calls" in message]
+        return frozenset([call_id for calls in found for call_id, _ in calls])
 
     def answers(self) -> Sequence[Answer]:
         return [
@@ -99,7 +101,7 @@ def _check_result(
     position: int,
     message: Mapping[str, Any],
     open_calls: Mapping[str, str],
-    unanswered: Counter[str],
+    unanswered: dict[str, int],
     reserved: Callable[[str], bool],
 ) -> None:
     param = f"messages[{position}].tool_call_id"
@@ -123,11 +125,13 @@ def _check_result(
     unanswered[call_id] -= 1
 
 
-def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _calls_of(message: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """(id, name) of the calls of an assistant message."""
     calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return ()
     found = []
-    for call in calls if isinstance(calls, list) else ():
+    for call in calls:
         if isinstance(call, dict) and isinstance(call.get("id"), str):
             inner = call.get("function") or call.get("custom")
             name = inner.get("name") if isinstance(inner, dict) else None

@@ -25,7 +25,7 @@ from proxy.events import (
 from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.chat.message import part_text
-from proxy.wires.held import HeldFrames
+from proxy.wires.held import HeldFrames, unchanged
 from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.usage import add_usage, without_null_usage
@@ -102,10 +102,10 @@ class ChatStreamWriter:
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
 
-    def pass_on(self, chunk: bytes) -> bytes | None:
+    def passing(self) -> Callable[[bytes], bytes] | None:
         if self._composing or self._held or self._hold_turn:
             return None
-        return without_null_usage(chunk) if self._filter_usage else chunk
+        return without_null_usage if self._filter_usage else unchanged
 
     def write(self, frame: Frame) -> bytes:
         if self._composing:

@@ -9,6 +9,7 @@ appends to it by itself and wants only the outputs.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import HeldTurn, Mask, StateHabit
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
-from proxy.wires.rawjson import elements, join_array, join_object, members
+from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
 from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
 from proxy.wires.responses.request import ResponsesRequest
@@ -28,6 +29,7 @@ __all__ = ["ResponsesBody", "upstream_ids"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _LEAST_TOKENS = 16
+_BY_NAME = attrgetter("name")
 _MOST_IMAGE_BYTES = 24 << 20
 """Of images of ours in one request, in base64; providers take requests of some 50 MB."""
 _OURS = SERVER_LABEL.encode()
@@ -47,13 +49,13 @@ class ResponsesBody:
     """The body of one run's upstream requests."""
 
     def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit) -> None:
-        self._members = members(raw)
+        self._members, items = members_and_elements(raw, "input")
         self._request = request
         self._state: StateHabit = state
         self._chained = False
         given = self._members.get("input", b"[]")
         self._text_input = given if given[:1] == b'"' else None
-        self._input = elements(given) if given[:1] == b"[" else [orjson.dumps(i) for i in request.items]
+        self._input = [orjson.dumps(item) for item in request.items] if items is None else items
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
         self._put_back: dict[int, PutBack] = {}
@@ -76,7 +78,7 @@ class ResponsesBody:
         ours = {definition.name: _definition(definition) for definition in replaced}
         declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
         kept = [ours.get(_function_name(raw), raw) for raw in declared]
-        new = [_definition(definition) for definition in sorted(added, key=lambda d: d.name)]
+        new = [_definition(definition) for definition in sorted(added, key=_BY_NAME)]
         if kept or new:
             self._members["tools"] = join_array([*kept, *new])
 
@@ -393,15 +395,17 @@ def _is_provider_run(item: Mapping[str, Any]) -> bool:
 
 def _definition(definition: ToolDefinition) -> bytes:
     """One element of ``tools``, flat as this wire has it; ``strict`` is never left to its default."""
-    return orjson.dumps(
-        {
+    written = definition.written.get("responses")
+    if written is None:
+        tool = {
             "type": "function",
             "name": definition.name,
             "description": definition.description,
             "parameters": definition.parameters,
             "strict": definition.strict,
         }
-    )
+        written = definition.written["responses"] = orjson.dumps(tool)
+    return written
 
 
 def _function_name(raw: bytes) -> str:

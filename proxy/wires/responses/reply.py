@@ -65,7 +65,7 @@ class ResponsesReplyWriter:
     def result(self) -> dict[str, Any] | None:
         return self._result
 
-    def pass_on(self, chunk: bytes) -> bytes | None:
+    def passing(self) -> Callable[[bytes], bytes] | None:
         return None
 
     def write(self, frame: Frame) -> bytes:

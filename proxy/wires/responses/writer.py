@@ -14,7 +14,7 @@ import orjson
 
 from proxy.events import Frame, ToolCall, ToolCallStarted, ToolResult, TurnStarted
 from proxy.wires.base import Trace, TurnEnd
-from proxy.wires.held import HeldFrames
+from proxy.wires.held import HeldFrames, unchanged
 from proxy.wires.rawjson import replace_values
 from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.items import mint_item_id
@@ -92,8 +92,8 @@ class ResponsesStreamWriter:
         """The Response resource the client was given last; ``None`` before the end."""
         return self._result
 
-    def pass_on(self, chunk: bytes) -> bytes | None:
-        return None if self._composing or self._held or self._hold_text else chunk
+    def passing(self) -> Callable[[bytes], bytes] | None:
+        return None if self._composing or self._held or self._hold_text else unchanged
 
     def write(self, frame: Frame) -> bytes:
         for event in frame.events:

@@ -1,0 +1,110 @@
+"""The headers of a message as two columns, and what is decided by their names once.
+
+The same peer sends the same names again and again, with other values.  Which headers go on, which say
+something of the body and what their lines look like hangs on the names alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from typing import NamedTuple, TypeVar, overload
+
+from proxy.upstreams.base import Headers
+
+__all__ = ["Columns", "HeaderSection", "by_names"]
+
+_MAX_KNOWN = 256
+_MAX_KNOWN_CHARS = 2048
+"""Of all names together: whoever sends longer ones has them looked at each time."""
+
+Name = TypeVar("Name", str, bytes)
+Found = TypeVar("Found")
+
+
+class _Known(dict[tuple[Name, ...], Found]):
+    """What was worked out for names that came before; the oldest makes room."""
+
+    def __init__(self, work_out: Callable[[tuple[Name, ...]], Found]) -> None:
+        self._work_out: Callable[[tuple[Name, ...]], Found] = work_out
+
+    def __missing__(self, names: tuple[Name, ...]) -> Found:
+        found: Found = self._work_out(names)
+        if sum(map(len, names)) <= _MAX_KNOWN_CHARS:
+            if len(self) >= _MAX_KNOWN:
+                del self[next(iter(self))]
+            self[names] = found
+        return found
+
+
+def by_names(work_out: Callable[[tuple[Name, ...]], Found]) -> Callable[[tuple[Name, ...]], Found]:
+    """Decorates what is a function of a message's header names, in their order; results are kept.
+
+    ``work_out`` sees names and never a value, so that nothing secret is kept.  What it returns is shared.
+    """
+    return _Known(work_out).__getitem__
+
+
+class Columns(NamedTuple):
+    """Some headers of a section: which, and what they are called from then on."""
+
+    names: tuple[str, ...]
+    mask: tuple[bool, ...]
+
+    @classmethod
+    def where(cls, names: tuple[str, ...], wanted: Callable[[str], bool]) -> "Columns":
+        """Those whose name is wanted, under their names."""
+        mask = tuple([wanted(name) for name in names])
+        return cls(tuple(compress(names, mask)), mask)
+
+
+class HeaderSection(Sequence[tuple[str, str]]):
+    """Header pairs in order (a :data:`~proxy.upstreams.base.Headers`), kept as names and values."""
+
+    __slots__ = ("names", "values")
+
+    def __init__(self, names: tuple[str, ...], values: Sequence[str]) -> None:
+        """As many values as there are names, none of which is changed from then on."""
+        self.names = names
+        self.values = values
+
+    @classmethod
+    def of(cls, headers: Headers) -> "HeaderSection":
+        """Pairs in this form; whoever may be given a section as well looks before asking."""
+        return cls(tuple([name for name, _ in headers]), [value for _, value in headers])
+
+    def only(self, columns: Columns) -> "HeaderSection":
+        """Those of some columns, which were worked out for these names."""
+        return HeaderSection(columns.names, tuple(compress(self.values, columns.mask)))
+
+    def lines(self) -> str:
+        """What stands in a message's head: a line for each, with its end.  Nothing is checked."""
+        parts = [*_around_values(self.names)]
+        parts[1::2] = self.values
+        return "".join(parts)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return zip(self.names, self.values, strict=True)
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[str, str]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[tuple[str, str]]: ...
+    def __getitem__(self, at: int | slice) -> tuple[str, str] | Sequence[tuple[str, str]]:
+        return list(self)[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # Equal to lists, which have none.
+
+
+@by_names
+def _around_values(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines of some headers, cut where values belong, with a place for each."""
+    parts = [""]
+    for name in names:
+        parts[-1] += f"{name}: "
+        parts += ["", "\r\n"]
+    return tuple(parts)

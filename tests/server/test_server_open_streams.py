@@ -1,0 +1,37 @@
+"""What an open stream keeps in memory: not the conversation that it answers."""
+
+import gc
+import json
+from pathlib import Path
+from types import FrameType
+
+from test_hot_path import EVENT, stepping
+
+MARK = "a conversation that nobody needs any more " * 3000
+
+
+def keepers() -> list[str]:
+    """Whoever holds the conversation, as text, bytes or a piece of what was read of it."""
+    own = MARK.encode()
+    found = []
+    for holder in gc.get_objects():
+        if isinstance(holder, FrameType) or holder is globals():
+            continue
+        for held in gc.get_referents(holder):
+            if held is MARK or held is own:
+                continue
+            if (isinstance(held, str) and MARK in held) or (isinstance(held, bytes) and own in held):
+                found.append(f"{type(holder)}: {type(held)}")
+    return found
+
+
+async def test_an_open_stream_lets_go_of_the_conversation(tmp_path: Path) -> None:
+    """Once the first bytes of a stream are here, nothing holds the body that was asked with."""
+    async with stepping(tools=False, path=tmp_path) as (proxy, steps), proxy.connect() as conversation:
+        ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": MARK}]}
+        conversation.writer.write(proxy.request(json.dumps(ask).encode()))
+        del ask
+        steps.orders.put_nowait(EVENT)
+        assert b"word" in await conversation.reader.readuntil(b"word")
+        assert keepers() == []
+        steps.orders.put_nowait(None)

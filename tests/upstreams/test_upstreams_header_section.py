@@ -1,0 +1,114 @@
+"""Headers as two columns: the same as pairs, and what is kept for their names is bounded and no value."""
+
+import gc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.relay.headers import forwardable as goes_up
+from proxy.relay.headers import returned
+from proxy.upstreams.base import Headers
+from proxy.upstreams.header_rules import clean_response_headers, described, forwardable
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names
+
+NAMES = (
+    "Accept", "accept-encoding", "Authorization", "Connection", "CONTENT-TYPE", "content-length", "Cookie",
+    "Content-Encoding", "Keep-Alive", "Close", "proxy-x", "Set-Cookie", "Transfer-Encoding", "X-A", "x-a",
+    "X-50%d", "x-ratelimit-limit-tokens", "x-request-id", "x-toolrelay-tools", "b d", "é",
+)  # fmt: skip
+VALUES = ("", "1", "a, X-A", "keep-alive", "Keep-Alive, close", "gzip", "text/html; x=1", "%s", "sk-secret-1",
+          "say sk-secret-1", "ä", "\t", "a\x01b", "\x7f", "\udcff")  # fmt: skip
+SECRET = b"sk-secret-1"
+HEADERS = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=8)
+
+
+def one_by_one(headers: Headers, dropped: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What goes over a hop, each header looked at by itself."""
+    named = {
+        token.strip()
+        for name, value in headers
+        if name.lower() == "connection"
+        for token in value.lower().split(",")
+    }
+    return [
+        (name, value)
+        for name, value in headers
+        if not name.lower().startswith(dropped)
+        and (name.lower() not in named or named <= {"", "keep-alive", "close"})
+        and " " not in name
+        and name.isascii()
+        and not any((c < " " and c != "\t") or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in value)
+    ]
+
+
+HOPS = ("connection", "keep-alive", "proxy-", "transfer-encoding")
+
+
+@given(HEADERS)
+def test_the_client_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, str]]) -> None:
+    """What is decided for all names at once is what each header alone would get."""
+    private = ("accept-encoding", "authorization", "content-length", "cookie", "x-toolrelay-")
+    assert forwardable(sent) == one_by_one(sent, HOPS + private)
+    assert goes_up(sent, identity=True) == [
+        pair
+        for pair in sent
+        if pair[0].lower() not in ("accept-encoding", "x-request-id", "x-toolrelay-tools")
+    ]
+
+
+@given(HEADERS)
+def test_the_upstream_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, str]]) -> None:
+    """So it is on the way back, where no secret stays in a value and bytes that are no text are replaced."""
+    raw = [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in sent]
+    clean = clean_response_headers([name for name, _ in raw], [value for _, value in raw], (SECRET,))
+    shown = [
+        (name, value.replace("\udcff", "�").replace(SECRET.decode(), "[redacted]")) for name, value in sent
+    ]
+    assert clean == one_by_one(shown, (*HOPS, "set-cookie"))
+    whole = [("x-upstream-request-id" if n.lower() == "x-request-id" else n, v) for n, v in clean]
+    back = [pair for pair in whole if pair[0].lower() != "x-toolrelay-tools"]
+    assert returned(clean, keep_length=True) == back
+    assert returned(clean) == [pair for pair in back if pair[0].lower() != "content-length"]
+    kinds = [value for name, value in clean if name.lower() == "content-type"]
+    assert described(clean)[0] == (kinds[0].split(";")[0].strip().lower() if kinds else "")
+
+
+@given(HEADERS)
+def test_a_section_is_its_pairs(pairs: list[tuple[str, str]]) -> None:
+    """It reads as the pairs that it was made of, and writes a line for each."""
+    section = HeaderSection.of(pairs)
+    assert (section, [*section], len(section)) == (pairs, pairs, len(pairs))
+    assert section[1:] == pairs[1:]
+    assert section.lines() == "".join(f"{name}: {value}\r\n" for name, value in pairs)
+    columns = Columns.where(section.names, lambda name: name != "X-A")
+    assert section.only(columns) == [pair for pair in pairs if pair[0] != "X-A"]
+
+
+def test_a_value_without_a_name_is_not_written() -> None:
+    """Columns of another length are a fault of ours, and never a head with a value in the wrong place."""
+    with pytest.raises(ValueError, match="size"):
+        HeaderSection(("A", "B"), ["1"]).lines()
+
+
+def test_what_is_kept_for_names_is_bounded() -> None:
+    """Whoever sends ever new names, or long ones, fills no memory: few are kept, and no long ones."""
+
+    class Found:
+        pass
+
+    @by_names
+    def find(names: tuple[str, ...]) -> Found:
+        return Found()
+
+    kept = find(("a", "b"))
+    assert find(("a", "b")) is kept
+    assert find(("b", "a")) is not kept
+    long = ("x" * 3000,)
+    assert find(long) is not find(long)
+    for number in range(1000):
+        find((f"x-{number}",))
+    assert find(("x-999",)) is find(("x-999",))
+    assert find(("a", "b")) is not kept
+    del kept
+    assert sum(type(one) is Found for one in gc.get_objects()) < 300
