@@ -21,7 +21,7 @@ class Listener(Protocol):
         ...
 
     def ended(self) -> None:
-        """The body is whole."""
+        """The body is whole.  May be told again."""
         ...
 
 
@@ -56,6 +56,9 @@ class OverheardStream:
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         self._listener.heard(data)
+        if last:
+            # A client may go as soon as it has this, and then nobody comes to the end.
+            self._listener.ended()
         return self._client.push(data, last)
 
     async def write(self, data: bytes) -> None:
@@ -63,7 +66,6 @@ class OverheardStream:
         await self._client.write(data)
 
     def finish(self) -> None:
-        # A client may have gone as soon as it had the last event.
         self._listener.ended()
         self._client.finish()
 
