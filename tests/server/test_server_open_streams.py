@@ -27,7 +27,7 @@ def keepers() -> list[str]:
 
 
 async def test_an_open_stream_lets_go_of_the_conversation(tmp_path: Path) -> None:
-    """Once the first bytes of a stream are here, nothing holds the body that was asked with, nor its reader."""
+    """Once the first bytes of a stream are here, nothing holds the request's body, nor what read it."""
     async with stepping(tools=False, path=tmp_path) as (proxy, steps), proxy.connect() as conversation:
         ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": MARK}]}
         conversation.writer.write(proxy.request(json.dumps(ask).encode()))
