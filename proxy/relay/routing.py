@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from proxy.errors import RequestError
 from proxy.relay.breaker import Breaker
 from proxy.tools.policy import Policy
-from proxy.upstreams.base import Upstream
+from proxy.upstreams.base import Secrets, Upstream
 from proxy.wires.base import StateHabit
 
 __all__ = ["Route", "Router", "Served", "fits_all"]
@@ -32,7 +32,7 @@ class Served:
 
     ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state``
     and ``force_usage`` are habits of the provider.  ``total_timeout_s`` is for what passes through.
-    ``breaker`` knows how it does.
+    ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.
     """
 
     upstream: Upstream
@@ -45,6 +45,7 @@ class Served:
     retries: int = 2
     responses_state: StateHabit = "auto"
     total_timeout_s: float | None = None
+    secrets: Secrets | None = None
     breaker: Breaker = field(default_factory=Breaker, compare=False)
 
     def policy(self, base: Policy) -> Policy:
