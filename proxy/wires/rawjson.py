@@ -2,7 +2,8 @@
 
 A client's request is sent on with its numbers, order and escapes as they were, so it is never
 loaded and dumped as a whole.  These functions cut one level of an object or array into the raw
-bytes of its values and join them again.  They expect text that a JSON parser has accepted.
+bytes of its values and join them again.  They expect text that a JSON parser has accepted; an
+upstream's may also be such as only :mod:`proxy.wires.lenient` reads.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 import orjson
 
 from proxy.errors import RequestError
+from proxy.wires.lenient import loads
 
 __all__ = [
     "elements",
@@ -112,7 +114,7 @@ def _spans(
     position = _skip_space(raw, position) + 1
     while (member := _MEMBER.match(raw, position)) is not None:
         key, start = member[1], member.end(2)
-        name = orjson.loads(key) if b"\\" in key else key[1:-1].decode()
+        name = loads(key) if b"\\" in key else key[1:-1].decode("utf-8", "replace")
         if member[3] is not None:
             position = member.end()
         elif listed and name in listed and raw[start] == 0x5B:  # an opening bracket
