@@ -1,5 +1,6 @@
 """What ``toolrelay record`` saves of an exchange, both sides of it."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 from chat_script import call, content, finish, payloads_of, reply, role, stream, text_of
 from raw_upstream import RawUpstream, Step, head, whole
 from running_proxy import SERVER_KEY, Proxy, make_config, running
+from waiting import PATIENCE_S, until
 
 from proxy.commands.record import recording
 from proxy.server.app import Overrides
@@ -111,3 +113,20 @@ async def test_an_error_and_a_break_are_recorded_as_the_client_got_them(tmp_path
         (file,) = (only(tmp_path / name) / "client").glob("response.*")
         assert file.name == ("response.json" if name == "refused" else "response.sse")
         assert file.read_bytes() == answer.body
+
+
+@pytest.mark.parametrize("allow", [(), (TIME,)])
+async def test_a_client_that_leaves_at_the_end_mark_is_recorded(
+    tmp_path: Path, allow: tuple[str, ...]
+) -> None:
+    """Some clients close at [DONE] while the upstream's connection is still open: their side is whole."""
+    never = asyncio.Event()
+    script: list[Step] = [*stream(role(), content("It is noon."), finish())[:-1], never]
+    async with recorded(tmp_path, script, allow=allow) as (proxy, _):
+        async with asyncio.timeout(PATIENCE_S), proxy.sent(ASK) as conversation:
+            await conversation.reader.readuntil(b"data: [DONE]\n\n")
+            conversation.leave()
+        await until(lambda: bool(list(tmp_path.rglob("response.toml"))))
+        never.set()
+    (file,) = (only(tmp_path) / "client").glob("response.*")
+    assert file.read_bytes().endswith(b"data: [DONE]\n\n")
