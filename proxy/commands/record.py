@@ -1,6 +1,7 @@
 """``toolrelay record``: the server as usual, with every exchange of its upstreams saved as a fixture."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 from proxy.commands.common import say
@@ -9,21 +10,26 @@ from proxy.errors import ConfigError
 from proxy.server.app import Overrides
 from proxy.server.config import Config
 from proxy.upstreams.base import Upstream
-from proxy.upstreams.record import RecordingUpstream
+from proxy.upstreams.record import ClientSides, RecordingUpstream
 
-__all__ = ["record"]
+__all__ = ["record", "recording"]
 
 
 async def record(config: Config, out: Path) -> None:
     """Serve until told to stop, and write what the upstreams were asked and answered below ``out``."""
     folder = await asyncio.to_thread(_private_folder, out)
     say(f"recording to {folder}; it will hold what people ask and models answer")
-    secrets = config.secrets()
+    await serve(config, recording(folder, config.secrets()))
+
+
+def recording(folder: Path, secrets: Iterable[str]) -> Overrides:
+    """What saves both sides of each exchange below ``folder``, less the ``secrets``."""
+    known, clients = list(secrets), ClientSides()
 
     def recorded(upstream: Upstream) -> Upstream:
-        return RecordingUpstream(upstream, folder, secrets=secrets)
+        return RecordingUpstream(upstream, folder, secrets=known, clients=clients)
 
-    await serve(config, Overrides(wrap_upstream=recorded))
+    return Overrides(wrap_upstream=recorded, listen=clients.listen)
 
 
 def _private_folder(out: Path) -> Path:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from proxy.errors import UpstreamError
-from proxy.upstreams.base import Headers
+from proxy.upstreams.base import Headers, Secrets
 
 __all__ = ["ClientStream", "OnBroken", "RunEvents", "RunSettings", "ignore_broken", "no_events"]
 
@@ -38,6 +38,10 @@ class ClientStream(Protocol):
     @property
     def cut_off(self) -> bool:
         """Whether a cancellation is the server's own end, so that the client is still there to be told."""
+        ...
+
+    def keep_back(self, secrets: Secrets | None) -> None:
+        """From now on blank out what of these stands whole in a piece that is sent."""
         ...
 
     def start(self, status: int, headers: Headers) -> None:

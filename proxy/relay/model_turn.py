@@ -17,7 +17,7 @@ from proxy.relay.offer import Offer
 from proxy.relay.passthrough import AFTER_END_S, flush_soon, pump
 from proxy.relay.run import CallModel, Command, Finish
 from proxy.relay.waiting import keeping_alive
-from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
+from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
 from proxy.wires.base import TurnReader
 
 __all__ = ["ModelTurns", "ToolMemory", "TurnRejected"]
@@ -25,6 +25,7 @@ __all__ = ["ModelTurns", "ToolMemory", "TurnRejected"]
 _MAX_ERROR_BYTES = 1024 * 1024
 _MAX_MESSAGE = 4096
 _MAX_WAIT_S = 5.0
+_WAITS = ("retry-after", "retry-after-ms")
 _AFTER_REASON_S = 5.0
 """For the usage and the end mark that come after a finish reason."""
 _AFTER_HIDDEN_END_S = 0.05
@@ -47,12 +48,18 @@ _MISSING = re.compile(r"\bno tool (output|call)s? (was |were )?found\b", re.IGNO
 
 
 class TurnRejected(ToolRelayError):
-    """A later turn was answered with something other than a turn.  ``said`` are the upstream's own words."""
+    """A later turn was answered with something other than a turn.
 
-    def __init__(self, status: int, message: str, code: str | None, said: str = "") -> None:
+    ``said`` are the upstream's own words, ``headers`` those of its answer that the client's own carries.
+    """
+
+    def __init__(
+        self, status: int, message: str, code: str | None, said: str = "", headers: Headers = ()
+    ) -> None:
         self.status = status
         self.message = message
         self.said = said
+        self.headers = headers
         self.code = code or "upstream_error"
         super().__init__(message)
 
@@ -346,7 +353,7 @@ def _retry_wait(response: UpstreamResponse, attempt: int) -> float | None:
     """Seconds to wait before the next attempt; ``None`` where the upstream wants longer than we do."""
     for name, value in response.headers:
         lower = name.lower()
-        if lower in ("retry-after", "retry-after-ms"):
+        if lower in _WAITS:
             try:
                 wait = float(value) / (1000 if lower.endswith("ms") else 1)
             except ValueError:
@@ -361,9 +368,10 @@ async def _rejection(response: UpstreamResponse) -> TurnRejected:
     await response.aclose()
     message, code = _error_message(body)
     words = f": {message}" if message else ""
-    return TurnRejected(
-        response.status, f"The upstream answered {response.status}{words}"[:1000], code, message
-    )
+    # An SDK that is not told how long its provider wants it to wait asks again at once.
+    waits = [pair for pair in response.headers if pair[0].lower() in _WAITS]
+    said = f"The upstream answered {response.status}{words}"[:1000]
+    return TurnRejected(response.status, said, code, message, waits)
 
 
 def _error_message(body: bytes) -> tuple[str, str | None]:

@@ -148,10 +148,12 @@ def decide(
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     added = []
+    # A tool goes in once, under the name that the client knows it by.
+    declared = {spec.name for spec in replaced.values()}
     for spec in chosen:
         if spec.name in client_names:
             withheld[spec.name] = "the client declared a function of this name"
-        elif spec.name not in replaced:
+        elif spec.name not in declared:
             added.append(spec)
     return Offer(
         added=tuple(spec.definition() for spec in added),

@@ -118,6 +118,7 @@ class Orchestrator:
 
     def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
         request, served = job.request, job.route.served
+        client.keep_back(served.secrets)
         metered = job.meter is not None and job.meter.counts_usage
 
         def is_hidden(name: str) -> bool:
@@ -454,6 +455,7 @@ class Orchestrator:
             else:
                 body = orjson.dumps(error_body(message, type=kind, code=code))
                 headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+                headers += getattr(fault, "headers", ())
                 if state.effects:
                     # An SDK that repeats the request would repeat the effect (rule E3).
                     headers.append(("x-should-retry", "false"))

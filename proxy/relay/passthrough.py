@@ -46,6 +46,7 @@ async def passthrough(
     :class:`UpstreamError`, and where another upstream may answer
     :class:`~proxy.relay.fallback.NextUpstream`, only while nothing has been sent to the client.
     """
+    client.keep_back(route.served.secrets)
     response = await candidates.ask(route, request)
     del request  # A conversation is larger than all else that an open stream keeps.
     try:

@@ -7,16 +7,16 @@ from fnmatch import fnmatchcase
 from proxy.errors import RequestError
 from proxy.relay.breaker import Breaker
 from proxy.tools.policy import Policy
-from proxy.upstreams.base import Upstream
+from proxy.upstreams.base import Secrets, Upstream
 from proxy.wires.base import StateHabit
 
 __all__ = ["Route", "Router", "Served", "fits_all"]
 
+_MAX_KNOWN = 64
+"""Models whose routes a router knows by heart; the oldest makes room.  There is a router for everybody
+whose rights name models or upstreams, and so for every token that is narrowed in a way of its own."""
 
-_MAX_KNOWN = 256
-"""Models whose routes a router knows by heart; the oldest makes room."""
-
-_MAX_KNOWN_CHARS = 200
+_MAX_KNOWN_CHARS = 100
 
 
 def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
@@ -32,7 +32,7 @@ class Served:
 
     ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state``
     and ``force_usage`` are habits of the provider.  ``total_timeout_s`` is for what passes through.
-    ``breaker`` knows how it does.
+    ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.
     """
 
     upstream: Upstream
@@ -45,6 +45,7 @@ class Served:
     retries: int = 2
     responses_state: StateHabit = "auto"
     total_timeout_s: float | None = None
+    secrets: Secrets | None = None
     breaker: Breaker = field(default_factory=Breaker, compare=False)
 
     def policy(self, base: Policy) -> Policy:

@@ -39,6 +39,7 @@ from proxy.server.instruments import Instruments, known_models, open_instruments
 from proxy.server.limits import ConcurrentStreams, KeyLimits, parse_cost_limits, parse_limits
 from proxy.server.limits_storage import open_counters
 from proxy.server.metrics import METRICS, merge
+from proxy.server.overheard import Listen
 from proxy.server.page_guard import HostRule, PageGuard
 from proxy.server.peers import Peers
 from proxy.server.rate_limiter import RateLimiter
@@ -67,6 +68,7 @@ from proxy.tools.runner import OnCrash, Runner
 from proxy.upstreams.base import Upstream
 from proxy.upstreams.http import HttpUpstream
 from proxy.upstreams.lean import LeanUpstream
+from proxy.upstreams.origin import long_secrets
 from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire, error_event
@@ -90,8 +92,9 @@ _MAX_ANSWER = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers, and
-    what stands before every upstream and every source of tools, and who lets callers in.
+    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers, what
+    stands before every upstream and every source of tools, who lets callers in, and who listens to what
+    they are answered.
 
     With ``http`` given, tools with a connection use it too, without credentials.  ``connect`` says
     whether credentials are fetched before a tool runs: not for tools that only repeat what they gave.
@@ -104,6 +107,7 @@ class Overrides:
     on_tool_crash: OnCrash | None = None
     wrap_provider: Callable[[ToolProvider], ToolProvider] | None = None
     door: Door | None = None
+    listen: Listen | None = None
     connect: bool = True
 
 
@@ -388,6 +392,7 @@ async def create_app(
         admin=_admin(services, door),
         settings=_api_settings(config),
         prices=_prices(config),
+        listen=given.listen,
     )
     server = config.server
     return App(
@@ -577,6 +582,7 @@ def _served(services: Services, name: str) -> Served:
         retries=config.retries,
         responses_state=config.responses_state,
         total_timeout_s=config.total_timeout_s,
+        secrets=long_secrets(config.api_key.reveal() if config.api_key else "", dict(config.header_pairs())),
         breaker=Breaker(config.breaker_failures, config.breaker_open_s),
     )
 

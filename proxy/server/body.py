@@ -79,6 +79,7 @@ def body_here(request: EdgeRequest, limit: int) -> bytes | None:
     whole = content.read_nowait()
     if len(whole) > limit:
         raise _too_large(limit)
+    request.body_is_read()
     return whole
 
 
@@ -145,3 +146,4 @@ async def _pieces(
         left += len(piece) * earned_s - (loop.time() - began)
         if piece:
             yield piece
+    request.body_is_read()

@@ -19,7 +19,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
 from proxy.server.edge_request import EdgeRequest
-from proxy.upstreams.base import Headers
+from proxy.upstreams.base import Headers, Secrets
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 
 __all__ = ["HttpClientStream"]
@@ -76,6 +76,7 @@ class HttpClientStream:
         self._flows = False
         self._bodiless = False
         self._until_close = False
+        self._secrets: Secrets | None = None
         self.first_byte_at = 0.0
         self.sent = 0
 
@@ -93,6 +94,9 @@ class HttpClientStream:
         if self._response is None:
             raise RuntimeError("nothing has been sent to the client")
         return self._response
+
+    def keep_back(self, secrets: Secrets | None) -> None:
+        self._secrets = secrets
 
     def start(self, status: int, headers: Headers) -> None:
         request = self._request
@@ -140,6 +144,8 @@ class HttpClientStream:
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has closed the connection")
+        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
+            data = secrets.blanked(data)
         data = b"%x\r\n%b\r\n" % (len(data), data)
         self.sent += len(data)
         transport.write(data)
@@ -153,6 +159,8 @@ class HttpClientStream:
             return None
         if not self.first_byte_at:
             self.first_byte_at = time.monotonic()
+        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
+            data = secrets.blanked(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if last:

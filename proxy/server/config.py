@@ -88,7 +88,9 @@ def find_faults(
     """
     try:
         draft = _read(path)
+        in_file = _tables(draft)
         _apply_env(draft, env)
+        _leave_keys_behind(draft, in_file)
         dropped_key = _apply_options(draft, options or Options())
     except ConfigError as error:
         return None, [error]
@@ -269,26 +271,63 @@ def _apply_options(draft: _Draft, options: Options) -> str | None:
         return None
     upstreams = draft.data.get("upstreams", {})
     name = next(iter(upstreams), "default") if isinstance(upstreams, dict) else "default"
-    before = upstreams.get(name, {}) if isinstance(upstreams, dict) else {}
-    before = before if isinstance(before, dict) else {}
-    foreign = _origin(options.upstream) != _origin(before.get("base_url", DEFAULT_BASE_URL))
-    ours = before.get("api_key") == DEFAULT_KEY or "base_url" in before
+    before = _tables(draft).get(name, {})
     named = f"upstreams.{name}.api_key" in draft.sources
     _put(draft, ("upstreams", name, "base_url"), options.upstream, "from --upstream")
-    if not foreign:
+    if not _moved(before, options.upstream):
         return None
     headers = before.get("headers")
     if isinstance(headers, dict) and "base_url" in before:
-        kept = {key: value for key, value in headers.items() if not str(value).startswith(("env:", "file:"))}
+        kept = {key: value for key, value in headers.items() if not _is_secret(value)}
         draft.data["upstreams"][name]["headers"] = kept
-    return name if ours and not named else None
+    return name if _has_key_of_its_own(before) and not named else None
+
+
+def _leave_keys_behind(draft: _Draft, in_file: Mapping[str, Mapping[str, Any]]) -> None:
+    """Take the file's key and secret headers from each upstream that the environment gives another origin.
+
+    ``in_file`` are the tables as the file has them.  What the environment itself says stays.
+    """
+    for name, table in _tables(draft).items():
+        before, where = in_file.get(name, {}), f"upstreams.{name}"
+        if where in draft.sources or not _moved(before, table.get("base_url", DEFAULT_BASE_URL)):
+            continue
+        if _has_key_of_its_own(before) and f"{where}.api_key" not in draft.sources:
+            draft.data["upstreams"][name].pop("api_key", None)
+        headers = table.get("headers")
+        if isinstance(headers, dict) and "base_url" in before and f"{where}.headers" not in draft.sources:
+            draft.data["upstreams"][name]["headers"] = {
+                key: value
+                for key, value in headers.items()
+                if not _is_secret(value) or f"{where}.headers.{key}" in draft.sources
+            }
+
+
+def _tables(draft: _Draft) -> dict[str, dict[str, Any]]:
+    """Each upstream's table as it is now."""
+    upstreams = draft.data.get("upstreams")
+    tables = upstreams.items() if isinstance(upstreams, dict) else ()
+    return {name: dict(table) for name, table in tables if isinstance(table, dict)}
+
+
+def _moved(before: Mapping[str, Any], base_url: object) -> bool:
+    return _origin(base_url) != _origin(before.get("base_url", DEFAULT_BASE_URL))
+
+
+def _has_key_of_its_own(table: Mapping[str, Any]) -> bool:
+    """Whether its key was made for the address it has: one without an address goes to any."""
+    return table.get("api_key") == DEFAULT_KEY or "base_url" in table
+
+
+def _is_secret(value: object) -> bool:
+    return str(value).startswith(("env:", "file:"))
 
 
 def _imply_keys(draft: _Draft, dropped: str | None) -> None:
     """Say for every upstream that names no key whether it gets ``OPENAI_API_KEY``.
 
     A key belongs to the address it was made for.  Only OpenAI's own gets that one unasked, and
-    ``--upstream`` takes the key of the address it replaces away.
+    ``--upstream``, like a ``base_url`` of the environment, takes the key of the address it replaces away.
     """
     upstreams = draft.data.setdefault("upstreams", {})
     if not isinstance(upstreams, dict):

@@ -202,12 +202,11 @@ class EdgeConnection(RequestHandler):
                         await self._waiter
                     finally:
                         self._waiter = None
-                message, payload = self._taken()
-                response = await self._serve(message, payload)
+                response, unread = await self._serve()
                 if response is None:
                     break
-                if not payload.is_eof():
-                    await self._read_out(payload)
+                if not unread.is_eof():
+                    await self._read_out(unread)
                 if not response.keep_alive or self._close or self._force_close:
                     break
                 self._await_next()
@@ -231,17 +230,20 @@ class EdgeConnection(RequestHandler):
             self._resume_reading_if_drained()
         return taken
 
-    async def _serve(self, message: Any, payload: StreamReader) -> web.StreamResponse | None:
-        """Answer one request; ``None`` where nobody was there to take the answer."""
+    async def _serve(self) -> tuple[web.StreamResponse | None, StreamReader]:
+        """Answer the next request; ``None`` where nobody was there to take the answer, and its body."""
+        message, payload = self._taken()
         task = self._task_handler
         if task is None:
-            return None  # The client went away in this very turn.
+            return None, payload  # The client went away in this very turn.
         fault = _fault(message)
         if fault is not None:
             message = ERROR
         elif message.upgrade:
             message = message._replace(should_close=True)
         request = EdgeRequest(message, payload, self, task)
+        # The request lets go of what it needs no more, while its stream is open.
+        del message, payload
         self._request_in_progress = True
         # aiohttp asks it for its body and cancels it, and no more.
         self._current_request = request  # type: ignore[assignment]
@@ -256,14 +258,14 @@ class EdgeConnection(RequestHandler):
             self._current_request = None
             if not request.started:
                 response, gone = await self.finish_response(request.as_aiohttp(), response, None)
-            return None if gone else response
+            return None if gone else response, request.content
         except ConnectionError:
-            return None
+            return None, request.content
         except Exception:  # noqa: BLE001
             # The last boundary of a connection: it ends, and nothing else does.
             self._log.exception("connection_failed")
             self.force_close()
-            return None
+            return None, request.content
         finally:
             self._current_request = None
             self._request_in_progress = False

@@ -38,7 +38,9 @@ def request_ids(at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
 class EdgeRequest:
     """What aiohttp's parser read, and what is made of it; it is served in :attr:`task`.
 
-    ``raw_path`` is the target as sent, ``content`` the body.  ``facts`` are what is counted and logged.
+    ``raw_path`` is the target as sent, ``content`` the body.
+    ``body_exists`` says that the head announces one, which may be empty.  ``facts`` are what is counted
+    and logged.
     ``caller`` is there once the door has let it in, ``admission`` once the limits have.
     ``client_address`` is empty unless it came through a trusted proxy.  ``page_headers`` and
     ``limit_headers`` go onto the head of its response, whoever writes it.  ``started`` says that a head
@@ -48,6 +50,7 @@ class EdgeRequest:
     __slots__ = (
         "_writer",
         "admission",
+        "body_exists",
         "caller",
         "client_address",
         "content",
@@ -84,6 +87,7 @@ class EdgeRequest:
         self.version = message.version
         self.keep_alive = not message.should_close
         self.content = content
+        self.body_exists = content is not EMPTY_PAYLOAD
         self.protocol = protocol
         self.task = task
         self.client_address = ""
@@ -109,10 +113,9 @@ class EdgeRequest:
         peer = self.protocol.peername
         return str(peer[0]) if isinstance(peer, list | tuple) else peer
 
-    @property
-    def body_exists(self) -> bool:
-        """Whether the head announces a body, which may be empty."""
-        return self.content is not EMPTY_PAYLOAD
+    def body_is_read(self) -> None:
+        """Let go of the reader of a body that was read whole: a stream may be open for long after it."""
+        self.content = EMPTY_PAYLOAD
 
     @property
     def content_length(self) -> int:

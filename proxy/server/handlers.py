@@ -14,6 +14,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from proxy.errors import ModelMissing, RequestError
+from proxy.relay.base import ClientStream
 from proxy.relay.fallback import BY_ID, STAYS, Candidates, NextUpstream
 from proxy.relay.headers import forwardable
 from proxy.relay.history import History, Restored
@@ -39,6 +40,7 @@ from proxy.server.metering import ReadBody, meter, price_of
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
+from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import OwnedClientStream
 from proxy.server.reading_rights import (
     READS_IDS,
@@ -134,7 +136,9 @@ class Api:
         admin: Admin,
         settings: ApiSettings,
         prices: Prices,
+        listen: Listen | None = None,
     ) -> None:
+        """``listen`` hears what is answered to requests whose bodies are read."""
         self._views = views
         self._wires = {wire.path: wire for wire in wires.values()}
         self._error_events = error_events
@@ -152,6 +156,7 @@ class Api:
         self._admin = admin
         self._settings = settings
         self._prices = prices
+        self._listen = listen
         self._offers = Offers(settings.offer)
 
     async def serve(self, request: EdgeRequest) -> web.StreamResponse:
@@ -361,7 +366,7 @@ class Api:
         while True:
             plan = await self._plan(call, candidates.next())
             if plan.job is not None:
-                return await self._orchestrate(request, plan.job, plan.restored)
+                return await self._orchestrate(call, plan.job, plan.restored)
             with contextlib.suppress(NextUpstream):
                 return await self._pass_to(request, target, wire.path, [body], plan.route, candidates, caller)
 
@@ -473,7 +478,8 @@ class Api:
             raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
         return self._settings.history and wish == "on"
 
-    async def _orchestrate(self, request: EdgeRequest, job: Job, restored: Restored) -> web.StreamResponse:
+    async def _orchestrate(self, call: "_Call", job: Job, restored: Restored) -> web.StreamResponse:
+        request = call.request
         request.facts.run_id = job.run_id
         headers = [("x-toolrelay-run", job.run_id)]
         if restored:
@@ -481,7 +487,7 @@ class Api:
         client = self._client(request, job.wire.path, job.caller, *headers)
         bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
         try:
-            await self._orchestrator.run(job, client)
+            await self._orchestrator.run(job, self._overheard(client, call.raw))
         finally:
             structlog.contextvars.reset_contextvars(**bound)
         if not client.started:
@@ -568,6 +574,7 @@ class Api:
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)
+        relayed = client if body is None else self._overheard(client, body[0])
         del body, raw, sent
         if candidates.last:
             held.clear()
@@ -575,7 +582,7 @@ class Api:
             await passthrough(
                 route,
                 sending.pop(),
-                client,
+                relayed,
                 candidates=candidates,
                 error_event=error_event,
                 broken=self._observing.broken,
@@ -611,7 +618,10 @@ class Api:
         request.facts.client = client
         return client
 
+    def _overheard(self, client: HttpClientStream, asked: bytes) -> ClientStream:
+        return client if self._listen is None else OverheardStream(client, self._listen(asked))
+
     @staticmethod
     def _headers(request: EdgeRequest, *, identity: bool) -> Headers:
-        given = request.headers
-        return forwardable(HeaderSection(tuple(given), list(given.values())), identity=identity)
+        # Never by the names' own view: it may leave out one that stands twice, and values do not.
+        return forwardable(HeaderSection.of(list(request.headers.items())), identity=identity)

@@ -9,6 +9,7 @@ from proxy.errors import UpstreamBroken
 __all__ = [
     "Headers",
     "PulledResponse",
+    "Secrets",
     "Sink",
     "Upstream",
     "UpstreamRequest",
@@ -25,6 +26,29 @@ Sink = Callable[[bytes], Awaitable[None] | None]
 What it returns is waited for before the next piece, and the upstream is not read meanwhile; ``None``:
 it can take more.
 """
+
+
+class Secrets:
+    """What no answer of an upstream may hold, in bytes, none of them empty.
+
+    Where ``beginning`` does not stand, none of them does, so that a piece is searched once.  It is empty
+    where two of them have nothing in common.
+    """
+
+    __slots__ = ("_shapes", "beginning")
+
+    def __init__(self, shapes: Sequence[bytes]) -> None:
+        """``shapes`` are one at least."""
+        first, last = min(shapes), max(shapes)
+        pairs = enumerate(zip(first, last, strict=False))
+        self.beginning = first[: next((at for at, (a, b) in pairs if a != b), len(first))]
+        self._shapes = sorted(shapes, key=len, reverse=True)
+
+    def blanked(self, data: bytes) -> bytes:
+        """The data with asterisks for what stands whole in it, as long as it was."""
+        for shape in self._shapes:
+            data = data.replace(shape, b"*" * len(shape))
+        return data
 
 
 class UpstreamRequest(NamedTuple):

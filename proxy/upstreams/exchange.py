@@ -1,6 +1,7 @@
 """Recorded exchanges: what one folder of fixtures holds, and when two conversations are the same.
 
-One folder an exchange: ``meta.toml``, ``client/request.json`` and, for each request to the
+One folder an exchange: ``meta.toml``, ``client/`` with the requests and the answers (``request.json``,
+``response.sse`` or ``response.json``, then ``request-2.json`` …) and, for each request to the
 upstream, ``turn-N/`` with ``request.json``, ``response.toml`` (status, headers, network pieces)
 and the body as ``response.sse`` or ``response.json``, or both.  Text is UTF-8.
 """

@@ -5,12 +5,16 @@ from collections.abc import Mapping
 from yarl import URL
 
 from proxy.errors import ConfigError
+from proxy.upstreams.base import Secrets
 from proxy.upstreams.body_filters import shapes_of_secrets
 
-__all__ = ["checked_base_url", "checked_headers", "secret_shapes"]
+__all__ = ["checked_base_url", "checked_headers", "long_secrets", "secret_shapes"]
 
 _SECRET_NAMES = ("authorization", "key", "token", "secret")
 """A configured header with one of these in its name carries a credential."""
+
+_LONG = 20
+"""Bytes.  A shorter secret may be a placeholder ("ollama"), which stands in ordinary answers."""
 
 
 def checked_base_url(name: str, base_url: str) -> str:
@@ -36,6 +40,12 @@ def checked_headers(name: str, headers: Mapping[str, str]) -> dict[str, str]:
         if any(ord(c) < 32 or ord(c) == 127 for c in header + value) or not header.isascii() or not header:
             raise ConfigError(f"upstreams.{name}.headers", f"{header!r} cannot be sent as a header")
     return dict(headers)
+
+
+def long_secrets(api_key: str, headers: Mapping[str, str]) -> Secrets | None:
+    """Those of :func:`secret_shapes` that stand in no answer by chance, if there are any."""
+    shapes = [shape for shape in secret_shapes(api_key, headers) if len(shape) >= _LONG]
+    return Secrets(shapes) if shapes else None
 
 
 def secret_shapes(api_key: str, headers: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -8,7 +8,8 @@ import asyncio
 import re
 import secrets as random_source
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ from proxy.upstreams.base import (
 )
 from proxy.upstreams.body_filters import REDACTED, shapes_of_secrets
 from proxy.upstreams.exchange import WIRE_PATHS, Conversation, conversation_of
+from proxy.upstreams.header_rules import media_type
 
-__all__ = ["RecordingUpstream"]
+__all__ = ["ClientSides", "RecordingUpstream"]
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_CONVERSATIONS = 1000
@@ -52,6 +54,91 @@ class _Recorded:
     sent: Conversation
     folder: Path
     turns: int
+    requests: int = 0
+
+
+class ClientSide:
+    """One client's request, and what it is answered.
+
+    What is asked of an upstream while the request is worked on belongs to it, and its files go into the
+    folder of the first turn that was not refused.
+    """
+
+    def __init__(self, asked: bytes) -> None:
+        """``asked`` is the body of the request."""
+        self.asked = asked
+        self.status = 0
+        self.streamed = False
+        self.pieces: list[bytes] = []
+        self.number = 0
+        self._size = 0
+        self._ended = False
+        self._saved = False
+        self._recorder: RecordingUpstream | None = None
+        self._folder: Path | None = None
+        self._refused = False
+        self._written = False
+
+    def started(self, status: int, headers: Headers) -> None:
+        """The head of the answer."""
+        self.status = status
+        self.streamed = media_type(headers) == "text/event-stream"
+
+    def heard(self, data: bytes) -> None:
+        """A piece of the answer's body."""
+        self._size += len(data)
+        if self._size <= _MAX_BODY_BYTES:
+            self.pieces.append(data)
+
+    def ended(self) -> None:
+        """The answer is whole."""
+        self._ended = True
+        self._save()
+
+    def place(self, recorder: "RecordingUpstream", known: _Recorded, status: int) -> int:
+        """A turn was answered: whether its folder is to be the request's, and then which one it is there.
+
+        0 where it already has a folder.
+        """
+        if self._folder is not None and not self._refused:
+            return 0
+        known.requests += 1
+        self.number = known.requests
+        self._recorder, self._folder, self._refused = recorder, known.folder, status >= 400
+        self._written = False
+        return self.number
+
+    def placed(self) -> None:
+        """The turn is written, and with it the folder."""
+        self._written = True
+        self._save()
+
+    def _save(self) -> None:
+        """Write the answer, once both it and its folder are there."""
+        if self._saved or not (self._ended and self._written) or self._size > _MAX_BODY_BYTES:
+            return
+        if self._refused and self.status < 400:
+            return  # The turn that was answered is still to come.
+        if self._recorder is not None and self._folder is not None:
+            self._saved = True
+            self._recorder.save_answer(self._folder, self)
+
+
+class ClientSides:
+    """Which client's request is worked on, for all that is asked of upstreams meanwhile."""
+
+    def __init__(self) -> None:
+        self._current: ContextVar[ClientSide | None] = ContextVar("recorded_client", default=None)
+
+    def listen(self, asked: bytes) -> ClientSide:
+        """The side of a client whose request is worked on from here on."""
+        client = ClientSide(asked)
+        self._current.set(client)
+        return client
+
+    def current(self) -> ClientSide | None:
+        """Whose request is worked on here."""
+        return self._current.get()
 
 
 class RecordingUpstream:
@@ -61,13 +148,21 @@ class RecordingUpstream:
     and go on becomes its next turn.
     """
 
-    def __init__(self, inner: Upstream, out: Path, *, secrets: Iterable[str] = ()) -> None:
-        """``secrets`` are replaced wherever they stand in a body."""
+    def __init__(
+        self,
+        inner: Upstream,
+        out: Path,
+        *,
+        secrets: Iterable[str] = (),
+        clients: ClientSides | None = None,
+    ) -> None:
+        """``secrets`` are replaced wherever they stand in a body; ``clients`` know who asks."""
         self._inner = inner
+        self._clients = clients or ClientSides()
         self._out = out
         self._shapes = shapes_of_secrets(secrets)
         self._conversations: list[_Recorded] = []
-        self._saving: set[asyncio.Task[None]] = set()
+        self._saving: set[asyncio.Task[object]] = set()
 
     @property
     def name(self) -> str:
@@ -81,7 +176,7 @@ class RecordingUpstream:
         response = await self._inner.open(request)
         if asked is None:
             return response
-        return _TeeResponse(self, response, request.path, asked, started)
+        return _TeeResponse(self, response, request.path, asked, started, self._clients.current())
 
     async def aclose(self) -> None:
         """Close the upstream that is recorded, when all that it answered is written."""
@@ -93,22 +188,46 @@ class RecordingUpstream:
 
         A disk that fails is logged and costs the client nothing.
         """
-        task = asyncio.ensure_future(self._save(path, asked, answer))
+        await asyncio.shield(self._later(self._save(path, asked, answer)))
+
+    def save_answer(self, folder: Path, client: ClientSide) -> None:
+        """Write what a client was answered."""
+        file = folder / "client" / _numbered("response", client.number, "sse" if client.streamed else "json")
+        data = self._scrubbed(b"".join(client.pieces))
+        self._later(self._attempt(folder, lambda: _save(file, data)))
+
+    def _later(self, work: Coroutine[Any, Any, object]) -> "asyncio.Task[object]":
+        task = asyncio.ensure_future(work)
         self._saving.add(task)
         task.add_done_callback(self._saving.discard)
-        await asyncio.shield(task)
+        return task
 
     async def _save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
-        folder, number = self._place(path, asked)
+        known = self._place(path, asked)
+        folder, number, client = known.folder, known.turns, answer.client
+        position = client.place(self, known, answer.status) if client is not None else int(number == 1)
+        said = asked if client is None else _object(client.asked) or asked
+
+        def write() -> None:
+            self._write(folder, number, path, asked, answer)
+            if position:
+                _save(folder / "client" / _numbered("request", position, "json"), self._pretty(said))
+
+        if await self._attempt(folder, write):
+            _log.info("exchange_saved", folder=str(folder), turn=number)
+        if client is not None:
+            client.placed()
+
+    async def _attempt(self, folder: Path, write: Callable[[], None]) -> bool:
         try:
-            await asyncio.to_thread(self._write, folder, number, path, asked, answer)
+            await asyncio.to_thread(write)
         except OSError as exc:
             _log.warning("exchange_not_saved", folder=str(folder), reason=exc.strerror)
-        else:
-            _log.info("exchange_saved", folder=str(folder), turn=number)
+            return False
+        return True
 
-    def _place(self, path: str, asked: Mapping[str, Any]) -> tuple[Path, int]:
-        """The folder and turn number of a request: the longest conversation it continues, or a new one."""
+    def _place(self, path: str, asked: Mapping[str, Any]) -> _Recorded:
+        """Where a request's turn goes: the longest conversation it continues, or a new one."""
         _, sent = conversation_of(asked)
         continued = [
             known
@@ -121,16 +240,16 @@ class RecordingUpstream:
             last = max(continued, key=lambda known: len(known.sent))
             last.sent = sent
             last.turns += 1
-            return last.folder, last.turns
+            return last
         stamp = time.strftime("%Y%m%d-%H%M%S")
         name = f"{stamp}-{random_source.token_hex(3)}-{_slug(sent)}".rstrip("-")
         folder = self._out / f"{_slug([self.name]) or 'upstream'}.{_WIRES[path]}" / name
-        self._conversations.append(_Recorded(path, asked.get("model"), sent, folder, 1))
+        known = _Recorded(path, asked.get("model"), sent, folder, 1)
+        self._conversations.append(known)
         del self._conversations[:-_MAX_CONVERSATIONS]
-        return folder, 1
+        return known
 
     def _write(self, folder: Path, number: int, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
-        request = self._scrubbed(orjson.dumps(asked, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         turn = folder / f"turn-{number}"
         turn.mkdir(parents=True, mode=0o700)
         if number == 1:
@@ -140,12 +259,14 @@ class RecordingUpstream:
                 "wire": _WIRES[path],
             }
             (folder / "client").mkdir(mode=0o700)
-            _save(folder / "client" / "request.json", request)
             _save(folder / "meta.toml", "".join(f"{k} = {_toml(v)}\n" for k, v in meta.items()).encode())
-        _save(turn / "request.json", request)
+        _save(turn / "request.json", self._pretty(asked))
         body = self._scrubbed(answer.body)
         _save(turn / ("response.sse" if answer.streamed else "response.json"), body)
         _save(turn / "response.toml", self._scrubbed(answer.as_toml(exact=body == answer.body).encode()))
+
+    def _pretty(self, asked: dict[str, Any]) -> bytes:
+        return self._scrubbed(orjson.dumps(asked, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
     def _scrubbed(self, data: bytes) -> bytes:
         for shape in self._shapes:
@@ -163,6 +284,7 @@ class _Answer:
     body: bytes
     chunks: list[tuple[float, int]]
     broken: bool
+    client: ClientSide | None = None
 
     def as_toml(self, *, exact: bool) -> str:
         """The text of response.toml; pieces are left out where the body had to be changed."""
@@ -187,7 +309,9 @@ class _TeeResponse(PulledResponse):
         path: str,
         asked: dict[str, Any],
         started: float,
+        client: ClientSide | None,
     ) -> None:
+        self._client = client
         self._recorder = recorder
         self._inner = inner
         self._path = path
@@ -249,7 +373,7 @@ class _TeeResponse(PulledResponse):
             _log.warning("exchange_not_saved", reason=f"the body is over {_MAX_BODY_BYTES} bytes")
             return
         body = b"".join(self._pieces)
-        answer = _Answer(self.status, self.headers, self._streamed, body, self._sizes, broken)
+        answer = _Answer(self.status, self.headers, self._streamed, body, self._sizes, broken, self._client)
         await self._recorder.save(self._path, self._asked, answer)
 
 
@@ -259,11 +383,20 @@ def _recordable(request: UpstreamRequest) -> dict[str, Any] | None:
         return None
     if len(request.body) > _MAX_BODY_BYTES:
         return None
+    return _object(request.body)
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
     try:
-        asked = orjson.loads(request.body)
+        asked = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
     return asked if isinstance(asked, dict) else None
+
+
+def _numbered(word: str, number: int, suffix: str) -> str:
+    """A file of the client's: ``request.json``, then ``request-2.json``."""
+    return f"{word}.{suffix}" if number == 1 else f"{word}-{number}.{suffix}"
 
 
 def _slug(texts: Iterable[Any]) -> str:

@@ -225,6 +225,25 @@ async def test_an_upstream_that_echoes_our_key(kit: Kit, allow: Allow, stream: b
         assert answer.json["error"]["code"] == "invalid_api_key"
 
 
+async def test_an_upstream_that_echoes_our_key_in_its_stream(kit: Kit, allow: Allow) -> None:
+    """Rule R3: the key is taken out of an error inside a stream, wherever the network cut it."""
+    said = kit.begun("so") + kit.error_event(f"bad key {SERVER_KEY}, ask elsewhere")
+    middle = said.index(SERVER_KEY.encode()) + 9
+    failing = [
+        head("Content-Type: text/event-stream", "Connection: close"),
+        said[:middle],
+        0.02,
+        said[middle:],
+    ]
+    called = kit.turn(("call_1", TIME, '{"timezone":"UTC"}'))
+    for turns in ([failing], [called, failing]) if allow else ([failing],):
+        async with before(*turns, allow=allow) as (proxy, upstream):
+            answer = await ask(proxy, kit)
+            assert (answer.status, answer.clean, len(upstream.requests)) == (200, True, len(turns))
+            assert SERVER_KEY.encode() not in answer.body
+            assert b"bad key " + b"*" * len(SERVER_KEY) + b", ask elsewhere" in answer.body
+
+
 async def test_no_key_in_any_line(kit: Kit, tmp_path) -> None:
     """C42: neither key, nor a private argument, in log, record or its files, malformed requests included."""
     log = io.StringIO()

@@ -626,6 +626,16 @@ async def test_a_failure_before_the_first_byte_is_a_status() -> None:
     assert answer.header("x-should-retry") is None
 
 
+async def test_how_long_to_wait_is_told() -> None:
+    """Rule E2: a wait that a later turn's refusal asks for, and that is not waited here, is the client's."""
+    slow = whole(
+        b'{"error":{"message":"slow"}}', "Retry-After: 60", "retry-after-ms: 60000", status="429 Slow"
+    )
+    answer, requests = await one_loop(reply(None, ("call_1", TIME, UTC)), slow, ask=PLAIN)
+    assert (answer.status, len(requests)) == (429, 2)
+    assert (answer.header("retry-after"), answer.header("retry-after-ms")) == ("60", "60000")
+
+
 @pytest.mark.parametrize("status", ["500 Oops", "400 Bad", "429 Slow"])
 async def test_after_a_side_effect_nobody_retries(status: str, watch: Watch) -> None:
     """Rule E3: an error after a side effect tells SDKs not to send the request again."""

@@ -208,6 +208,16 @@ def test_an_alias_is_ours_under_its_own_name() -> None:
     assert found.tool_ids() == (SHOP,)
 
 
+@pytest.mark.parametrize("wanted", [None, "all", f"{TIME},{SHOP}"])
+def test_an_alias_is_not_injected_beside_itself(wanted: str | None) -> None:
+    """A tool that the client declared under an alias is offered once, under that name, and not withheld."""
+    found = offer(request("say", TIME), wanted, OfferRules(aliases={"say": SHOP}))
+    assert names(found.replaced) == ["say", TIME]
+    assert names(found.added) == ([WEATHER] if wanted in (None, "all") else [])
+    assert (found.names["say"], SHOP in found.names, SHOP in found.withheld) == (SHOP, False, False)
+    assert SHOP in found.tool_ids()
+
+
 def test_an_alias_that_nobody_declared_offers_nothing() -> None:
     """An alias is a name a client may use, not a tool of its own."""
     assert not offer(request("mine"), None, OfferRules(inject=False, aliases={"say": SHOP}))
@@ -356,11 +366,11 @@ def test_a_tool_under_two_names_is_guarded_under_both() -> None:
     """Rule T2: an alias is no way around; a tool that is no longer loaded is nobody's to judge."""
     buy = replace(spec(SHOP), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
     selection = Selection(offered=(spec(TIME), buy), withheld={})
-    rules = OfferRules(aliases={"purchase": SHOP})
-    found = decide(request("purchase"), selection, rules, None, upstream_takes_tools=True)
+    rules = OfferRules(aliases={"purchase": SHOP, "order": SHOP})
+    found = decide(request("purchase", "order"), selection, rules, None, upstream_takes_tools=True)
     policy = Policy(allow=("*",))
     specs = {one.name: one for one in selection.offered}
-    assert set(guarded_names(found, specs.get, policy, "web__fetch_page")) == {"purchase", SHOP}
+    assert set(guarded_names(found, specs.get, policy, "web__fetch_page")) == {"purchase", "order"}
     assert guarded_names(found, {}.get, policy, "web__fetch_page") == {}
     assert guarded_names(found, specs.get, policy, "") == {}
 

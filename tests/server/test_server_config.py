@@ -514,6 +514,38 @@ def test_upstream_option_keeps_a_key_without_an_address(tmp_path):
     assert key_of(load_config(path, KEY, Options(upstream="http://other/v1")), "x") is None
 
 
+def test_an_address_of_the_environment_takes_the_files_key_away(tmp_path):
+    """A base_url of the environment at another origin gets neither the file's key nor its secret headers."""
+    path = write(
+        tmp_path,
+        "[upstreams.x]\nbase_url='http://h/v1'\napi_key='env:K'\nheaders={x-a='env:K', x-team='t'}",
+    )
+    env = {"K": "the-key"}
+    moved = {**env, "TOOLRELAY_UPSTREAMS__X__BASE_URL": "http://other/v1"}
+    config = load_config(path, moved)
+    assert key_of(config, "x") is None
+    assert config.upstreams["x"].header_pairs() == (("x-team", "t"),)
+    same = load_config(path, {**env, "TOOLRELAY_UPSTREAMS__X__BASE_URL": "http://h/v2"})
+    assert key_of(same, "x") == "the-key"
+    assert same.upstreams["x"].header_pairs() == (("x-a", "the-key"), ("x-team", "t"))
+    own = {"TOOLRELAY_UPSTREAMS__X__API_KEY": "env:K", "TOOLRELAY_UPSTREAMS__X__HEADERS__X-A": "env:K"}
+    given = load_config(path, {**moved, **own})
+    assert key_of(given, "x") == "the-key"
+    assert given.upstreams["x"].header_pairs() == (("x-a", "the-key"), ("x-team", "t"))
+    whole = {**env, "TOOLRELAY_UPSTREAMS__X": "{base_url='http://other/v1', api_key='env:K'}"}
+    assert key_of(load_config(path, whole), "x") == "the-key"
+    openai = {**moved, **KEY, "TOOLRELAY_UPSTREAMS__X__BASE_URL": "https://api.openai.com/v1"}
+    assert key_of(load_config(path, openai), "x") == "sk-test-openai"
+
+
+def test_an_address_of_the_environment_takes_a_key_without_an_address(tmp_path):
+    """A key of one's own with no base_url beside it is meant for whatever the environment names."""
+    env = {**KEY, "K": "the-key", "TOOLRELAY_UPSTREAMS__X__BASE_URL": "http://other/v1"}
+    assert key_of(load_config(write(tmp_path, "[upstreams.x]\napi_key='env:K'"), env), "x") == "the-key"
+    path = write(tmp_path, "[upstreams.x]\napi_key='env:OPENAI_API_KEY'")
+    assert key_of(load_config(path, env), "x") is None
+
+
 def test_an_empty_key_is_no_key(tmp_path):
     """api_key = "" sends none, even to OpenAI, and asks for none."""
     assert key_of(load_config(write(tmp_path, "[upstreams.x]\napi_key=''"), {}), "x") is None

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from types import FrameType
 
+from aiohttp.streams import StreamReader
 from test_hot_path import EVENT, stepping
 
 MARK = "a conversation that nobody needs any more " * 3000
@@ -26,7 +27,7 @@ def keepers() -> list[str]:
 
 
 async def test_an_open_stream_lets_go_of_the_conversation(tmp_path: Path) -> None:
-    """Once the first bytes of a stream are here, nothing holds the body that was asked with."""
+    """Once the first bytes of a stream are here, nothing holds the request's body, nor what read it."""
     async with stepping(tools=False, path=tmp_path) as (proxy, steps), proxy.connect() as conversation:
         ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": MARK}]}
         conversation.writer.write(proxy.request(json.dumps(ask).encode()))
@@ -34,4 +35,5 @@ async def test_an_open_stream_lets_go_of_the_conversation(tmp_path: Path) -> Non
         steps.orders.put_nowait(EVENT)
         assert b"word" in await conversation.reader.readuntil(b"word")
         assert keepers() == []
+        assert not [one for one in gc.get_objects() if type(one) is StreamReader]
         steps.orders.put_nowait(None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import tracemalloc
 import zlib
 
@@ -15,6 +16,7 @@ from proxy.errors import UpstreamBroken
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.body_filters import Inflater, Scrubber, shapes_of_secrets
 from proxy.upstreams.http import HttpUpstream
+from proxy.upstreams.origin import long_secrets
 
 KEY = "sk-server/0123456789abcdef"
 POST = UpstreamRequest("POST", "/chat/completions", body=b"{}", expect_stream=True)
@@ -244,3 +246,16 @@ async def test_without_a_key_an_error_is_relayed_byte_for_byte() -> None:
     headers, body = await body_of(whole(b"\x1b\x02", "Content-Encoding: br", status="500 E"), key="")
     assert body == b"\x1b\x02"
     assert (headers["content-encoding"], headers["content-length"]) == ("br", "2")
+
+
+def test_long_secrets_are_blanked_out() -> None:
+    """Each form of each secret of 20 bytes or more, found by what all begin with, as long as it was."""
+    assert long_secrets("ollama", {"x-team": "a" * 30}) is None
+    key = 'sk-a/"' + 20 * "b"
+    for header, beginning in (("sk-" + 20 * "c", b"sk-"), ("az" + 20 * "c", b"")):
+        secrets = long_secrets(key, {"api-key": header})
+        assert secrets is not None
+        assert secrets.beginning == beginning
+        for form in (key, json.dumps(key)[1:-1], json.dumps(key)[1:-1].replace("/", "\\/"), header):
+            assert secrets.blanked(f"a {form} b".encode()) == f"a {len(form) * '*'} b".encode()
+        assert secrets.blanked(b"sk- and az") == b"sk- and az"

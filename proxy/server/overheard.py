@@ -1,0 +1,73 @@
+"""A response to a client that somebody listens to, for what is recorded of it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from proxy.relay.base import ClientStream
+from proxy.upstreams.base import Headers, Secrets
+
+__all__ = ["Listen", "Listener", "OverheardStream"]
+
+
+class Listener(Protocol):
+    """Told what one client is answered, as it is answered."""
+
+    def started(self, status: int, headers: Headers) -> None:
+        """The head is settled."""
+        ...
+
+    def heard(self, data: bytes) -> None:
+        """A piece of the body goes out."""
+        ...
+
+    def ended(self) -> None:
+        """The body is whole.  May be told again."""
+        ...
+
+
+Listen = Callable[[bytes], Listener]
+"""Told of a request's body before it is worked on; who listens to its answer."""
+
+
+class OverheardStream:
+    """A :class:`~proxy.relay.base.ClientStream` that is another one, with a listener."""
+
+    def __init__(self, client: ClientStream, listener: Listener) -> None:
+        self._client = client
+        self._listener = listener
+
+    @property
+    def started(self) -> bool:
+        return self._client.started
+
+    @property
+    def cut_off(self) -> bool:
+        return self._client.cut_off
+
+    def keep_back(self, secrets: Secrets | None) -> None:
+        self._client.keep_back(secrets)
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._listener.started(status, headers)
+        self._client.start(status, headers)
+
+    def flush(self) -> None:
+        self._client.flush()
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        self._listener.heard(data)
+        if last:
+            # A client may go as soon as it has this, and then nobody comes to the end.
+            self._listener.ended()
+        return self._client.push(data, last)
+
+    async def write(self, data: bytes) -> None:
+        self._listener.heard(data)
+        await self._client.write(data)
+
+    def finish(self) -> None:
+        self._listener.ended()
+        self._client.finish()
+
+    def abort(self) -> None:
+        self._client.abort()

@@ -1,0 +1,132 @@
+"""What ``toolrelay record`` saves of an exchange, both sides of it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_script import call, content, finish, payloads_of, reply, role, stream, text_of
+from raw_upstream import RawUpstream, Step, head, whole
+from running_proxy import SERVER_KEY, Proxy, make_config, running
+from waiting import PATIENCE_S, until
+
+from proxy.commands.record import recording
+from proxy.server.app import Overrides
+from proxy.toolbox.clock import FixedClock
+
+TIME = "core__get_current_time"
+ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+MINE = {
+    "type": "function",
+    "function": {"name": "mine", "description": "d", "parameters": {"type": "object"}},
+}
+CLOCK = FixedClock(datetime.fromisoformat("2026-11-21T12:00:00+00:00"))
+CALLED = stream(role(), call("call_1", TIME, '{"timezone":"UTC"}'), finish("tool_calls"))
+NOON = stream(role(id="chatcmpl-2"), content("It is noon.", id="chatcmpl-2"), finish(id="chatcmpl-2"))
+
+
+@asynccontextmanager
+async def recorded(
+    out: Path, *scripts: list[Step], allow: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy that records, before a scripted upstream; all is written when it has ended."""
+    async with RawUpstream(*scripts) as upstream:
+        overrides = replace(recording(out, [SERVER_KEY]), clock=CLOCK)
+        async with running(make_config(upstream.url, allow=allow), overrides) as proxy:
+            yield proxy, upstream
+
+
+def only(out: Path) -> Path:
+    """The one exchange that was saved."""
+    (meta,) = out.rglob("meta.toml")
+    return meta.parent
+
+
+def all_files(out: Path) -> list[Path]:
+    """Everything that was saved."""
+    return [file for file in out.rglob("*") if file.is_file()]
+
+
+def client_files(folder: Path) -> list[str]:
+    """What is there of the client's side."""
+    return sorted(file.name for file in (folder / "client").iterdir())
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_the_clients_side_is_recorded(tmp_path: Path, streamed: bool) -> None:
+    """What the client sent and got is saved beside the turns, and the folder plays as a fixture."""
+    ask = {**ASK, "stream": streamed}
+    hidden = CALLED if streamed else reply(None, ("call_1", TIME, '{"timezone":"UTC"}'))
+    said = NOON if streamed else reply("It is noon.")
+    async with recorded(tmp_path, hidden, said, allow=(TIME,)) as (proxy, upstream):
+        answer = await proxy.ask(ask)
+        assert len(upstream.requests) == 2
+    folder, kind = only(tmp_path), "sse" if streamed else "json"
+    assert client_files(folder) == ["request.json", f"response.{kind}"]
+    assert json.loads((folder / "client" / "request.json").read_bytes()) == ask
+    assert (folder / "client" / f"response.{kind}").read_bytes() == answer.body
+    assert sorted(turn.name for turn in folder.glob("turn-*")) == ["turn-1", "turn-2"]
+    async with running(make_config(f"replay:{tmp_path}", allow=(TIME,)), Overrides(clock=CLOCK)) as again:
+        played = await again.ask(ask)
+    if streamed:
+        assert text_of(payloads_of(played.body)) == "It is noon."
+    else:
+        assert played.json["choices"] == answer.json["choices"]
+
+
+async def test_a_client_that_goes_on_is_recorded_in_one_folder(tmp_path: Path) -> None:
+    """The second request of a conversation and its answer have a number, and no key is in any file."""
+    first = stream(role(), call("call_m", "mine", "{}"), finish("tool_calls"))
+    second = stream(role(), content(f"Done, {SERVER_KEY}."), finish())
+    async with recorded(tmp_path, first, second) as (proxy, _):
+        ask = {**ASK, "tools": [MINE]}
+        made = await proxy.ask(ask)
+        call_made = {"id": "call_m", "type": "function", "function": {"name": "mine", "arguments": "{}"}}
+        results = [
+            {"role": "assistant", "content": None, "tool_calls": [call_made]},
+            {"role": "tool", "tool_call_id": "call_m", "content": "ok"},
+        ]
+        then = {**ask, "messages": [*ASK["messages"], *results]}
+        await proxy.ask(then)
+    folder = only(tmp_path)
+    assert client_files(folder) == ["request-2.json", "request.json", "response-2.sse", "response.sse"]
+    assert json.loads((folder / "client" / "request-2.json").read_bytes()) == then
+    assert (folder / "client" / "response.sse").read_bytes() == made.body
+    assert b"Done, [redacted]." in (folder / "client" / "response-2.sse").read_bytes()
+    for file in all_files(tmp_path):
+        assert SERVER_KEY.encode() not in file.read_bytes()
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_an_error_and_a_break_are_recorded_as_the_client_got_them(tmp_path: Path) -> None:
+    """A refusal is saved as it passed, a stream that broke with the end that the proxy gave it."""
+    refusal = whole(b'{"error":{"message":"no"}}', "Content-Type: application/json", status="400 No")
+    broken: list[Step] = [head("Content-Type: text/event-stream", "Content-Length: 900"), role()]
+    for name, script in (("refused", refusal), ("broken", broken)):
+        async with recorded(tmp_path / name, script) as (proxy, _):
+            answer = await proxy.ask(ASK)
+        (file,) = (only(tmp_path / name) / "client").glob("response.*")
+        assert file.name == ("response.json" if name == "refused" else "response.sse")
+        assert file.read_bytes() == answer.body
+
+
+@pytest.mark.parametrize("allow", [(), (TIME,)])
+async def test_a_client_that_leaves_at_the_end_mark_is_recorded(
+    tmp_path: Path, allow: tuple[str, ...]
+) -> None:
+    """Some clients close at [DONE] while the upstream's connection is still open: their side is whole."""
+    never = asyncio.Event()
+    script: list[Step] = [*stream(role(), content("It is noon."), finish())[:-1], never]
+    async with recorded(tmp_path, script, allow=allow) as (proxy, _):
+        async with asyncio.timeout(PATIENCE_S), proxy.sent(ASK) as conversation:
+            await conversation.reader.readuntil(b"data: [DONE]\n\n")
+            conversation.leave()
+        await until(lambda: bool(list(tmp_path.rglob("response.toml"))))
+        never.set()
+    (file,) = (only(tmp_path) / "client").glob("response.*")
+    assert file.read_bytes().endswith(b"data: [DONE]\n\n")
