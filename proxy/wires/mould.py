@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.wires.patterns import repeated
+
 __all__ = ["Mould"]
 
 MOST_KEPT: Final = 256
@@ -19,11 +21,14 @@ MOST_KEPT: Final = 256
 # kind is put behind it: no half of a surrogate pair, no half of a character in UTF-8 (RFC 3629).
 _PLAIN = rb"[ !#-\[\]-\x7f]*+"
 _TEXT = re.compile(
-    _PLAIN + rb'(?:(?:\\(?:["\\/bfnrt]|u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}'
-    rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
-    rb"|[\xc2-\xdf][\x80-\xbf]"
-    rb"|(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f])[\x80-\xbf]"
-    rb"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf]{2})" + _PLAIN + rb")*+"
+    _PLAIN
+    + repeated(
+        rb'(?:\\(?:["\\/bfnrt]|u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}'
+        rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+        rb"|[\xc2-\xdf][\x80-\xbf]"
+        rb"|(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f])[\x80-\xbf]"
+        rb"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf]{2})" + _PLAIN
+    )
 )
 _MOST_DIGITS = 16
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,15}+")

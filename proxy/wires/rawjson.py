@@ -15,6 +15,7 @@ import orjson
 
 from proxy.errors import RequestError
 from proxy.wires.lenient import loads
+from proxy.wires.patterns import repeated
 
 __all__ = [
     "elements",
@@ -31,8 +32,8 @@ _QUOTED = (
     # A search for a quote alone is several times as fast as one for a quote or a backslash.  Behind one or
     # three backslashes it belongs to the text, behind none or two it ends it (JSON in a text has three);
     # a text with a quote behind more of them is read again, escape by escape.
-    rb'(?:"[^"]*+(?:(?:(?<=[^\\]\\)|(?<=[^\\]\\\\\\))"[^"]*+)*+(?:(?<!\\)|(?<=[^\\]\\\\))"'
-    rb'|"[^"\\]*+(?:\\.[^"\\]*+)*+")'
+    rb'(?:"[^"]*+%b(?:(?<!\\)|(?<=[^\\]\\\\))"|"[^"\\]*+%b")'
+    % (repeated(rb'(?:(?<=[^\\]\\)|(?<=[^\\]\\\\\\))"[^"]*+'), repeated(rb'\\.[^"\\]*+'))
 )
 _DEPTH = 8
 """Levels of a value that one regular expression reads: messages take four, tools with their schemas more."""
@@ -42,7 +43,8 @@ def _nested(depth: int) -> bytes:
     """A regular expression for a string, or for an object or array of no more levels than ``depth``."""
     value = _QUOTED
     for _ in range(depth):
-        value = rb"(?:%b|[\[{][^\"\[\]{}]*+(?:%b[^\"\[\]{}]*+)*+[\]}])" % (_QUOTED, value)
+        inside = repeated(value + rb"[^\"\[\]{}]*+")
+        value = rb"(?:%b|[\[{][^\"\[\]{}]*+%b[\]}])" % (_QUOTED, inside)
     return value
 
 
