@@ -12,11 +12,11 @@ from proxy.wires.base import StateHabit
 
 __all__ = ["Route", "Router", "Served", "fits_all"]
 
+_MAX_KNOWN = 64
+"""Models whose routes a router knows by heart; the oldest makes room.  There is a router for everybody
+whose rights name models or upstreams, and so for every token that is narrowed in a way of its own."""
 
-_MAX_KNOWN = 256
-"""Models whose routes a router knows by heart; the oldest makes room."""
-
-_MAX_KNOWN_CHARS = 200
+_MAX_KNOWN_CHARS = 100
 
 
 def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:

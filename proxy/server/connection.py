@@ -31,7 +31,6 @@ from proxy.errors import ConfigError
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest, new_request_id
 from proxy.server.http_errors import error_response
-from proxy.server.turns import Turns
 
 if TYPE_CHECKING:
     from proxy.server.key_ring import Key
@@ -128,10 +127,9 @@ class _EdgeServer(web.Server):
         # The requests are EdgeConnection's own, so they are what the handler takes.
         super().__init__(served.handle, handler_cancellation=True)  # type: ignore[arg-type]
         self._served = served
-        self._turns = Turns(asyncio.get_running_loop())
 
     def __call__(self) -> RequestHandler:
-        return EdgeConnection(self, self._served.handle, self._served.bounds, self._turns)
+        return EdgeConnection(self, self._served.handle, self._served.bounds)
 
 
 class EdgeConnection(RequestHandler):
@@ -145,11 +143,10 @@ class EdgeConnection(RequestHandler):
         "_log",
         "_refused",
         "_send_timer",
-        "_turns",
         "let_in",
     )
 
-    def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds, turns: Turns) -> None:
+    def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -167,7 +164,6 @@ class EdgeConnection(RequestHandler):
         """The door's: the last ``Authorization`` with a valid key, until another comes, and that key."""
         self._handle = handle
         self._bounds = bounds
-        self._turns = turns
         self._held = False
         self._refused = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -250,8 +246,6 @@ class EdgeConnection(RequestHandler):
         gone = False
         try:
             if fault is None:
-                if (turn := self._turns.take()) is not None:
-                    await turn
                 response = await self._handle(request)
             else:
                 response = self._malformed(fault)

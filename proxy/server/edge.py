@@ -1,5 +1,6 @@
 """What every request passes before it is served, and what is said of it at its end."""
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Container
@@ -17,6 +18,7 @@ from proxy.server.edge_request import EdgeRequest, request_ids
 from proxy.server.http_errors import error_response, of_http_exception, of_request_error, of_upstream_error
 from proxy.server.observing import Observing, RequestFacts
 from proxy.server.page_guard import PageGuard
+from proxy.server.turns import Turns
 
 __all__ = ["Edge"]
 
@@ -43,6 +45,7 @@ class Edge:
         self._cors = cors
         self._draining = draining
         self._observing = observing
+        self._turns = Turns(asyncio.get_running_loop())
         self._access = AccessLog(models)
         self._ids = request_ids()
         # As structlog's own ``bind_contextvars`` names it, which takes ten times as long.
@@ -62,6 +65,8 @@ class Edge:
         bound = self._logged_id.set(request_id)
         response: web.StreamResponse | None
         try:
+            if (turn := self._turns.take()) is not None:
+                await turn
             try:
                 response = self._guard.check(request)
                 if response is None:

@@ -623,5 +623,5 @@ class Api:
 
     @staticmethod
     def _headers(request: EdgeRequest, *, identity: bool) -> Headers:
-        given = request.headers
-        return forwardable(HeaderSection(tuple(given), list(given.values())), identity=identity)
+        # Never by the names' own view: it may leave out one that stands twice, and values do not.
+        return forwardable(HeaderSection.of(list(request.headers.items())), identity=identity)

@@ -177,8 +177,10 @@ def validate_canonically(
         canonical = value.model_dump(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
         )
-        # What came of plain values, and is written as it came, would validate to the same again.
-        plain = all(type(one) in _PLAIN for one in held) and tuple(value.__dict__.values()) == held
+        # What came of plain values, and is written as it came, would validate to the same again.  What
+        # a model keeps in private, a serializer may have used up.
+        plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
+        plain = plain and tuple(value.__dict__.values()) == held
         if plain and canonical_arguments(canonical) == canonical_arguments(arguments):
             return value, arguments
         again = validate(canonical)

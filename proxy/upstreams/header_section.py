@@ -62,7 +62,12 @@ class HeaderSection(Sequence[tuple[str, str]]):
     __slots__ = ("names", "values")
 
     def __init__(self, names: tuple[str, ...], values: Sequence[str]) -> None:
-        """As many values as there are names, none of which is changed from then on."""
+        """As many values as there are names, none of which is changed from then on.
+
+        Raises ``ValueError`` for any other number: a value under its neighbour's name may be a secret.
+        """
+        if len(names) != len(values):
+            raise ValueError("there are not as many values as names of headers")
         self.names = names
         self.values = values
 

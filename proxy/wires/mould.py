@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.wires.patterns import repeated
+
 __all__ = ["Mould"]
 
 MOST_KEPT: Final = 256
@@ -19,11 +21,14 @@ MOST_KEPT: Final = 256
 # kind is put behind it: no half of a surrogate pair, no half of a character in UTF-8 (RFC 3629).
 _PLAIN = rb"[ !#-\[\]-\x7f]*+"
 _TEXT = re.compile(
-    _PLAIN + rb'(?:(?:\\(?:["\\/bfnrt]|u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}'
-    rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
-    rb"|[\xc2-\xdf][\x80-\xbf]"
-    rb"|(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f])[\x80-\xbf]"
-    rb"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf]{2})" + _PLAIN + rb")*+"
+    _PLAIN
+    + repeated(
+        rb'(?:\\(?:["\\/bfnrt]|u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}'
+        rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+        rb"|[\xc2-\xdf][\x80-\xbf]"
+        rb"|(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f])[\x80-\xbf]"
+        rb"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf]{2})" + _PLAIN
+    )
 )
 _MOST_DIGITS = 16
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,15}+")
@@ -51,16 +56,15 @@ class Mould:
     was not cast since.
     """
 
-    __slots__ = ("_blank", "_fits_last", "_head", "_joined", "_most", "_places", "_tail", "found")
+    __slots__ = ("_after_line", "_fits_last", "_head", "_joined", "_most", "_places", "_tail", "found")
 
-    def __init__(self, raw: bytes, slots: Sequence[_Slot], blank: bytes) -> None:
-        """``blank`` is what ``raw`` ends in."""
+    def __init__(self, raw: bytes, slots: Sequence[_Slot]) -> None:
         ends = [*(slot.start for slot in slots[1:]), len(raw)]
         *middle, self._tail = [raw[slot.end : end] for slot, end in zip(slots, ends, strict=True)]
         self._head = raw[: slots[0].start]
         self._places = [(slot.fits, fixed) for slot, fixed in zip(slots, middle, strict=False)]
         self._fits_last = slots[-1].fits
-        self._blank = blank
+        self._after_line = len(self._tail) - self._tail.find(b"\n")
         self._joined = [slot.is_text for slot in slots]
         self._most = MOST_KEPT * len(slots)
         self.found: list[bytes] = []
@@ -84,10 +88,11 @@ class Mould:
         """
         slots = [_slot(raw, name, is_text=name in texts) for name in (*texts, *loose)]
         known = sorted((slot for slot in slots if slot is not None), key=lambda slot: slot.start)
-        blank = next((end for end in _ENDS if raw.endswith(end)), None)
-        if not texts or len(known) < len(slots) or blank is None:
+        if not texts or len(known) < len(slots) or not raw.endswith(_ENDS):
             return None
-        mould = cls(raw, known, blank)
+        if b"\n" in raw[known[0].start : known[-1].end]:
+            return None  # Data over several lines.
+        mould = cls(raw, known)
         # A name that is spelled with escapes may be one of ours once more.
         parts = (mould._head, *(fixed for _, fixed in mould._places), mould._tail)
         return None if any(_ESCAPED_KEY in part for part in parts) else mould
@@ -109,9 +114,12 @@ class Mould:
 
     def fit(self, data: bytes, at: int) -> int:
         """The end of the event that begins at ``at`` and fits, -1 where none does."""
-        blank = data.find(self._blank, at)
-        end = blank + len(self._blank)
-        return end if blank >= 0 and self._fits(data[at:end]) else -1
+        if not data.startswith(self._head, at):
+            return -1
+        # Looked for no further than in the event's own line: other events may fill all of the data.
+        line = data.find(b"\n", at + len(self._head))
+        end = line + self._after_line
+        return end if line >= 0 and self._fits(data[at:end]) else -1
 
     def _fits(self, event: bytes) -> bool:
         """Take one event, if it fits."""
@@ -120,7 +128,8 @@ class Mould:
             return False
         values = []
         for fits, fixed in self._places:
-            # A value that fits has nothing in it that fixed bytes begin with, so this is where it ends.
+            # Fixed bytes begin with what ends a value, and a quote that ends none has a backslash before it,
+            # which does not fit: so this is where the value ends, or the event is read.
             value, end, rest = rest.partition(fixed)
             if not end or not fits(value):
                 return False

@@ -2,7 +2,8 @@
 
 A client's request is sent on with its numbers, order and escapes as they were, so it is never
 loaded and dumped as a whole.  These functions cut one level of an object or array into the raw
-bytes of its values and join them again.  They expect text that a JSON parser has accepted.
+bytes of its values and join them again.  They expect text that a JSON parser has accepted; an
+upstream's may also be such as only :mod:`proxy.wires.lenient` reads.
 """
 
 import json
@@ -13,6 +14,8 @@ from typing import Any
 import orjson
 
 from proxy.errors import RequestError
+from proxy.wires.lenient import loads
+from proxy.wires.patterns import repeated
 
 __all__ = [
     "elements",
@@ -29,8 +32,8 @@ _QUOTED = (
     # A search for a quote alone is several times as fast as one for a quote or a backslash.  Behind one or
     # three backslashes it belongs to the text, behind none or two it ends it (JSON in a text has three);
     # a text with a quote behind more of them is read again, escape by escape.
-    rb'(?:"[^"]*+(?:(?:(?<=[^\\]\\)|(?<=[^\\]\\\\\\))"[^"]*+)*+(?:(?<!\\)|(?<=[^\\]\\\\))"'
-    rb'|"[^"\\]*+(?:\\.[^"\\]*+)*+")'
+    rb'(?:"[^"]*+%b(?:(?<!\\)|(?<=[^\\]\\\\))"|"[^"\\]*+%b")'
+    % (repeated(rb'(?:(?<=[^\\]\\)|(?<=[^\\]\\\\\\))"[^"]*+'), repeated(rb'\\.[^"\\]*+'))
 )
 _DEPTH = 8
 """Levels of a value that one regular expression reads: messages take four, tools with their schemas more."""
@@ -40,7 +43,8 @@ def _nested(depth: int) -> bytes:
     """A regular expression for a string, or for an object or array of no more levels than ``depth``."""
     value = _QUOTED
     for _ in range(depth):
-        value = rb"(?:%b|[\[{][^\"\[\]{}]*+(?:%b[^\"\[\]{}]*+)*+[\]}])" % (_QUOTED, value)
+        inside = repeated(value + rb"[^\"\[\]{}]*+")
+        value = rb"(?:%b|[\[{][^\"\[\]{}]*+%b[\]}])" % (_QUOTED, inside)
     return value
 
 
@@ -112,7 +116,7 @@ def _spans(
     position = _skip_space(raw, position) + 1
     while (member := _MEMBER.match(raw, position)) is not None:
         key, start = member[1], member.end(2)
-        name = orjson.loads(key) if b"\\" in key else key[1:-1].decode()
+        name = loads(key) if b"\\" in key else key[1:-1].decode("utf-8", "replace")
         if member[3] is not None:
             position = member.end()
         elif listed and name in listed and raw[start] == 0x5B:  # an opening bracket

@@ -1,6 +1,8 @@
 """What every request passes: its id, its answer whatever happens, and nothing left of it at its end."""
 
+import asyncio
 import gc
+import io
 import json
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 import structlog
 from aiohttp import web
 from edge_requests import edge_request
+from logged import logged_to
 from raw_upstream import RawUpstream, whole
 from running_proxy import make_config, running
 from structlog.testing import capture_logs
@@ -23,6 +26,7 @@ from proxy.server.edge import Edge
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.observing import Observing
 from proxy.server.page_guard import PageGuard
+from proxy.server.turns import MOST_BEGUN
 
 PAGE = "https://app.example.com"
 
@@ -67,6 +71,18 @@ async def test_nothing_of_a_request_is_left_for_the_next() -> None:
     assert structlog.contextvars.get_contextvars() == {}
     await edge(ZeroDivisionError()).handle(edge_request())
     assert structlog.contextvars.get_contextvars() == {}
+
+
+async def test_who_leaves_before_its_turn_has_its_line() -> None:
+    """A request that ended while it waited for its turn to begin is in the log like any other."""
+    with logged_to(out := io.StringIO()):
+        served = edge()
+        tasks = [asyncio.ensure_future(served.handle(edge_request())) for _ in range(MOST_BEGUN + 1)]
+        await asyncio.sleep(0)
+        tasks[-1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    statuses = [json.loads(line)["status"] for line in out.getvalue().splitlines()]
+    assert sorted(statuses) == [200] * MOST_BEGUN + [499]
 
 
 @pytest.mark.parametrize(

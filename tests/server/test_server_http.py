@@ -421,6 +421,27 @@ async def test_header_tricks_do_not_reach_the_upstream() -> None:
         assert upstream.requests == []
 
 
+async def test_headers_that_stand_twice_go_up_with_their_own_values() -> None:
+    """Every header keeps its value and its place, and a client's key stands under no other name."""
+    twice = [("X-A", "1"), ("x-a", "2"), ("X-B", "3"), ("X-A", "4"), ("X-C", "5"), ("X-D", "6")]
+    lines = "".join(f"{name}: {value}\r\n" for name, value in twice)
+    body = json.dumps(ASK)
+    async with edge(OK) as (proxy, upstream):
+        for path, sent in (("chat/completions", body), ("files", "{}")):
+            await raw_answer(
+                proxy,
+                f"POST /v1/{path} HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\nX-A: 0\r\nX-A: 0\r\n"
+                "Authorization: Bearer canary-5b1e\r\nContent-Type: application/json\r\n"
+                f"{lines}Content-Length: {len(sent)}\r\n\r\n{sent}".encode(),
+            )
+        for request in upstream.requests:
+            kept = [pair for pair in request.headers if pair[0].lower().startswith("x-")]
+            assert [("X-A", "0"), ("X-A", "0"), *twice] == kept
+            assert request.header("content-type") == "application/json"
+            assert "canary" not in str(request.headers)
+        assert len(upstream.requests) == 2
+
+
 async def test_expect_is_answered_here() -> None:
     """A client that waits for 100 gets it, and the upstream is not asked to do the same."""
     async with edge(reply("hi")) as (proxy, upstream), proxy.connect() as conversation:

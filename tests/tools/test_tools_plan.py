@@ -16,6 +16,7 @@ from pydantic import (
     AliasChoices,
     BaseModel,
     Field,
+    PrivateAttr,
     SecretStr,
     field_serializer,
     field_validator,
@@ -250,6 +251,23 @@ def test_a_value_that_is_used_up_is_whole():
     found = sound(taker(Drawn), '{"numbers":[1,2]}')
     assert list(found.value.numbers) == [1, 2]
     assert list(found.value_anew().numbers) == [1, 2]
+
+
+def test_what_a_model_keeps_in_private_is_whole():
+    """A tool gets what its model keeps for itself, though a serializer takes of it."""
+
+    class Stay(BaseModel):
+        """A stay."""
+
+        city: str
+        _left: list[str] = PrivateAttr(default_factory=lambda: ["token"])
+
+        @field_serializer("city")
+        def write(self, city: str) -> str:
+            self._left.clear()
+            return city
+
+    assert sound(taker(Stay), '{"city":"BER"}').value._left == ["token"]
 
 
 @pytest.mark.parametrize(

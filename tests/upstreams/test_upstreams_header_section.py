@@ -87,8 +87,9 @@ def test_a_section_is_its_pairs(pairs: list[tuple[str, str]]) -> None:
 
 def test_a_value_without_a_name_is_not_written() -> None:
     """Columns of another length are a fault of ours, and never a head with a value in the wrong place."""
-    with pytest.raises(ValueError, match="size"):
-        HeaderSection(("A", "B"), ["1"]).lines()
+    for values in (["1"], ["1", "2", "3"]):
+        with pytest.raises(ValueError, match="not as many"):
+            HeaderSection(("A", "B"), values)
 
 
 def test_what_is_kept_for_names_is_bounded() -> None:

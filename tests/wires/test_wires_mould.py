@@ -1,6 +1,7 @@
 """The mould of an event: what fits it, and what is never sure enough to have one."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -103,10 +104,11 @@ def test_what_is_not_certain_does_not_fit(event: bytes) -> None:
         b'data: {"content":"a","pad":"","n":7',
         EVENT.replace(b'"pad":', b'"pad"'),
         EVENT.replace(b'"pad"', b'"other"'),
+        EVENT.replace(b',"delta"', b',\ndata: "delta"'),
     ],
 )
 def test_an_event_with_a_doubt_has_no_mould(raw: bytes) -> None:
-    """A name that stands twice, or may, and a value of another kind give no mould."""
+    """A name that stands twice, or may, a value of another kind and data over lines give no mould."""
     assert mould_of(raw) is None
 
 
@@ -119,7 +121,7 @@ def test_an_event_without_text_has_no_mould() -> None:
     "raw",
     [
         b'event: x\ndata: {"n" : 1 , "pad":\t"" ,"content": "a"}\n\n',
-        b'data: {"content":"a",\r\ndata: "n":1,"pad":"\\u00e9"}\r\n\r\n',
+        b'data: {"content":"a","n":1,"pad":"\\u00e9"}\r\nid: 7\r\n\r\n',
         b'\n: comment\ndata:{"n":1,"pad":"","content":"a"}\n\n',
     ],
 )
@@ -186,3 +188,23 @@ def test_what_is_found_is_bounded() -> None:
     assert not mould.take(said(b"b"))
     mould.cast()
     assert mould.take(said(b"b"))
+
+
+@pytest.mark.parametrize(
+    "event", [b"data: {}\r\n\r\n", EVENT[:40] + b"\r\n\r\n", EVENT.replace(b"\n", b"\r\n")]
+)
+def test_no_byte_is_looked_at_for_each_event_before_it(event: bytes) -> None:
+    """Where a chunk is full of events that end otherwise, none is searched for beyond its own lines."""
+    looked = 0
+
+    class Watched(bytes):
+        def find(self, *search: Any) -> int:
+            nonlocal looked
+            found = super().find(*search)
+            looked += (found if found >= 0 else len(self)) - search[1]
+            return found
+
+    mould, data = made(), Watched(event * 1000)
+    for at in range(0, len(data), len(event)):
+        assert mould.fit(data, at) < 0
+    assert looked <= len(data)

@@ -106,6 +106,14 @@ def test_what_cannot_be_read_passes(raw: bytes) -> None:
     assert compose(raw + turn(message("a"))) == raw + turn(message("a")) + DONE
 
 
+@pytest.mark.parametrize("name", [b"\xff", b"\\ud83d", b"\\n\xe2\x82"])
+def test_values_are_put_back_beside_a_broken_name(name: bytes) -> None:
+    """Rules W2, W5: what is left of a character in a member's name is no reason to fail, nor to show ours."""
+    said = b'data: {"type":"response.created","response":{"%b":1,"tools":%b}}\n\n'
+    shown = compose(said % (name, json.dumps([function(OURS)]).encode()))
+    assert shown.startswith(said % (name, b"[]"))
+
+
 def test_the_clients_own_call_is_the_upstreams_bytes() -> None:
     """A turn with the client's calls alone is handed on as it came."""
     data = turn(function_call("call_1", "mine", '{"a":1}'), tools=MINE["tools"])
