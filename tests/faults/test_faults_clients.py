@@ -226,7 +226,7 @@ async def test_an_upstream_that_echoes_our_key(kit: Kit, allow: Allow, stream: b
 
 
 async def test_an_upstream_that_echoes_our_key_in_its_stream(kit: Kit, allow: Allow) -> None:
-    """Rule R3: the key is taken out of an error inside a stream, wherever the network cut it."""
+    """C42, rule R3: the key is taken out of an error inside a stream, wherever the network cut it."""
     said = kit.begun("so") + kit.error_event(f"bad key {SERVER_KEY}, ask elsewhere")
     middle = said.index(SERVER_KEY.encode()) + 9
     failing = [
