@@ -139,13 +139,13 @@ class HttpClientStream:
                 self._send(b"")
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
+            data = secrets.blanked(data)
         if last or not self._flows or not data:
             return self._push(data, last)
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has closed the connection")
-        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
-            data = secrets.blanked(data)
         data = b"%x\r\n%b\r\n" % (len(data), data)
         self.sent += len(data)
         transport.write(data)
@@ -159,8 +159,6 @@ class HttpClientStream:
             return None
         if not self.first_byte_at:
             self.first_byte_at = time.monotonic()
-        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
-            data = secrets.blanked(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if last:
