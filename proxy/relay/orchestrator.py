@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import structlog
@@ -37,7 +37,7 @@ from proxy.tools.policy import Policy
 from proxy.tools.redaction import redact_written
 from proxy.tools.registry import Registry
 from proxy.tools.runner import Runner
-from proxy.wires.base import HeldTurn, Mask, ResourceWriter
+from proxy.wires.base import HeldTurn, Mask
 
 __all__ = ["Orchestrator"]
 
@@ -319,9 +319,7 @@ class Orchestrator:
         writer = state.writer
         if not (writer.composing or job.put_back) or not job.request.keeps or state.reader is None:
             return
-        # isinstance would go through all members of the protocol: twenty microseconds a run.
-        resource = cast(ResourceWriter, writer).result() if hasattr(writer, "result") else None
-        if resource is not None:
+        if (resource := writer.result()) is not None:
             self._history.keep(
                 job.editor,
                 resource,

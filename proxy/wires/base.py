@@ -20,7 +20,6 @@ __all__ = [
     "ClientRequest",
     "HeldTurn",
     "Mask",
-    "ResourceWriter",
     "ReturnedCalls",
     "StateHabit",
     "StreamWriter",
@@ -258,14 +257,6 @@ class ChainedEditor(Protocol):
         ...
 
 
-class ResourceWriter(Protocol):
-    """The writer of a wire whose response is an object with an id of its own."""
-
-    def result(self) -> dict[str, Any] | None:
-        """The resource as the client was given it; ``None`` before the end."""
-        ...
-
-
 class TurnReader(Protocol):
     """One upstream response, read."""
 
@@ -359,6 +350,11 @@ class StreamWriter(Protocol):
 
     def client_ids(self) -> Mapping[str, str]:
         """Upstream call id → the id the client was given, of this turn's client calls."""
+        ...
+
+    def result(self) -> dict[str, Any] | None:
+        """The response as the client was given it, where it is an object with an id that later requests go
+        on from; ``None`` before the end, and on a wire that has none."""
         ...
 
     def finish(self, reason: str | None) -> bytes:

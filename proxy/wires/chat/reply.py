@@ -58,6 +58,9 @@ class ChatReplyWriter:
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
 
+    def result(self) -> dict[str, Any] | None:
+        return None
+
     def passing(self) -> Callable[[bytes], bytes] | None:
         return None
 

@@ -102,6 +102,9 @@ class ChatStreamWriter:
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
 
+    def result(self) -> dict[str, Any] | None:
+        return None
+
     def passing(self) -> Callable[[bytes], bytes] | None:
         if self._composing or self._held or self._hold_turn:
             return None

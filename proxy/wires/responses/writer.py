@@ -89,7 +89,6 @@ class ResponsesStreamWriter:
         return self._client_ids
 
     def result(self) -> dict[str, Any] | None:
-        """The Response resource the client was given last; ``None`` before the end."""
         return self._result
 
     def passing(self) -> Callable[[bytes], bytes] | None:
