@@ -1,10 +1,20 @@
-"""The event stream of a turn: events in, frames out, and what is alike not read twice."""
+"""The event stream of a turn: events in, frames out, what is alike not read twice, calls at its end."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from proxy.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, ToolCallStarted
+from proxy.events import (
+    Frame,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCall,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+)
+from proxy.wires.assembler import ToolCallAssembler, is_object
 from proxy.wires.mould import Mould
 from proxy.wires.sse import SSEEvent, SSEParser, decode_event
 
@@ -16,13 +26,21 @@ _MOST_VAIN = 8
 
 
 class StreamReader(ABC):
-    """The part of a :class:`~proxy.wires.base.TurnReader` that takes its stream apart.
+    """The part of a :class:`~proxy.wires.base.TurnReader` that takes its stream apart and ends its calls.
 
     An event that has been read and gave nothing but text leaves its mould.  Those that fit it are only
     *skimmed*: what they say is told in one frame, as one event, before the next event that is read.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> None:
+        self._is_hidden = is_hidden
+        self._bound = max_argument_bytes
+        self._calls = ToolCallAssembler(
+            declared, is_hidden=is_hidden, kept_bytes=max(1024 * 1024, max_argument_bytes)
+        )
+        self._finished: list[ToolCallFinished] = []
         self._parser = SSEParser()
         self._mould: Mould | None = None
         self._ready: Mould | None = None
@@ -30,8 +48,8 @@ class StreamReader(ABC):
         self._vain = 0
 
     @abstractmethod
-    def _read(self, event: SSEEvent) -> Frame:
-        """What one event says."""
+    def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
+        """What one event says.  ``cut``: the stream ended before the event did."""
 
     @abstractmethod
     def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
@@ -82,6 +100,28 @@ class StreamReader(ABC):
         count = mould.count
         frame = self._read(decode_event(mould.cast()))
         return [replace(frame, raw=b"", count=count)]
+
+    def close(self) -> list[Frame]:
+        """See :meth:`proxy.wires.base.TurnReader.close`."""
+        frames = self.catch_up()
+        if (event := self._parser.close()) is not None:
+            frames.append(self._read(event, cut=True))
+        frames.append(Frame(b"", events=tuple(self._finish())))
+        return frames
+
+    def _finish(self) -> list[TurnEvent]:
+        """The calls are whole: what is said of them, which is also kept for the next request."""
+        events = self._calls.finish()
+        self._finished = [event for event in events if isinstance(event, ToolCallFinished)]
+        return events
+
+    def _repaired(self, call: ToolCall) -> ToolCall:
+        """A hidden call whose arguments are no JSON object, or too long, goes back with ``{}``.
+
+        The model has the error result to read; a client's call goes back as it came (rule W8).
+        """
+        fits = len(call.arguments.encode()) <= self._bound and is_object(call.arguments)
+        return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
 
     def _skim_on(self) -> list[Frame]:
         """Skim what fits of the bytes that wait."""

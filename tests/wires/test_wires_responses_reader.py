@@ -197,11 +197,13 @@ def test_arguments_that_cannot_run_go_back_empty(arguments: str) -> None:
     assert played.message["output"][0]["status"] == "completed"
 
 
-def test_arguments_of_just_the_allowed_size_go_back() -> None:
-    """The bound itself still fits, one byte more does not."""
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_arguments_of_just_the_allowed_size_go_back(letter: str) -> None:
+    """The bound itself, which is one of bytes, still fits, one byte more does not."""
     for size, whole in ((8192, True), (8193, False)):
-        arguments = f'{{"a":"{"x" * (size - 8)}"}}'
-        assert len(arguments) == size
+        text = letter * ((size - 9) // len(letter.encode()))
+        arguments = f'{{"a":"{text:<{len(text) + size - 8 - len(text.encode())}}"}}'
+        assert len(arguments.encode()) == size
         (back,) = read(turn(function_call("call_h", OURS, arguments))).message["output"]
         assert back["arguments"] == (arguments if whole else "{}")
 

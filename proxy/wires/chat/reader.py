@@ -17,14 +17,13 @@ from proxy.events import (
     RefusalDelta,
     TextDelta,
     ToolCall,
-    ToolCallFinished,
     TurnEvent,
     TurnFailed,
     TurnFinished,
     TurnStarted,
     UsageReported,
 )
-from proxy.wires.assembler import Fragment, ToolCallAssembler, is_object
+from proxy.wires.assembler import Fragment
 from proxy.wires.base import Mask
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, reply_message
 from proxy.wires.lenient import MALFORMED, loads
@@ -35,8 +34,6 @@ from proxy.wires.usage import usage_of, without_null_usage
 __all__ = ["ChatTurnReader"]
 
 _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
-
-
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _PADDING = ("obfuscation", "p")
 """Members that say nothing, so that the length of an event says nothing of its text."""
@@ -48,28 +45,15 @@ class ChatTurnReader(StreamReader):
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> None:
-        super().__init__()
-        self._bound = max_argument_bytes
-        self._calls = ToolCallAssembler(
-            declared, is_hidden=is_hidden, kept_bytes=max(1024 * 1024, max_argument_bytes)
-        )
+        super().__init__(declared, is_hidden, max_argument_bytes)
         self._message = MessageBuilder()
         self._reply: Mapping[str, Any] | None = None
-        self._finished: list[ToolCallFinished] = []
         self._started = False
         self._ended = False
-        self._is_hidden = is_hidden
 
     @property
     def text(self) -> str:
         return self._message.text
-
-    def close(self) -> list[Frame]:
-        frames = self.catch_up()
-        if (event := self._parser.close()) is not None:
-            frames.append(self._read(event, cut=True))
-        frames.append(Frame(b"", events=tuple(self._finish())))
-        return frames
 
     def read_reply(self, body: bytes) -> Frame:
         payload = loads(body)
@@ -90,21 +74,7 @@ class ChatTurnReader(StreamReader):
         call_id, name, arguments = self._calls.as_sent(seq)
         return native_call(call_id, name, mask(name, arguments), self._calls.extra(seq), legacy=call.legacy)
 
-    def _repaired(self, call: ToolCall) -> ToolCall:
-        """A hidden call whose arguments are no JSON object, or too long, goes back with ``{}``.
-
-        The model has the error result to read; a client's call goes back as it came (rule W8).
-        """
-        fits = len(call.arguments.encode()) <= self._bound and is_object(call.arguments)
-        return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
-
-    def _finish(self) -> list[TurnEvent]:
-        events = self._calls.finish()
-        self._finished = [event for event in events if isinstance(event, ToolCallFinished)]
-        return events
-
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
-        """One event as a frame.  ``cut`` says that the stream ended before the event did."""
         if self._ended or event.is_end_mark:
             # What comes after the end mark is not part of the turn.
             self._ended = True

@@ -6,7 +6,6 @@ the last word on it.  Source: OpenAI's API reference, "Streaming events".
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,14 +17,13 @@ from proxy.events import (
     RefusalDelta,
     TextDelta,
     ToolCall,
-    ToolCallFinished,
     TurnEvent,
     TurnFailed,
     TurnFinished,
     TurnStarted,
     UsageReported,
 )
-from proxy.wires.assembler import Fragment, ToolCallAssembler, is_object, mint_call_id
+from proxy.wires.assembler import Fragment, mint_call_id
 from proxy.wires.base import Mask
 from proxy.wires.lenient import MALFORMED, loads
 from proxy.wires.responses.items import item_text
@@ -117,13 +115,8 @@ class ResponsesTurnReader(StreamReader):
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> None:
-        super().__init__()
-        self._bound = max_argument_bytes
+        super().__init__(declared, is_hidden, max_argument_bytes)
         self._declared = frozenset(declared)
-        self._is_hidden = is_hidden
-        self._calls = ToolCallAssembler(
-            declared, is_hidden=is_hidden, kept_bytes=max(1024 * 1024, max_argument_bytes)
-        )
         self._keys = ItemKeys()
         self._call_keys: set[int] = set()
         self._call_ids: dict[int, str] = {}
@@ -131,7 +124,6 @@ class ResponsesTurnReader(StreamReader):
         self._opened: dict[int, dict[str, Any]] = {}
         self._items: dict[int, dict[str, Any]] = {}
         self._seqs: dict[int, int] = {}
-        self._finished: list[ToolCallFinished] = []
         self._started = False
         self._id = ""
         self._final: Mapping[str, Any] = {}
@@ -141,13 +133,6 @@ class ResponsesTurnReader(StreamReader):
     @property
     def text(self) -> str:
         return "".join(self._text) or "".join(map(item_text, self._output()))
-
-    def close(self) -> list[Frame]:
-        frames = self.catch_up()
-        if (event := self._parser.close()) is not None:
-            frames.append(self._read(event, cut=True))
-        frames.append(Frame(b"", events=tuple(self._finish())))
-        return frames
 
     def read_reply(self, body: bytes) -> Frame:
         try:
@@ -199,24 +184,13 @@ class ResponsesTurnReader(StreamReader):
                 call = calls.get(self._seqs[key])
                 if call is None:
                     continue  # a call that never got a name cannot be answered
-                call = self._safe(call)
+                call = self._repaired(call)
                 item = {**item, "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
                 item["status"] = "completed"
             repaired.append(item)
         return repaired
 
-    def _safe(self, call: ToolCall) -> ToolCall:
-        """A hidden call whose arguments are no JSON object, or too long, goes back with ``{}``."""
-        fits = len(call.arguments) <= self._bound and is_object(call.arguments)
-        return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
-
-    def _finish(self) -> list[TurnEvent]:
-        events = self._calls.finish()
-        self._finished = [event for event in events if isinstance(event, ToolCallFinished)]
-        return events
-
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
-        """One event as a frame.  ``cut`` says that the stream ended before the event did."""
         payload = loads(event.data) if event.data else None
         if not isinstance(payload, dict):
             # Nobody knows what a client reads in an object that is none here, perhaps a call.
