@@ -7,7 +7,7 @@ whatever asks for a request.  Here stands what the proxy itself adds or means so
 from proxy.upstreams.base import Headers
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 
-__all__ = ["forwardable", "returned"]
+__all__ = ["forwardable", "is_coded", "returned"]
 
 _NOT_FORWARDED = frozenset({"forwarded", "origin", "referer", "via", "x-real-ip", "x-request-id"})
 _NOT_RETURNED = frozenset(
@@ -25,6 +25,8 @@ _NOT_RETURNED = frozenset(
 )
 """What a server says of itself alone, which browsers would take for ours, and whose account our key is of."""
 
+_NO_CODING = frozenset({"", "identity"})
+
 
 def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
     """The client's headers that an upstream may see; addresses of clients and pages stay here.
@@ -40,6 +42,18 @@ def returned(headers: Headers, *, keep_length: bool = False) -> HeaderSection:
     """The upstream's headers that the client may see; its request id under a name of its own."""
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
     return section.only(_coming_back_whole(section.names) if keep_length else _coming_back(section.names))
+
+
+def is_coded(headers: Headers) -> bool:
+    """Whether a body came in a coding that the upstream room does not take off: nobody here reads it."""
+    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+    return not _NO_CODING.issuperset([section.values[at].strip().lower() for at in _codings(section.names)])
+
+
+@by_names
+def _codings(names: tuple[str, ...]) -> tuple[int, ...]:
+    """Where the content codings of a body stand."""
+    return tuple([at for at, name in enumerate(names) if name.lower() == "content-encoding"])
 
 
 @by_names

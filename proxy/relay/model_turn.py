@@ -11,7 +11,7 @@ import orjson
 from proxy.errors import ToolRelayError, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.fallback import Reread, ask
-from proxy.relay.headers import returned
+from proxy.relay.headers import is_coded, returned
 from proxy.relay.job import Job, State
 from proxy.relay.offer import Offer
 from proxy.relay.passthrough import AFTER_END_S, flush_soon, pump
@@ -217,7 +217,7 @@ class ModelTurns:
         state.reader = job.wire.reader(
             state.offer.declared, state.offer.is_hidden, self._settings.max_argument_bytes
         )
-        if _is_coded(response):
+        if is_coded(response.headers):
             if command.number > 1:
                 raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
             return await self._relay(state, response)
@@ -327,12 +327,6 @@ def _patience_s(ended: bool, composing: bool) -> float:
     if not ended:
         return _AFTER_REASON_S
     return _AFTER_HIDDEN_END_S if composing else AFTER_END_S
-
-
-def _is_coded(response: UpstreamResponse) -> bool:
-    """Whether the body is in a coding that the upstream room does not take off."""
-    codings = [value for name, value in response.headers if name.lower() == "content-encoding"]
-    return bool([coding for coding in codings if coding.strip().lower() not in ("", "identity")])
 
 
 def _answer_head(response: UpstreamResponse, stream: bool) -> list[tuple[str, str]]:

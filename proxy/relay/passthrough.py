@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from proxy.errors import ServerStopping, UpstreamError, UpstreamTimeout
 from proxy.relay.base import ClientStream, OnBroken, ignore_broken
 from proxy.relay.fallback import Candidates
-from proxy.relay.headers import returned
+from proxy.relay.headers import is_coded, returned
 from proxy.relay.routing import Route
 from proxy.relay.stopping import stopped
 from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
@@ -76,14 +76,16 @@ async def pump(
 ) -> None:
     """Relay a response whose head is here; ``broken`` is told if it does not come to its end."""
     streaming = response.content_type == "text/event-stream" and response.status < 300
-    marked = streaming and error_event is not None and not _is_encoded(response)
+    marked = streaming and error_event is not None and not is_coded(response.headers)
     theirs = returned(response.headers, keep_length=not marked)
     client.start(response.status, [*theirs, *headers] if headers else theirs)
     try:
         if marked and error_event is not None:
             await _pump_events(response, client, error_event, tap, total_s, broken)
         else:
-            kept = tap if tap is not None and response.status < 300 and not _is_encoded(response) else None
+            kept = (
+                tap if tap is not None and response.status < 300 and not is_coded(response.headers) else None
+            )
             rest = response.push(client.push if kept is None else _keeping(client, kept))
             if rest is not None:
                 client.flush()
@@ -103,10 +105,6 @@ async def pump(
         client.abort()
         return
     client.finish()
-
-
-def _is_encoded(response: UpstreamResponse) -> bool:
-    return "content-encoding" in [name.lower() for name, _ in response.headers]
 
 
 def _keeping(client: ClientStream, tap: UsageTap) -> Callable[[bytes], Awaitable[None] | None]:

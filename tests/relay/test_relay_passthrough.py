@@ -550,6 +550,15 @@ async def test_unknown_codings_are_relayed_as_they_are(kind: str, allow: tuple[s
 
 
 @both
+async def test_a_body_that_says_it_has_no_coding_is_read(allow: tuple[str, ...]) -> None:
+    """Rules W1 and W2: ``identity`` is no coding, so a stream under it gets the end mark that it lacks."""
+    data = role() + content("hi") + finish()
+    opening = head("Content-Type: text/event-stream", "Content-Encoding: identity", "Connection: close")
+    answer = await relayed(opening, data, FIN, allow=allow)
+    assert answer.body == data + DONE
+
+
+@both
 async def test_an_object_instead_of_a_stream_is_relayed(allow: tuple[str, ...]) -> None:
     """Rule W2: an upstream that cannot stream answers with one object, and the client gets it."""
     body = b'{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hi"}}]}'
