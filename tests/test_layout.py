@@ -69,7 +69,6 @@ READS_CONFIG = {"proxy.server.app"}
 LONG_FILES: dict[str, str] = {
     "proxy.server.app": "the composition root: one short function for each thing that is put together",
     "proxy.server.settings": "every setting as data, with the one line that explains it",
-    "proxy.server.handlers": "every way that a request can take, from one entry",
 }
 """Files that may be longer than 500 lines, and why."""
 

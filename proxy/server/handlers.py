@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import hashlib
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -16,17 +14,15 @@ from multidict import istr
 from proxy.errors import ModelMissing, RequestError
 from proxy.relay.base import ClientStream
 from proxy.relay.fallback import BY_ID, STAYS, Candidates, NextUpstream
-from proxy.relay.headers import forwardable
 from proxy.relay.history import History, Restored
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
-from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard, parse_wanted
+from proxy.relay.offer import OfferRules, parse_wanted
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent, passthrough
 from proxy.relay.prices import Prices
-from proxy.relay.repeats import Repeats, repeat_key
+from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Route
-from proxy.relay.shape import prompt_shape
 from proxy.server.admin import Admin
 from proxy.server.body import body_here, check_counts, read_body, stream_body
 from proxy.server.callers import Caller
@@ -36,12 +32,13 @@ from proxy.server.edge_request import EdgeRequest
 from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
-from proxy.server.metering import ReadBody, meter, price_of
+from proxy.server.metering import ReadBody, meter
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import OwnedClientStream
+from proxy.server.planning import Call, Planner, headers_up, trace_of
 from proxy.server.reading_rights import (
     READS_IDS,
     check_models,
@@ -52,12 +49,10 @@ from proxy.server.reading_rights import (
 )
 from proxy.server.request_target import Target, parse_target
 from proxy.server.stored_responses import StoredResponses, is_own_operation, response_path
-from proxy.server.views import TRACES, View, Views
+from proxy.server.views import View, Views
 from proxy.store.base import Store
-from proxy.tools.ledger import RunLedger
-from proxy.upstreams.base import Headers, UpstreamRequest
-from proxy.upstreams.header_section import HeaderSection
-from proxy.wires.base import ClientRequest, Trace, Wire
+from proxy.upstreams.base import UpstreamRequest
+from proxy.wires.base import Wire
 from proxy.wires.rawjson import join_object, load_strict, members
 
 __all__ = ["Api", "ApiSettings"]
@@ -67,7 +62,6 @@ _OURS = (b'"toolrelay"', b"_toolrelay")
 _MAX_MINT_BYTES = 16 * 1024
 _TOOLS = istr("x-toolrelay-tools")
 _TRACE = istr("x-toolrelay-trace")
-_HISTORY = istr("x-toolrelay-history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +75,6 @@ class ApiSettings:
     history: bool = True
     keep_requests: bool = False
     end_user: str = ""
-
-
-@dataclass(slots=True)
-class _Call:
-    """One request of a wire with server tools, whoever answers it."""
-
-    request: EdgeRequest
-    target: Target
-    wire: Wire
-    view: View
-    raw: bytes
-    payload: Mapping[str, Any]
-    caller: str
-    named: bool
-    wanted: Wanted | None
-    trace: Trace
-    candidates: Candidates
-    run_id: str = field(default_factory=lambda: f"run_{os.urandom(16).hex()}")
-    repeat: str = ""
-    ledger: RunLedger | None = None
-    pinned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What one upstream is to do with a request: a job, or to be handed it as it is."""
-
-    route: Route
-    job: Job | None
-    restored: Restored
 
 
 class Api:
@@ -143,11 +107,8 @@ class Api:
         self._wires = {wire.path: wire for wire in wires.values()}
         self._error_events = error_events
         self._orchestrator = orchestrator
-        self._history = history
         self._store = store
         self._responses = responses
-        self._memory = memory
-        self._repeats = repeats
         self._door = door
         self._tokens = tokens
         self._gate = gate
@@ -157,7 +118,16 @@ class Api:
         self._settings = settings
         self._prices = prices
         self._listen = listen
-        self._offers = Offers(settings.offer)
+        self._planner = Planner(
+            history=history,
+            memory=memory,
+            repeats=repeats,
+            prices=prices,
+            offer=settings.offer,
+            remember=settings.history,
+            keep_requests=settings.keep_requests,
+            end_user=settings.end_user,
+        )
 
     async def serve(self, request: EdgeRequest) -> web.StreamResponse:
         """Serve any request that may come from where it comes from."""
@@ -242,7 +212,7 @@ class Api:
         """What the caller may use of the upstreams' models."""
         if view.router.is_plain:
             return await self._pass_by(request, target, below, view)
-        headers = self._headers(request, identity=True)
+        headers = headers_up(request, identity=True)
         if below == "/models":
             return self._json(await list_models(view.router, headers))
         return self._json(await show_model(view.router, below[len("/models/") :], headers))
@@ -281,7 +251,7 @@ class Api:
     ) -> web.StreamResponse:
         """What is asked of one response by its id: from the record, or from the upstream that keeps it."""
         response_id, rest = response_path(below) or ("", "")
-        caller = self._caller(request, {})[0]
+        caller = self._planner.caller(request, {})[0]
         key = [("Authorization", value) for value in request.headers.getall("Authorization", ())]
         own = await self._responses.answer(request.method, response_id, rest, target.query, caller, key)
         if own is not None:
@@ -308,7 +278,7 @@ class Api:
 
     async def _check_ids(self, request: EdgeRequest, payload: Mapping[str, Any]) -> None:
         """Refuse a body that goes on from what is not its sender's."""
-        caller = self._caller(request, payload)[0]
+        caller = self._planner.caller(request, payload)[0]
         await check_references(request.caller.rights, payload, caller, self._store)
 
     async def _read(self, request: EdgeRequest) -> ReadBody:
@@ -348,11 +318,11 @@ class Api:
         wanted = parse_wanted(request.headers.get(_TOOLS))
         routes = self._routes(request, view, payload.get("model"), wire.name)
         if len(routes) > 1 and wanted and wanted.names:
-            routes = self._able(routes, wire.parse(payload), view, wanted)
+            routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
-        trace = self._trace(request.headers.get(_TRACE), view)
-        self._remembers(request)
-        caller, named = self._caller(request, payload)
+        trace = trace_of(request.headers.get(_TRACE), view)
+        self._planner.remembers(request)
+        caller, named = self._planner.caller(request, payload)
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
         offers = view.offers and candidates.any(
@@ -362,123 +332,15 @@ class Api:
             held = [body]
             del whole, raw, payload, body
             return await self._pass(request, target, wire.path, held, candidates, caller)
-        call = _Call(request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates)
+        call = Call(request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates)
         while True:
-            plan = await self._plan(call, candidates.next())
+            plan = await self._planner.plan(call, candidates.next())
             if plan.job is not None:
                 return await self._orchestrate(call, plan.job, plan.restored)
             with contextlib.suppress(NextUpstream):
                 return await self._pass_to(request, target, wire.path, [body], plan.route, candidates, caller)
 
-    def _able(
-        self, routes: Sequence[Route], asked: ClientRequest, view: View, wanted: Wanted
-    ) -> Sequence[Route]:
-        """The upstreams that offer what a request names; all where none does, so that the first says so."""
-
-        def able(route: Route) -> bool:
-            selection = view.selections[route.served.upstream.name]
-            takes = self._takes_tools(route)
-            try:
-                self._offers.decide(asked, selection, wanted, upstream_takes_tools=takes)
-            except RequestError:
-                return False
-            return True
-
-        return [route for route in routes if able(route)] or routes
-
-    async def _plan(self, call: "_Call", route: Route, *, in_run: bool = False) -> "_Plan":
-        """What an upstream's part in a request would be, by its own habits.
-
-        There is no job where it would only be handed on, unless a run is under way (``in_run``).
-        """
-        request, payload, wire, view, caller = call.request, call.payload, call.wire, call.view, call.caller
-        asked = wire.parse(payload)
-        selection = view.selections[route.served.upstream.name]
-        offer = self._offers.decide(
-            asked, selection, call.wanted, upstream_takes_tools=self._takes_tools(route)
-        )
-        editor = wire.editor(call.raw, asked, route.served.responses_state)
-        if offer:
-            asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
-        shape = offer.shape if offer and call.named and self._remembers(request) else None
-        restored = await self._history.restore(asked, editor, caller, shape)
-        if (restored.upstream or restored.bound) and not call.pinned:
-            call.pinned = True
-            home = call.candidates.pin(route, restored.upstream, bound=restored.bound)
-            if home is not route:
-                return await self._plan(call, home, in_run=in_run)
-        if not offer and not restored and not asked.brings_ours and not in_run:
-            return _Plan(route, None, restored)
-        if call.ledger is None and not view.acts:
-            call.ledger = RunLedger()  # There is no effect that a repeat could share.
-        elif call.ledger is None:
-            call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
-            call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
-        policy = view.policies[route.served.upstream.name]
-        if restored.untrusted:
-            call.ledger.mark_untrusted(restored.untrusted)
-            offer = guard(offer, selection.offered, policy, restored.untrusted)
-        job = Job(
-            run_id=call.run_id,
-            request_id=request.facts.request_id,
-            caller=caller,
-            wire=wire,
-            request=asked,
-            editor=editor,
-            offer=offer,
-            route=route,
-            headers=self._headers(request, identity=True),
-            policy=policy,
-            trace=call.trace,
-            query=call.target.query,
-            put_back=bool(restored) or asked.brings_ours,
-            shape=shape,
-            repeat=call.repeat,
-            ledger=call.ledger,
-            prompt_shape=prompt_shape(payload, offer.shape),
-            kept_request=call.raw if self._settings.keep_requests else b"",
-            meter=request.admission,
-            price=price_of(request.admission, self._prices, route, payload),
-            candidates=call.candidates,
-            elsewhere=lambda: self._elsewhere(call),
-        )
-        return _Plan(route, job, restored)
-
-    async def _elsewhere(self, call: "_Call") -> Job:
-        """The job of the next upstream: its habits and its names, over the same request."""
-        plan = await self._plan(call, call.candidates.next(), in_run=True)
-        if plan.job is None:
-            raise RuntimeError("a run that is under way was planned without a job")
-        return plan.job
-
-    def _caller(self, request: EdgeRequest, payload: Mapping[str, Any]) -> tuple[str, bool]:
-        """Who asks, and whether that is one person: a shared door needs the end user's name.
-
-        Who came with a minted token is the person that it was made for, whatever the request says.
-        """
-        name_of_key = request.caller.name
-        user: object = request.caller.end_user
-        if not user and not self._settings.end_user:
-            return name_of_key, True
-        if not user:
-            place, _, name = self._settings.end_user.partition(":")
-            user = request.headers.get(name) if place == "header" else payload.get(name)
-        if not isinstance(user, str) or not user:
-            return name_of_key, False
-        person = hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-        return f"{name_of_key}/{person}", True
-
-    def _remembers(self, request: EdgeRequest) -> bool:
-        """Whether answers are looked up and remembered for this request.
-
-        Raises :class:`RequestError` for a wish that is neither on nor off.
-        """
-        wish = request.headers.get(_HISTORY, "on").strip().lower()
-        if wish not in ("on", "off"):
-            raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
-        return self._settings.history and wish == "on"
-
-    async def _orchestrate(self, call: "_Call", job: Job, restored: Restored) -> web.StreamResponse:
+    async def _orchestrate(self, call: Call, job: Job, restored: Restored) -> web.StreamResponse:
         request = call.request
         request.facts.run_id = job.run_id
         headers = [("x-toolrelay-run", job.run_id)]
@@ -493,24 +355,6 @@ class Api:
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response
-
-    def _takes_tools(self, route: Route) -> bool:
-        served = route.served
-        return served.tools and not self._memory.refuses(served.upstream.name, route.model)
-
-    @staticmethod
-    def _trace(header: str | None, view: View) -> Trace:
-        """The trace a request gets: what it asks for, up to what the operator lets it."""
-        if header is None:
-            return view.trace
-        for level, name in enumerate(TRACES):
-            if name == header.strip():
-                return TRACES[min(level, TRACES.index(view.trace_max))]
-        raise RequestError(
-            400,
-            f"x-toolrelay-trace must be one of {', '.join(TRACES)}.",
-            param="x-toolrelay-trace",
-        )
 
     # Passing through.
 
@@ -570,7 +414,7 @@ class Api:
             sent = join_object({**members(raw), "model": orjson.dumps(route.model)})
         error_event = self._error_events.get(below) if posts else None
         streams = error_event is not None
-        headers = self._headers(request, identity=streams or metered is not None)
+        headers = headers_up(request, identity=streams or metered is not None)
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)
@@ -620,8 +464,3 @@ class Api:
 
     def _overheard(self, client: HttpClientStream, asked: bytes) -> ClientStream:
         return client if self._listen is None else OverheardStream(client, self._listen(asked))
-
-    @staticmethod
-    def _headers(request: EdgeRequest, *, identity: bool) -> Headers:
-        # Never by the names' own view: it may leave out one that stands twice, and values do not.
-        return forwardable(HeaderSection.of(list(request.headers.items())), identity=identity)

@@ -1,0 +1,224 @@
+"""What each upstream's part in a request would be: handed on as it is, or a run with a job.
+
+The same bytes are planned for anew for each upstream that is asked: its tools, names and habits differ.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from multidict import istr
+
+from proxy.errors import RequestError
+from proxy.relay.fallback import Candidates
+from proxy.relay.headers import forwardable
+from proxy.relay.history import History, Restored
+from proxy.relay.job import Job
+from proxy.relay.model_turn import ToolMemory
+from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard
+from proxy.relay.prices import Prices
+from proxy.relay.repeats import Repeats, repeat_key
+from proxy.relay.routing import Route
+from proxy.relay.shape import prompt_shape
+from proxy.server.edge_request import EdgeRequest
+from proxy.server.metering import price_of
+from proxy.server.request_target import Target
+from proxy.server.views import TRACES, View
+from proxy.tools.ledger import RunLedger
+from proxy.upstreams.base import Headers
+from proxy.upstreams.header_section import HeaderSection
+from proxy.wires.base import ClientRequest, Trace, Wire
+
+__all__ = ["Call", "Plan", "Planner", "headers_up", "trace_of"]
+
+_HISTORY = istr("x-toolrelay-history")
+
+
+@dataclass(slots=True)
+class Call:
+    """One request of a wire with server tools, whoever answers it."""
+
+    request: EdgeRequest
+    target: Target
+    wire: Wire
+    view: View
+    raw: bytes
+    payload: Mapping[str, Any]
+    caller: str
+    named: bool
+    wanted: Wanted | None
+    trace: Trace
+    candidates: Candidates
+    run_id: str = field(default_factory=lambda: f"run_{os.urandom(16).hex()}")
+    repeat: str = ""
+    ledger: RunLedger | None = None
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one upstream is to do with a request: a job, or to be handed it as it is."""
+
+    route: Route
+    job: Job | None
+    restored: Restored
+
+
+class Planner:
+    """Plans requests of the wires with server tools."""
+
+    def __init__(
+        self,
+        *,
+        history: History,
+        memory: ToolMemory,
+        repeats: Repeats,
+        prices: Prices,
+        offer: OfferRules,
+        remember: bool,
+        keep_requests: bool,
+        end_user: str,
+    ) -> None:
+        """``remember``, ``keep_requests`` and ``end_user`` are the operator's settings."""
+        self._history = history
+        self._memory = memory
+        self._repeats = repeats
+        self._prices = prices
+        self._offers = Offers(offer)
+        self._remember = remember
+        self._keep_requests = keep_requests
+        self._end_user = end_user
+
+    def able(
+        self, routes: Sequence[Route], asked: ClientRequest, view: View, wanted: Wanted
+    ) -> Sequence[Route]:
+        """The upstreams that offer what a request names; all where none does, so that the first says so."""
+
+        def able(route: Route) -> bool:
+            selection = view.selections[route.served.upstream.name]
+            takes = self._takes_tools(route)
+            try:
+                self._offers.decide(asked, selection, wanted, upstream_takes_tools=takes)
+            except RequestError:
+                return False
+            return True
+
+        return [route for route in routes if able(route)] or routes
+
+    async def plan(self, call: Call, route: Route, *, in_run: bool = False) -> Plan:
+        """What an upstream's part in a request would be, by its own habits.
+
+        There is no job where it would only be handed on, unless a run is under way (``in_run``).
+        """
+        request, payload, wire, view, caller = call.request, call.payload, call.wire, call.view, call.caller
+        asked = wire.parse(payload)
+        selection = view.selections[route.served.upstream.name]
+        offer = self._offers.decide(
+            asked, selection, call.wanted, upstream_takes_tools=self._takes_tools(route)
+        )
+        editor = wire.editor(call.raw, asked, route.served.responses_state)
+        if offer:
+            asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
+        shape = offer.shape if offer and call.named and self.remembers(request) else None
+        restored = await self._history.restore(asked, editor, caller, shape)
+        if (restored.upstream or restored.bound) and not call.pinned:
+            call.pinned = True
+            home = call.candidates.pin(route, restored.upstream, bound=restored.bound)
+            if home is not route:
+                return await self.plan(call, home, in_run=in_run)
+        if not offer and not restored and not asked.brings_ours and not in_run:
+            return Plan(route, None, restored)
+        if call.ledger is None and not view.acts:
+            call.ledger = RunLedger()  # There is no effect that a repeat could share.
+        elif call.ledger is None:
+            call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
+            call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
+        policy = view.policies[route.served.upstream.name]
+        if restored.untrusted:
+            call.ledger.mark_untrusted(restored.untrusted)
+            offer = guard(offer, selection.offered, policy, restored.untrusted)
+        job = Job(
+            run_id=call.run_id,
+            request_id=request.facts.request_id,
+            caller=caller,
+            wire=wire,
+            request=asked,
+            editor=editor,
+            offer=offer,
+            route=route,
+            headers=headers_up(request, identity=True),
+            policy=policy,
+            trace=call.trace,
+            query=call.target.query,
+            put_back=bool(restored) or asked.brings_ours,
+            shape=shape,
+            repeat=call.repeat,
+            ledger=call.ledger,
+            prompt_shape=prompt_shape(payload, offer.shape),
+            kept_request=call.raw if self._keep_requests else b"",
+            meter=request.admission,
+            price=price_of(request.admission, self._prices, route, payload),
+            candidates=call.candidates,
+            elsewhere=lambda: self._elsewhere(call),
+        )
+        return Plan(route, job, restored)
+
+    async def _elsewhere(self, call: Call) -> Job:
+        """The job of the next upstream: its habits and its names, over the same request."""
+        plan = await self.plan(call, call.candidates.next(), in_run=True)
+        if plan.job is None:
+            raise RuntimeError("a run that is under way was planned without a job")
+        return plan.job
+
+    def caller(self, request: EdgeRequest, payload: Mapping[str, Any]) -> tuple[str, bool]:
+        """Who asks, and whether that is one person: a shared door needs the end user's name.
+
+        Who came with a minted token is the person that it was made for, whatever the request says.
+        """
+        name_of_key = request.caller.name
+        user: object = request.caller.end_user
+        if not user and not self._end_user:
+            return name_of_key, True
+        if not user:
+            place, _, name = self._end_user.partition(":")
+            user = request.headers.get(name) if place == "header" else payload.get(name)
+        if not isinstance(user, str) or not user:
+            return name_of_key, False
+        person = hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+        return f"{name_of_key}/{person}", True
+
+    def remembers(self, request: EdgeRequest) -> bool:
+        """Whether answers are looked up and remembered for this request.
+
+        Raises :class:`RequestError` for a wish that is neither on nor off.
+        """
+        wish = request.headers.get(_HISTORY, "on").strip().lower()
+        if wish not in ("on", "off"):
+            raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
+        return self._remember and wish == "on"
+
+    def _takes_tools(self, route: Route) -> bool:
+        served = route.served
+        return served.tools and not self._memory.refuses(served.upstream.name, route.model)
+
+
+def trace_of(header: str | None, view: View) -> Trace:
+    """The trace a request gets: what it asks for, up to what the operator lets it."""
+    if header is None:
+        return view.trace
+    for level, name in enumerate(TRACES):
+        if name == header.strip():
+            return TRACES[min(level, TRACES.index(view.trace_max))]
+    raise RequestError(
+        400,
+        f"x-toolrelay-trace must be one of {', '.join(TRACES)}.",
+        param="x-toolrelay-trace",
+    )
+
+
+def headers_up(request: EdgeRequest, *, identity: bool) -> Headers:
+    """What of a request's headers an upstream may see; ``identity`` as of :func:`forwardable`."""
+    # Never by the names' own view: it may leave out one that stands twice, and values do not.
+    return forwardable(HeaderSection.of(list(request.headers.items())), identity=identity)
