@@ -209,7 +209,7 @@ class _Keys:
             config.store.url,
             must_exist=must_exist,
             keep_days=config.store.keep_days,
-            seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
+            **config.store.seal_keys(),
         )
 
     async def __aenter__(self) -> Store:
@@ -248,8 +248,7 @@ async def peek_entrance(config: Config) -> Entrance | None:
 
     Makes and changes nothing.  Raises what the start would.
     """
-    seal_key = config.store.seal_key.reveal() if config.store.seal_key else ""
-    found = await peek_keys(config.store.url, seal_key=seal_key)
+    found = await peek_keys(config.store.url, **config.store.seal_keys())
     return await open_entrance(config, _Peeked(found)) if found is not None else None
 
 

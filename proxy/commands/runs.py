@@ -110,8 +110,7 @@ class Record:
             content=config.store.content,
             keep_days=config.store.keep_days,
             must_exist=True,
-            seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
-            old_seal_keys=[key.reveal() for key in config.store.old_seal_keys],
+            **config.store.seal_keys(),
         )
 
     async def __aenter__(self) -> Store:

@@ -159,7 +159,9 @@ async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
     return await asyncio.to_thread(migrate_sqlite, path)
 
 
-async def peek_keys(url: str, base: Path | None = None, seal_key: str = "") -> KeySet | None:
+async def peek_keys(
+    url: str, base: Path | None = None, *, seal_key: str = "", old_seal_keys: Sequence[str] = ()
+) -> KeySet | None:
     """The client keys of a record, read without making or migrating anything.
 
     A record that is not there has none.  ``None`` stands for one of another schema, whose keys only
@@ -181,7 +183,7 @@ async def peek_keys(url: str, base: Path | None = None, seal_key: str = "") -> K
         return KeySet(0, (), {}, ever_made=mark.exists())
     if version != latest:
         return None
-    store = open_store(url, base=base, seal_key=seal_key, must_exist=True)
+    store = open_store(url, base=base, seal_key=seal_key, old_seal_keys=old_seal_keys, must_exist=True)
     await store.start()
     try:
         return await store.read_keys()
