@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from proxy.errors import ConfigError
 from proxy.records import KeySet
 from proxy.store.base import Store
-from proxy.store.key_mark import KeyMark, state_path
+from proxy.store.key_mark import KeyMark, path_beside, state_path
 from proxy.store.memory import MemoryStore
 from proxy.store.migrate import (
     MigrationReport,
@@ -178,7 +178,7 @@ async def peek_keys(
         return KeySet(0, (), {}, ever_made=False)
     else:
         version, latest = await asyncio.to_thread(sqlite_version, path), len(load_migrations())
-        mark = KeyMark(path.with_name(f"{path.name}.keys"))
+        mark = KeyMark(path_beside(path))
     if version == 0:
         return KeySet(0, (), {}, ever_made=mark.exists())
     if version != latest:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from proxy.errors import StoreUnavailable
 from proxy.store import rows
-from proxy.store.key_mark import KeyMark
+from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.migrate import migrate_sqlite, store_error
 from proxy.store.owners import OwnerLock, lock_folder, proven_dead
 from proxy.store.retention import SIZE_EVERY_S, make_room
@@ -95,7 +95,7 @@ class SqliteStore(SqlStore):
             keep_days=keep_days,
             clock=clock,
             seal=seal,
-            mark=KeyMark(self.path.with_name(f"{self.path.name}.keys")),
+            mark=KeyMark(path_beside(self.path)),
             old_seals=old_seals,
             needs_all_keys=needs_all_keys,
             max_per_caller=max_per_caller,
