@@ -170,6 +170,6 @@ def _opened(out: Path | None) -> Iterator[TextIO | None]:
     except OSError as error:
         out.unlink(missing_ok=True)
         raise ConfigError("--out", f"{out} cannot be written: {error.strerror}", "Name another") from None
-    except BaseException:
+    except BaseException:  # Who is interrupted leaves no half of a file behind either.
         out.unlink(missing_ok=True)
         raise

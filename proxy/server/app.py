@@ -432,7 +432,7 @@ async def _checked_services(config: Config, overrides: Overrides | None) -> tupl
         if faults:
             raise faults[0]
         return services, await open_entrance(config, services.store)
-    except BaseException:
+    except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
         raise
 

@@ -134,7 +134,7 @@ class SqliteStore(SqlStore):
         except sqlite3.Error as error:
             await self._disconnect()
             raise store_error(error, self.path) from error
-        except BaseException:
+        except BaseException:  # A start that is cancelled leaves no thread of a connection behind either.
             await self._disconnect()
             raise
         self._writer.start(SqliteWriting(self._db), tidy_in_s=tidy_in_s)
