@@ -2,8 +2,8 @@
 
 Two connections, each in a thread of its own, so that the event loop never waits for a disk: one
 that alone writes, in groups (:mod:`proxy.store.writer`), and one that reads.  Runs, turns and
-invocations stay until they are purged; content (messages, suspended and hidden turns, responses)
-goes after ``keep_days``.
+invocations stay until they are purged; content (messages, calls as they came, suspended and hidden
+turns, responses, large results) goes after ``keep_days``, large results sooner.
 """
 
 import asyncio
