@@ -169,10 +169,8 @@ class _Row:
     def cells(self) -> Sequence[str]:
         known = {name: value for name, value in self.grants.items() if value}
         more = [name for name in ("admin", "mint") if known.get(name)]
-        for name in ("upstreams", "endpoints"):
-            more += [f"{name}: {', '.join(known[name])}"] if name in known else []
-        for name in ("limits", "arguments"):
-            more += [f"{name}: {', '.join(known[name])}"] if name in known else []
+        listed = [name for name in ("upstreams", "endpoints", "limits", "arguments") if name in known]
+        more += [f"{name}: {', '.join(known[name])}" for name in listed]
         return (
             self.id,
             self.name,
