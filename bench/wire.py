@@ -6,10 +6,9 @@ A stamp ``@123@`` is a moment of the machine's monotonic clock in nanoseconds, w
 import re
 from dataclasses import dataclass
 
-__all__ = ["CHUNK_MARK", "END", "KEY", "Plan", "plan_of", "stamps"]
+__all__ = ["END", "KEY", "Plan", "plan_of", "stamps"]
 
 END = b"data: [DONE]\n\n"
-CHUNK_MARK = b"@"
 KEY = "sk-bench-0123456789abcdef0123456789abcdef"
 """The client key that the proxy is told to know."""
 

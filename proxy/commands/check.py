@@ -53,11 +53,8 @@ async def check_composed(config: Config, *, probing: bool) -> int:
 
     Raises ConfigError for a record that could not be opened, and for tools that do not load.
     """
-    seal_key = config.store.seal_key.reveal() if config.store.seal_key else ""
-    old_keys = [key.reveal() for key in config.store.old_seal_keys]
-    open_store(
-        config.store.url, seal_key=seal_key, old_seal_keys=old_keys
-    )  # A look at its place; the start makes the file.
+    # A look at its place; the start makes the file.
+    open_store(config.store.url, **config.store.seal_keys())
     services = await create_services(without_record(config))
     try:
         faults = [*services.missing_connections(), *services.misplaced_bounds()]

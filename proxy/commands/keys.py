@@ -169,10 +169,8 @@ class _Row:
     def cells(self) -> Sequence[str]:
         known = {name: value for name, value in self.grants.items() if value}
         more = [name for name in ("admin", "mint") if known.get(name)]
-        for name in ("upstreams", "endpoints"):
-            more += [f"{name}: {', '.join(known[name])}"] if name in known else []
-        for name in ("limits", "arguments"):
-            more += [f"{name}: {', '.join(known[name])}"] if name in known else []
+        listed = [name for name in ("upstreams", "endpoints", "limits", "arguments") if name in known]
+        more += [f"{name}: {', '.join(known[name])}" for name in listed]
         return (
             self.id,
             self.name,
@@ -209,7 +207,7 @@ class _Keys:
             config.store.url,
             must_exist=must_exist,
             keep_days=config.store.keep_days,
-            seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
+            **config.store.seal_keys(),
         )
 
     async def __aenter__(self) -> Store:
@@ -248,8 +246,7 @@ async def peek_entrance(config: Config) -> Entrance | None:
 
     Makes and changes nothing.  Raises what the start would.
     """
-    seal_key = config.store.seal_key.reveal() if config.store.seal_key else ""
-    found = await peek_keys(config.store.url, seal_key=seal_key)
+    found = await peek_keys(config.store.url, **config.store.seal_keys())
     return await open_entrance(config, _Peeked(found)) if found is not None else None
 
 

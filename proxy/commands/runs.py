@@ -110,8 +110,7 @@ class Record:
             content=config.store.content,
             keep_days=config.store.keep_days,
             must_exist=True,
-            seal_key=config.store.seal_key.reveal() if config.store.seal_key else "",
-            old_seal_keys=[key.reveal() for key in config.store.old_seal_keys],
+            **config.store.seal_keys(),
         )
 
     async def __aenter__(self) -> Store:
@@ -171,6 +170,6 @@ def _opened(out: Path | None) -> Iterator[TextIO | None]:
     except OSError as error:
         out.unlink(missing_ok=True)
         raise ConfigError("--out", f"{out} cannot be written: {error.strerror}", "Name another") from None
-    except BaseException:
+    except BaseException:  # Who is interrupted leaves no half of a file behind either.
         out.unlink(missing_ok=True)
         raise

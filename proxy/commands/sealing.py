@@ -56,12 +56,7 @@ def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
 
 
 async def _with_store(config: Config, work: Callable[[SqlStore], Awaitable[int]]) -> int:
-    settings = config.store
-    store = open_sealed(
-        settings.url,
-        seal_key=settings.seal_key.reveal() if settings.seal_key else "",
-        old_seal_keys=[key.reveal() for key in settings.old_seal_keys],
-    )
+    store = open_sealed(config.store.url, **config.store.seal_keys())
     await store.start()
     try:
         return await work(store)

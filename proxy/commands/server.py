@@ -6,7 +6,7 @@ import errno
 import gc
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from proxy.server.connection import EdgeRunner, Served
 from proxy.server.draining import Draining
 
 __all__ = [
+    "STOPPING",
     "Orders",
     "address_of",
     "bind",
@@ -37,7 +38,9 @@ REACH_S = 3.0
 """Seconds in which a server must take a connection to count as reachable."""
 
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""The signals that end a server: the first in order, a further one now."""
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -143,7 +146,8 @@ async def run_server(
     runner = EdgeRunner(app, shutdown_timeout=CUT_S)
     given = orders or Orders()
     greeting: asyncio.Future[None] | None = None
-    listening = on_signals(given.signalled) if orders is None else contextlib.nullcontext()
+    told = dict.fromkeys(STOPPING, given.signalled)
+    listening = on_signals(told) if orders is None else contextlib.nullcontext()
     with listening:
         try:
             await runner.setup()
@@ -227,15 +231,15 @@ async def first_of(*works: Coroutine[Any, Any, Any], within_s: float | None = No
 
 
 @contextlib.contextmanager
-def on_signals(told: Callable[[], None]) -> Iterator[None]:
-    """Call ``told`` for each SIGINT and SIGTERM."""
+def on_signals(told: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    """Call what stands beside each signal when it comes."""
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, told)
+    for number, act in told.items():
+        loop.add_signal_handler(number, act)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in told:
             loop.remove_signal_handler(number)
 
 

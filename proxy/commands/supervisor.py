@@ -5,14 +5,13 @@ gives a connection to whoever takes it first, and no connection is lost when one
 """
 
 import asyncio
-import contextlib
 import json
 import pickle
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -22,7 +21,7 @@ import structlog
 from proxy.commands.common import say, say_error
 from proxy.commands.link import Link, LinkBroken
 from proxy.commands.questions import Questions
-from proxy.commands.server import first_of
+from proxy.commands.server import STOPPING, Orders, first_of, on_signals
 from proxy.commands.worker import WorkerSpec, spawn
 from proxy.errors import ConfigError, ToolRelayError
 from proxy.server.app import open_record
@@ -74,8 +73,7 @@ class Supervisor:
         self._sockets = sockets
         self._current: dict[int, _Worker] = {}
         self._all: set[_Worker] = set()
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._orders = Orders()
         self._gone = asyncio.Event()
         self._backoff_s = _FIRST_BACKOFF_S
         self._questions = Questions({METRICS: lambda ended: merge((), ended)})
@@ -87,7 +85,8 @@ class Supervisor:
         SIGHUP starts the workers anew: the new ones serve before the old ones go.  Raises
         :class:`~proxy.errors.ToolRelayError` for a start that fails, once for all workers.
         """
-        with self._on_signals():
+        told = dict.fromkeys(STOPPING, self._orders.signalled)
+        with on_signals({**told, signal.SIGHUP: self.changed.set}):
             try:
                 await self._prepare(self.config)
                 lines = await self._start(self.config)
@@ -131,7 +130,7 @@ class Supervisor:
     async def _all_ready(self, workers: Sequence[_Worker]) -> list[list[str]] | None:
         """What each has to say when all serve; ``None`` where everything is to stop first."""
         ready = asyncio.gather(*(worker.ready for worker in workers))
-        await first_of(_settled(ready), self._stop.wait())
+        await first_of(_settled(ready), self._orders.stop.wait())
         if not ready.done():
             ready.cancel()
             return None
@@ -190,9 +189,9 @@ class Supervisor:
 
     async def _keep_up(self) -> None:
         """Start again what died and what changed, until it is time to stop."""
-        while not self._stop.is_set():
-            await first_of(self._stop.wait(), self._gone.wait(), self.changed.wait())
-            if self._stop.is_set():
+        while not self._orders.stop.is_set():
+            await first_of(self._orders.stop.wait(), self._gone.wait(), self.changed.wait())
+            if self._orders.stop.is_set():
                 return
             if self.changed.is_set():
                 self.changed.clear()
@@ -206,7 +205,7 @@ class Supervisor:
         """Start a worker in the place of one that died, later each time where it dies soon."""
         if time.monotonic() - dead.started_at > _STEADY_S:
             self._backoff_s = _FIRST_BACKOFF_S
-        if await first_of(self._stop.wait(), self.changed.wait(), within_s=self._backoff_s):
+        if await first_of(self._orders.stop.wait(), self.changed.wait(), within_s=self._backoff_s):
             self._gone.set()
             return
         self._backoff_s = min(2 * self._backoff_s, _LONGEST_BACKOFF_S)
@@ -252,16 +251,14 @@ class Supervisor:
 
     # Ending.
 
-    def _signalled(self) -> None:
-        (self._hurry if self._stop.is_set() else self._stop).set()
-
     async def _end(self) -> None:
         """Let all workers end what is open; hurry them where a further signal comes; kill what stays."""
+        hurry = self._orders.hurry
         for worker in list(self._all):
             self._let_go(worker, "stop")
-        if self._all and not await first_of(self._empty(), self._hurry.wait(), within_s=self._patience_s()):
+        if self._all and not await first_of(self._empty(), hurry.wait(), within_s=self._patience_s()):
             self._kill()
-        if self._all and self._hurry.is_set():
+        if self._all and hurry.is_set():
             for worker in list(self._all):
                 self._order(worker, "hurry")
             if not await first_of(self._empty(), within_s=_MARGIN_S):
@@ -309,22 +306,6 @@ class Supervisor:
         for worker in workers:
             worker.state = _State.LEAVING
             worker.process.kill()
-
-    @contextlib.contextmanager
-    def _on_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        told: dict[signal.Signals, Callable[[], Any]] = {
-            signal.SIGINT: self._signalled,
-            signal.SIGTERM: self._signalled,
-            signal.SIGHUP: self.changed.set,
-        }
-        for number, act in told.items():
-            loop.add_signal_handler(number, act)
-        try:
-            yield
-        finally:
-            for number in told:
-                loop.remove_signal_handler(number)
 
 
 async def _settled(ready: "asyncio.Future[Any]") -> None:

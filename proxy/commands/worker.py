@@ -21,7 +21,7 @@ import structlog
 from proxy.commands.common import run_async
 from proxy.commands.link import Link, LinkBroken
 from proxy.commands.serve import banner, start_logging
-from proxy.commands.server import Orders, address_of, run_server
+from proxy.commands.server import STOPPING, Orders, address_of, run_server
 from proxy.errors import ToolRelayError
 from proxy.server.app import create_app
 from proxy.server.config import Config
@@ -81,7 +81,7 @@ async def _work(channel: int) -> int:
     start_logging(spec.config, worker=spec.number)
     worker = _Worker(spec, link)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPPING:
         loop.add_signal_handler(number, worker.signalled)
     listening = asyncio.create_task(worker.listen())
     try:

@@ -76,7 +76,7 @@ async def keeping_alive(
                 await beat(True)
             if task.done():
                 return task.result()
-    except BaseException:
+    except BaseException:  # However the wait ends, nothing goes on that nobody waits for.
         if not task.done():
             task.cancel()
             await asyncio.wait({task})

@@ -253,8 +253,7 @@ def open_record(config: Config, *, reap: bool = False) -> Store:
         keep_days=settings.keep_days,
         synchronous=settings.synchronous,
         reap=reap,
-        seal_key=settings.seal_key.reveal() if settings.seal_key else "",
-        old_seal_keys=[key.reveal() for key in settings.old_seal_keys],
+        **settings.seal_keys(),
         max_bytes=settings.max_bytes,
         max_per_caller=settings.max_per_caller,
     )
@@ -433,7 +432,7 @@ async def _checked_services(config: Config, overrides: Overrides | None) -> tupl
         if faults:
             raise faults[0]
         return services, await open_entrance(config, services.store)
-    except BaseException:
+    except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
         raise
 

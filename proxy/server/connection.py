@@ -209,7 +209,7 @@ class EdgeConnection(RequestHandler):
                 if self._messages:
                     # Who sends many requests at once must not keep the others waiting.
                     await asyncio.sleep(0)
-        except BaseException:
+        except BaseException:  # Whatever ends the serving, a cancellation too, ends the connection.
             self.force_close()
             raise
         if not self._force_close:

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import orjson
@@ -169,13 +170,10 @@ class Minting:
 def _caller(key: Key, claims: _Claims, grants: KeyGrants) -> Caller:
     parent = key.caller
     own = grants.rights(_SETTING, _SETTING)
-    rights = type(parent.rights)(
+    rights = replace(
+        parent.rights,
         models=(*parent.rights.models, *own.models),
-        upstreams=parent.rights.upstreams,
         tools=(*parent.rights.tools, *own.tools),
-        arguments=parent.rights.arguments,
-        endpoints=parent.rights.endpoints,
-        trace_max=parent.rights.trace_max,
         keyed=True,
     )
     person = hashlib.blake2b(claims.subject.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

@@ -4,7 +4,7 @@ The descriptions are the only place where a setting is explained: ``toolrelay in
 README's table are made from them.  How a file becomes one of these models stands in ``config.py``.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -346,6 +346,13 @@ class CredentialConfig(Section):
         return self
 
 
+class SealKeys(TypedDict):
+    """The arguments by which a record is opened that is sealed, or was."""
+
+    seal_key: str
+    old_seal_keys: list[str]
+
+
 class StoreConfig(Section):
     """The record of runs and tool calls."""
 
@@ -382,6 +389,13 @@ class StoreConfig(Section):
     history: bool = Field(
         default=True, description="Give hidden tool turns back to the model in later requests."
     )
+
+    def seal_keys(self) -> SealKeys:
+        """The keys' own values, as whatever opens the record takes them.  Handle with care."""
+        return SealKeys(
+            seal_key=self.seal_key.reveal() if self.seal_key else "",
+            old_seal_keys=[key.reveal() for key in self.old_seal_keys],
+        )
 
     @property
     def shown_url(self) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from proxy.errors import ConfigError
 from proxy.records import KeySet
 from proxy.store.base import Store
-from proxy.store.key_mark import KeyMark, state_path
+from proxy.store.key_mark import KeyMark, path_beside, state_path
 from proxy.store.memory import MemoryStore
 from proxy.store.migrate import (
     MigrationReport,
@@ -159,7 +159,9 @@ async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
     return await asyncio.to_thread(migrate_sqlite, path)
 
 
-async def peek_keys(url: str, base: Path | None = None, seal_key: str = "") -> KeySet | None:
+async def peek_keys(
+    url: str, base: Path | None = None, *, seal_key: str = "", old_seal_keys: Sequence[str] = ()
+) -> KeySet | None:
     """The client keys of a record, read without making or migrating anything.
 
     A record that is not there has none.  ``None`` stands for one of another schema, whose keys only
@@ -176,12 +178,12 @@ async def peek_keys(url: str, base: Path | None = None, seal_key: str = "") -> K
         return KeySet(0, (), {}, ever_made=False)
     else:
         version, latest = await asyncio.to_thread(sqlite_version, path), len(load_migrations())
-        mark = KeyMark(path.with_name(f"{path.name}.keys"))
+        mark = KeyMark(path_beside(path))
     if version == 0:
         return KeySet(0, (), {}, ever_made=mark.exists())
     if version != latest:
         return None
-    store = open_store(url, base=base, seal_key=seal_key, must_exist=True)
+    store = open_store(url, base=base, seal_key=seal_key, old_seal_keys=old_seal_keys, must_exist=True)
     await store.start()
     try:
         return await store.read_keys()

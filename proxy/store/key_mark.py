@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["KeyMark", "state_path"]
+__all__ = ["KeyMark", "path_beside", "state_path"]
 
 _SIZE: Final = 8
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def path_beside(record: Path) -> Path:
+    """The file for a store in a file: beside that file itself, by whatever link it was named."""
+    real = Path(os.path.realpath(record))
+    return real.with_name(f"{real.name}.keys")
 
 
 def state_path(url: str) -> Path:

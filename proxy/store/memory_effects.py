@@ -1,4 +1,4 @@
-"""Side effects and large results in memory, for the store that forgets."""
+"""Side effects in memory, for the store that forgets."""
 
 from collections import OrderedDict
 from collections.abc import Callable

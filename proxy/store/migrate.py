@@ -191,7 +191,7 @@ def _migrate(
                 _apply(connection, step)
                 applied.append(step.name)
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # Whatever ends a migration, nothing of it stays.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
@@ -261,7 +261,7 @@ def _keep_copy(path: Path, number: int, now: float) -> Path:
         ):
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
-    except BaseException:
+    except BaseException:  # Half a copy must not be taken for one.
         target.unlink(missing_ok=True)
         raise
     return target

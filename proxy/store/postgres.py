@@ -157,7 +157,7 @@ class PostgresStore(SqlStore):
             raise store_error(error) from error
         try:
             await self._check_seal()
-        except BaseException:
+        except BaseException:  # A start that is cancelled leaves no connection open either.
             await self._disconnect()
             raise
         self._writer.start(self._writing, tidy_in_s=0.0 if self._reap else None)

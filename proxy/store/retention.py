@@ -80,11 +80,6 @@ class CallerCap:
         self._most = most
         self._noted: dict[tuple[str, str], None] = {}
 
-    @property
-    def bounds(self) -> bool:
-        """Whether there is anything to look after."""
-        return self._most > 0
-
     def note(self, table: ContentTable, caller: str) -> None:
         """A caller has got one record more; remembered for a bounded number of them."""
         if self._most and len(self._noted) < _MOST_NOTED:

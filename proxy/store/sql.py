@@ -60,7 +60,7 @@ from proxy.store.sql_reports import (
 from proxy.store.sql_sealing import SqlSealing
 from proxy.store.tokens import SealedTokens
 from proxy.store.write_behind import WriteBehind
-from proxy.store.writer import GroupWriter, WritesThrough
+from proxy.store.writer import GroupWriter
 
 __all__ = ["END_OWNER", "INTERRUPT", "SqlStore", "Synchronous"]
 
@@ -84,7 +84,7 @@ INTERRUPT: Final = tuple(
 _PROBE_S: Final = 2.0
 
 
-class SqlStore(WritesThrough, SqlEffects, SqlSealing, SqlKeys):
+class SqlStore(SqlEffects, SqlSealing, SqlKeys):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for.
 
     ``max_per_caller`` bounds how many records of each kind of content one caller has; 0: no bound.

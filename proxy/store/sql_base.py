@@ -68,6 +68,11 @@ class SqlBase(ABC):
         self._clock = clock
 
     @property
+    def waiting(self) -> int:
+        """How many writes wait to be committed, or are being committed."""
+        return self._writer.waiting
+
+    @property
     def lost(self) -> int:
         """How many writes never reached the database."""
         return self._writer.lost

@@ -2,8 +2,8 @@
 
 Two connections, each in a thread of its own, so that the event loop never waits for a disk: one
 that alone writes, in groups (:mod:`proxy.store.writer`), and one that reads.  Runs, turns and
-invocations stay until they are purged; content (messages, suspended and hidden turns, responses)
-goes after ``keep_days``.
+invocations stay until they are purged; content (messages, calls as they came, suspended and hidden
+turns, responses, large results) goes after ``keep_days``, large results sooner.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from proxy.errors import StoreUnavailable
 from proxy.store import rows
-from proxy.store.key_mark import KeyMark
+from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.migrate import migrate_sqlite, store_error
 from proxy.store.owners import OwnerLock, lock_folder, proven_dead
 from proxy.store.retention import SIZE_EVERY_S, make_room
@@ -95,7 +95,7 @@ class SqliteStore(SqlStore):
             keep_days=keep_days,
             clock=clock,
             seal=seal,
-            mark=KeyMark(self.path.with_name(f"{self.path.name}.keys")),
+            mark=KeyMark(path_beside(self.path)),
             old_seals=old_seals,
             needs_all_keys=needs_all_keys,
             max_per_caller=max_per_caller,
@@ -134,7 +134,7 @@ class SqliteStore(SqlStore):
         except sqlite3.Error as error:
             await self._disconnect()
             raise store_error(error, self.path) from error
-        except BaseException:
+        except BaseException:  # A start that is cancelled leaves no thread of a connection behind either.
             await self._disconnect()
             raise
         self._writer.start(SqliteWriting(self._db), tidy_in_s=tidy_in_s)

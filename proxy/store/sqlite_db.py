@@ -84,7 +84,7 @@ async def connect(path: Path) -> SqliteConnection:
     try:
         await db.execute("PRAGMA foreign_keys = ON")
         await db.execute("PRAGMA trusted_schema = OFF")
-    except BaseException:
+    except BaseException:  # Its thread would outlive whoever gave up.
         await db.close()
         raise
     return db

@@ -25,7 +25,6 @@ __all__ = [
     "RowRefused",
     "WriteError",
     "WriterHooks",
-    "WritesThrough",
 ]
 
 _log = logging.getLogger(__name__)
@@ -398,22 +397,6 @@ class GroupWriter:
                 write.done.set_exception(StoreUnavailable(f"the record could not be written: {why}"))
             if write.settled is not None:
                 write.settled(False)
-
-
-class WritesThrough:
-    """What everybody who writes through a :class:`GroupWriter` can say of it."""
-
-    _writer: GroupWriter
-
-    @property
-    def waiting(self) -> int:
-        """How many writes wait to be committed, or are being committed."""
-        return self._writer.waiting
-
-    @property
-    def lost(self) -> int:
-        """How many writes never reached the database."""
-        return self._writer.lost
 
 
 def _halves(part: list[Write]) -> tuple[list[Write], list[Write]]:

@@ -109,7 +109,7 @@ def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> 
         value = value if type(value) is str else str.__getitem__(value, slice(None))
         size = utf8_length(value)
         if size > hard_limit(max_bytes):
-            text, _ = _cut(value, size, max_bytes)
+            text = _cut(value, size, max_bytes)
             return Output(text, text, size, True)
         text = _encodable(value)
         return Output(text, text, size)
@@ -141,10 +141,10 @@ def fit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tu
     handle to read the whole by.
     """
     text, truncated = output.text, output.truncated
-    room = _text_room(max_bytes, output.reserved)
+    room = max_bytes - output.reserved
     if not truncated and output.size > room:
         handle = keep(text) if room >= _LEAST_FOR_HANDLE else None
-        text, truncated = _cut(text, output.size, room, handle)
+        text, truncated = _cut(text, output.size, room, handle), True
     return "\n".join(part for part in (text, *output.notes) if part), truncated
 
 
@@ -206,7 +206,7 @@ def _is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__")
 
 
-def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> tuple[str, bool]:
+def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> str:
     """Head and tail of a text that is too long, with a note between them for the model."""
     note = f"\n[toolrelay: the result was {size} bytes; its middle was left out here]\n"
     if handle is not None:
@@ -221,7 +221,7 @@ def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> tup
     tail = _encodable(text[len(text) - tail_bytes :]).encode() if tail_bytes else b""
     if handle is not None:
         note = note.replace("OFFSET", str(len(head)))
-    return head + note + tail[len(tail) - tail_bytes :].decode(errors="ignore"), True
+    return head + note + tail[len(tail) - tail_bytes :].decode(errors="ignore")
 
 
 def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Output:
@@ -243,14 +243,9 @@ def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Out
     size = utf8_length(text)
     room = reserved(passed.images, passed.notes)
     truncated = size > hard_limit(max_bytes)
-    text = _cut(text, size, _text_room(max_bytes, room))[0] if truncated else _encodable(text)
+    text = _cut(text, size, max_bytes - room) if truncated else _encodable(text)
     seen = {"text": result.text, "images": passed.seen, "links": links}
     return Output(text, seen, size, truncated, images=passed.images, notes=passed.notes, reserved=room)
-
-
-def _text_room(max_bytes: int, reserved_bytes: int) -> int:
-    """What is left for a result's text beside words about its images, which are at most half."""
-    return max_bytes - reserved_bytes
 
 
 def _encodable(text: str) -> str:

@@ -147,7 +147,7 @@ async def read_whole(response: UpstreamResponse, upstream: str, limit: int) -> b
             if size > limit:
                 raise UpstreamBroken(f"upstream {upstream!r} sent a body of over {limit} bytes")
             pieces.append(piece)
-    except BaseException:
+    except BaseException:  # A reader that gives up, for whatever reason, holds no connection.
         await response.aclose()
         raise
     return b"".join(pieces)

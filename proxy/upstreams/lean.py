@@ -140,7 +140,7 @@ class LeanUpstream:
                 if exc.received or not reused or not can_repeat:
                     raise self._lost(exc) from exc
                 connection = None
-            except BaseException:
+            except BaseException:  # What a cancelled request leaves on a connection nobody can go on from.
                 exchange.close()
                 raise
             else:

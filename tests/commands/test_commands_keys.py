@@ -1,5 +1,7 @@
 """``toolrelay keys`` as people use it: made once, listed without secrets, revoked; and what check says."""
 
+import asyncio
+import base64
 import json
 import re
 import sqlite3
@@ -10,6 +12,7 @@ import pytest
 from proxy.commands.serve import banner
 from proxy.server.callers import Caller, OwnBound, Rights
 from proxy.server.config import Config
+from proxy.store.factory import open_store
 from proxy.tools.bounds import ArgumentBound
 
 SECRET = re.compile(r"tr_[A-Za-z0-9_-]{43}")
@@ -165,6 +168,30 @@ def test_memory_keeps_no_key(here):
         done = here("keys", *words, env=env)
         assert (done.returncode, "[keys.NAME]" in done.stderr) == (1, True)
     assert here("keys", "list", env=env).returncode == 0
+
+
+def test_keys_are_made_and_listed_while_a_seal_key_changes(tmp_path, here):
+    """Where the record has content that an old seal key opens, create, list and check go on as before."""
+    env = {**ENV, **{f"K{n}": base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2)}}
+
+    async def fill() -> None:
+        store = open_store(f"sqlite:///{tmp_path / 'toolrelay.db'}", seal_key=env["K1"])
+        await store.start()
+        await store.vault.save("mail", b"a token")
+        await store.aclose()
+
+    asyncio.run(fill())
+    settings = '[store]\nurl = "sqlite:///toolrelay.db"\nseal_key = "env:K2"\n'
+    config = tmp_path / "toolrelay.toml"
+    config.write_text(settings)
+    assert "in store.old_seal_keys" in here("keys", "list", env=env).stderr
+    config.write_text(settings + 'old_seal_keys = ["env:K1"]\n')
+    created = here("keys", "create", "webui", env=env)
+    assert created.returncode == 0, created.stderr
+    assert set(listed(here, env)) == {"webui"}
+    checked = here("check", env=env)
+    assert "auth: keys; 1 client key valid: webui" in checked.stdout
+    assert "seal" not in checked.stderr
 
 
 def test_listing_makes_no_record(tmp_path, here):

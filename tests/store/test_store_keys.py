@@ -253,6 +253,21 @@ async def test_a_lost_record_does_not_forget_that_there_were_keys(make_sqlite: M
     assert (found.keys, found.ever_made) == ((), True)
 
 
+async def test_a_look_finds_the_mark_behind_a_link(make_sqlite: Make, tmp_path: Path) -> None:
+    """A record that is lost and was named by a link had keys for a look at it as for a start."""
+    link = tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "r.db")
+    store = make_sqlite()
+    await store.start()
+    await store.put_key(key())
+    await store.aclose()
+    for path in files_below(tmp_path):
+        if path.is_file() and path not in (link, tmp_path / "r.db.keys"):
+            path.unlink()
+    assert await peek_keys(f"sqlite:///{link}") == KeySet(0, (), {}, ever_made=True)
+
+
 async def test_a_lost_mark_is_made_again(make_sqlite: Make, tmp_path: Path) -> None:
     """Who reads keys and finds no mark makes one, and goes on hearing of changes through it."""
     store = make_sqlite()
