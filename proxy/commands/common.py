@@ -5,13 +5,15 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from proxy.server.config import Config, Options, load_config
 from proxy.server.terminal import plain_text, safe_cell
+
+if TYPE_CHECKING:  # Two megabytes that a command which prints no table does without.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 __all__ = [
     "CONFIG_NAME",
@@ -23,6 +25,7 @@ __all__ = [
     "run_async",
     "say",
     "say_error",
+    "table",
     "text",
 ]
 
@@ -78,12 +81,24 @@ def confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def console() -> Console:
+def console() -> "Console":
     """Standard output for tables; as wide as needed where it is no terminal, so that nothing is cut."""
+    from rich.console import Console
+
     terminal = sys.stdout.isatty()
     return Console(width=None if terminal else 240, highlight=False, soft_wrap=not terminal)
 
 
-def text(value: object, style: str = "") -> Text:
+def table(*titles: str) -> "Table":
+    """A table without a frame, with a column for each title."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False)
+    for title in titles:
+        made.add_column(title)
+    return made
+
+
+def text(value: object, style: str = "") -> "Text":
     """Untrusted text for a table: no markup, no control characters."""
     return safe_cell(str(value), style, MAX_LINE)
