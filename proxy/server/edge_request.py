@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 from aiohttp.helpers import set_exception
 from aiohttp.http import RawRequestMessage, StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.server.callers import Caller
 from proxy.server.observing import RequestFacts
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["EdgeRequest", "new_request_id", "request_ids"]
 
 _IDS_AT_ONCE = 256
+_NO_HEADERS = CIMultiDictProxy(CIMultiDict[str]())
 
 
 def new_request_id() -> str:
@@ -116,6 +118,14 @@ class EdgeRequest:
     def body_is_read(self) -> None:
         """Let go of the reader of a body that was read whole: a stream may be open for long after it."""
         self.content = EMPTY_PAYLOAD
+
+    def answer_begins(self) -> None:
+        """Let go of the head: that of the response is made, and a stream may be open for long after it."""
+        self.started = True
+        self.limit_headers = ()
+        if self.content is EMPTY_PAYLOAD:  # Who sends a body on still asks what the head says of it.
+            del self.message
+            self.headers = self.facts.headers = _NO_HEADERS
 
     @property
     def content_length(self) -> int:

@@ -431,7 +431,7 @@ class Api:
                 error_event=error_event,
                 broken=self._observing.broken,
                 tap=metered.tap if metered is not None else None,
-                total_s=route.served.total_timeout_s,
+                total=route.served.total,
             )
         finally:
             if metered is not None:
