@@ -18,7 +18,7 @@ from proxy.server.rate_limiter import Admission
 if TYPE_CHECKING:
     from proxy.server.connection import EdgeConnection
 
-__all__ = ["EdgeRequest", "new_request_id", "request_ids"]
+__all__ = ["EdgeRequest", "new_ids", "new_request_id"]
 
 _IDS_AT_ONCE = 256
 _NO_HEADERS = CIMultiDictProxy(CIMultiDict[str]())
@@ -26,15 +26,18 @@ _NO_HEADERS = CIMultiDictProxy(CIMultiDict[str]())
 
 def new_request_id() -> str:
     """An id for a request that came with none, or with one that cannot stand in a log."""
-    return next(request_ids(at_once=1))
+    return next(new_ids("req_", at_once=1))
 
 
-def request_ids(at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
-    """Such ids without end.  To ask the system for random bytes costs as much as many of its bytes do."""
+def new_ids(prefix: str, at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
+    """Ids without end: 128 random bits behind ``prefix``.
+
+    To ask the system for random bytes costs as much as many of its bytes do.
+    """
     while True:
         digits = os.urandom(16 * at_once).hex()
         for start in range(0, 32 * at_once, 32):
-            yield f"req_{digits[start : start + 32]}"
+            yield prefix + digits[start : start + 32]
 
 
 class EdgeRequest:

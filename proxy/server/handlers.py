@@ -332,7 +332,10 @@ class Api:
             held = [body]
             del whole, raw, payload, body
             return await self._pass(request, target, wire.path, held, candidates, caller)
-        call = Call(request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates)
+        run_id = next(self._planner.run_ids)
+        call = Call(
+            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run_id
+        )
         while True:
             plan = await self._planner.plan(call, candidates.next())
             if plan.job is not None:
@@ -358,7 +361,7 @@ class Api:
 
     # Passing through.
 
-    async def _pass(
+    def _pass(
         self,
         request: EdgeRequest,
         target: Target,
@@ -366,18 +369,32 @@ class Api:
         held: list[ReadBody],
         candidates: Candidates,
         caller: str = "",
-    ) -> web.StreamResponse:
+    ) -> Awaitable[web.StreamResponse]:
         """Hand a request on to the first upstream that answers, and pump its answer back.
 
         ``held`` is its body, of which nothing else keeps anything; it is empty where the body is streamed.
         """
+        route = candidates.next()
+        # Where nobody is left to take its place there is nothing to try again.
+        hand_on = self._pass_to if candidates.last else self._pass_on
+        return hand_on(request, target, below, held, route, candidates, caller)
+
+    async def _pass_on(
+        self,
+        request: EdgeRequest,
+        target: Target,
+        below: str,
+        held: list[ReadBody],
+        route: Route,
+        candidates: Candidates,
+        caller: str,
+    ) -> web.StreamResponse:
+        """:meth:`_pass_to` that upstream, or to the next one where it gives no answer."""
         while True:
             try:
-                return await self._pass_to(
-                    request, target, below, held, candidates.next(), candidates, caller
-                )
+                return await self._pass_to(request, target, below, held, route, candidates, caller)
             except NextUpstream:
-                continue
+                route = candidates.next()
 
     async def _pass_by(
         self, request: EdgeRequest, target: Target, below: str, view: View
