@@ -14,8 +14,8 @@ from proxy.wires.usage_tap import UsageTap
 
 __all__ = ["Metered", "ReadBody", "meter", "price_of"]
 
-ReadBody = tuple[bytes, dict[str, Any]]
-"""A JSON body that was read strictly: its bytes, and what they say."""
+ReadBody = tuple[bytes, dict[str, Any] | None]
+"""A JSON body that was read strictly: its bytes, and what they say or, if nothing hangs on it, ``None``."""
 
 _ASKED: Final = frozenset({"/chat/completions", "/completions"})
 """Paths whose streams report usage only where they are asked to."""
@@ -26,8 +26,8 @@ _DECIDING: Final = ("stream", "background")
 _FURTHER: Final = ("models", "fallbacks")
 """Fields in which providers take models to fall back on."""
 
-_COUNTED: Final = ("/images/", "/audio/", "/responses/compact")
-"""Paths below which answers report tokens, but whose bodies are not read: their model is not known."""
+_COUNTED: Final = ("/images/", "/audio/")
+"""Paths below which answers report tokens, but whose price nobody knows: nothing hangs on their bodies."""
 
 
 class Metered:
@@ -67,12 +67,12 @@ def meter(
 
     Raises :class:`~proxy.errors.RequestError` for what could not be counted.
     """
-    streams = read is not None and below in _ASKED and read[1].get("stream") is True
+    body, payload = read if read is not None else (None, None)
+    streams = payload is not None and below in _ASKED and payload.get("stream") is True
     if not admission.counts_usage and not (streams and route.served.force_usage):
         return None
-    if read is None:
+    if body is None or payload is None:
         return Metered(admission, None, None, strip=False) if below.startswith(_COUNTED) else None
-    body, payload = read
     price = price_of(admission, prices, route, payload)
     strip = False
     if streams:

@@ -10,6 +10,8 @@ from running_proxy import Proxy
 from waiting import PATIENCE_S
 from wire_kits import Kit
 
+from proxy.server.doors import INFERENCE, TOKENS_PATH
+
 BEHIND = "/v1/behind"
 """What would reach the upstream as a request of its own if somebody else chose where a body ends."""
 
@@ -255,6 +257,33 @@ async def test_bodies_that_two_could_read_differently(kit: Kit, allow: tuple[str
         assert answer.status == 400
         assert answer.error["code"] in ("invalid_json", "duplicate_key")
         assert upstream.requests == []
+
+
+@pytest.mark.parametrize("path", sorted(INFERENCE - {TOKENS_PATH}))
+async def test_json_is_read_strictly_on_every_path(path: str) -> None:
+    """C34: no path for inference takes such a body, also where nothing hangs on what it says."""
+    async with before(whole(b"{}"), allow=()) as (proxy, upstream):
+        for name, body in BODIES.items():
+            answer = await proxy.ask(body, path=f"/v1{path}")
+            assert answer.status == 400, name
+            assert answer.error["code"] in ("invalid_json", "duplicate_key"), name
+        assert upstream.requests == []
+        good = b'{ "model" : "m", "input":1.50e2,"messages":[]}'
+        assert (await proxy.ask(good, path=f"/v1{path}")).status == 200
+        assert json.loads(upstream.requests[0].body) == json.loads(good)
+        assert b"1.50e2" in upstream.requests[0].body
+
+
+@pytest.mark.parametrize(
+    "path", ["/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"]
+)
+async def test_forms_pass_as_they_are(path: str) -> None:
+    """C34: what is a form by its type is streamed, whatever stands in it."""
+    form = b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n\xff\x00{"a":1,"a":2}\r\n--b--\r\n'
+    headers = {"Content-Type": "Multipart/Form-Data; boundary=b", "Authorization": "Bearer unused"}
+    async with before(whole(b"{}")) as (proxy, upstream):
+        assert (await proxy.ask(form, headers, path=f"/v1{path}")).status == 200
+        assert upstream.requests[0].body == form
 
 
 async def test_odd_characters_are_untouched(kit: Kit, allow: tuple[str, ...]) -> None:

@@ -142,6 +142,7 @@ async def test_what_passes_through_counts(path: str, body: Any, script: list[Ste
         assert first.status == 200
         assert first.header("x-ratelimit-remaining-tokens") == "100"
         assert upstream.requests[0].header("accept-encoding") in (None, "identity")
+        assert asked(upstream).items() >= body.items()
         assert (await proxy.ask(body, path=path)).status == 429
 
 
