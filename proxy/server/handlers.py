@@ -140,8 +140,7 @@ class Api:
         facts.endpoint = target.endpoint
         if below is None:
             return await self._own(request, target)
-        headers = request.headers
-        if hdrs.UPGRADE in headers and headers[hdrs.UPGRADE].lower() == "websocket":
+        if hdrs.UPGRADE in request.headers and "websocket" in request.listed(hdrs.UPGRADE):
             # What follows may be meant for another protocol, so it is not read as a request.
             return error_response(
                 426,
@@ -324,12 +323,12 @@ class Api:
             self._check_body(request, view, payload)
             if wire.path in READS_IDS:
                 await self._check_ids(request, payload)
-        wanted = parse_wanted(request.headers.get(_TOOLS))
+        wanted = parse_wanted(request.sole(_TOOLS))
         routes = self._routes(request, view, payload.get("model"), wire.name)
         if len(routes) > 1 and wanted and wanted.names:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
-        trace = trace_of(request.headers.get(_TRACE), view)
+        trace = trace_of(request.sole(_TRACE), view)
         self._planner.remembers(request)
         caller, named = self._planner.caller(request, payload)
         # What earlier requests may have left with the client: an id of ours, or items.

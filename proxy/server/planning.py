@@ -34,6 +34,8 @@ from proxy.wires.base import ClientRequest, Trace, Wire
 __all__ = ["Call", "Plan", "Planner", "headers_up", "trace_of"]
 
 _HISTORY = istr("x-toolrelay-history")
+_IDEMPOTENCY_KEY = istr("Idempotency-Key")
+_RETRY_COUNT = istr("x-stainless-retry-count")
 
 
 @dataclass(slots=True)
@@ -133,7 +135,8 @@ class Planner:
         if call.ledger is None and not view.acts:
             call.ledger = RunLedger()  # There is no effect that a repeat could share.
         elif call.ledger is None:
-            call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
+            named, tries = request.sole(_IDEMPOTENCY_KEY) or "", request.listed(_RETRY_COUNT)
+            call.repeat, again = repeat_key(caller, wire.path, call.raw, named, tries)
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
         policy = view.policies[route.served.upstream.name]
         if restored.untrusted:
@@ -183,7 +186,7 @@ class Planner:
             return name_of_key, True
         if not user:
             place, _, name = self._end_user.partition(":")
-            user = request.headers.get(name) if place == "header" else payload.get(name)
+            user = request.sole(name) if place == "header" else payload.get(name)
         if not isinstance(user, str) or not user:
             return name_of_key, False
         person = hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
@@ -194,7 +197,8 @@ class Planner:
 
         Raises :class:`RequestError` for a wish that is neither on nor off.
         """
-        wish = request.headers.get(_HISTORY, "on").strip().lower()
+        given = request.sole(_HISTORY)
+        wish = "on" if given is None else given.strip().lower()
         if wish not in ("on", "off"):
             raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
         return self._remember and wish == "on"
