@@ -61,6 +61,19 @@ def _check(request: EdgeRequest, limit: int) -> None:
         raise RequestError(417, "Expect takes 100-continue and nothing else.", code="expectation_failed")
 
 
+def _check_charset(kind: str) -> None:
+    """Refuse a character set that others may read the body in: JSON has none but UTF-8 (RFC 8259, 8.1)."""
+    for parameter in kind.lower().split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().startswith("charset") and value.strip(" \t\"'") not in ("utf-8", "utf8"):
+            raise RequestError(
+                415,
+                "JSON is UTF-8: leave charset out of Content-Type.",
+                param="Content-Type",
+                code="content_type_not_allowed",
+            )
+
+
 def _expected(request: EdgeRequest) -> Sequence[str]:
     """What the client expects before it sends its body; nothing that HTTP/1.0 knows."""
     return request.listed(hdrs.EXPECT) if request.version >= HttpVersion11 else ()
@@ -71,12 +84,15 @@ def _too_large(limit: int) -> RequestError:
 
 
 def body_here(request: EdgeRequest, limit: int) -> bytes | None:
-    """The whole body if it is here, as one of a few kilobytes nearly always is: it comes with its head.
+    """The whole JSON body if it is here, as one of a few kilobytes nearly always is: it comes with its head.
 
     ``None`` where :func:`read_body` has to wait for it.  Raises :class:`RequestError` (413, 415) before
     reading what it must not.
     """
     _check(request, limit)
+    headers = request.headers
+    if hdrs.CONTENT_TYPE in headers and (kind := headers[hdrs.CONTENT_TYPE]) != "application/json":
+        _check_charset(kind)
     content = request.content
     if not content.is_eof():
         return None
