@@ -37,9 +37,9 @@ from proxy.tools.schema import (
     check_schema,
     derive_schema,
     spec_digest,
-    to_strict,
 )
 from proxy.tools.spec import ToolEffect, ToolSpec
+from proxy.tools.strict import to_strict
 from proxy.tools.threads import ThreadBound
 from proxy.tools.validation import ModelValidator, SchemaValidator
 
