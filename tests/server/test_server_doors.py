@@ -436,6 +436,23 @@ async def test_a_lost_record_does_not_open_the_door(tmp_path: Any) -> None:
         assert len(upstream.requests) == 2
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
+async def test_keys_taken_out_of_the_configuration_open_nothing(tmp_path: Any, lost: bool) -> None:
+    """auto counts keys that were declared once, also where the record is gone since: everybody gets a 503."""
+    sections = {"store": {"url": f"sqlite:///{tmp_path / 'r.db'}"}}
+    async with RawUpstream(OK) as upstream:
+        async with running(key_config(upstream.url, **sections)) as proxy:
+            assert (await proxy.ask(ASK, bearer(ALICE))).status == 200
+        for path in tmp_path.iterdir():
+            if lost and path.is_file() and path.suffix != ".keys":
+                path.unlink()
+        async with running(make_config(upstream.url, **sections)) as proxy:
+            for headers in ({}, bearer(ALICE)):
+                answer = await proxy.ask(ASK, headers)
+                assert (answer.status, answer.error["code"]) == (503, "no_client_keys")
+        assert len(upstream.requests) == 1
+
+
 async def test_forward_sends_the_clients_key_in_place_of_ours() -> None:
     """With auth.mode forward the client's Authorization goes up as it is, and ours never does."""
     async with RawUpstream(OK) as upstream:
