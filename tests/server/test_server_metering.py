@@ -119,13 +119,26 @@ LEGACY = {
     "choices": [{"text": "x"}],
     "usage": {"prompt_tokens": 60, "completion_tokens": 40, "total_tokens": 100},
 }
+IMAGES = json.dumps({"usage": USED, "data": [{"b64_json": "x" * (2 << 20)}]}).encode()
 PASSED: list[Any] = [
     ("/v1/chat/completions", ASK, reply("Hi", used=(60, 40))),
     ("/v1/completions", {"model": "m", "prompt": "x"}, whole(json.dumps(LEGACY).encode())),
     ("/v1/embeddings", {"model": "m", "input": "x"}, whole(json.dumps(EMBEDDED).encode())),
     ("/v1/responses", INPUT, responses_script.reply(MESSAGE, usage=USED)),
     ("/v1/responses", {**INPUT, "stream": True}, responses_script.stream(MESSAGE, usage=USED)),
+    ("/v1/responses/compact", INPUT, whole(json.dumps({"output": [], "usage": USED}).encode())),
     ("/v1/images/generations", {"model": "m", "prompt": "x"}, whole(json.dumps({"usage": USED}).encode())),
+    ("/v1/images/generations", {"model": "m", "prompt": "x"}, whole(IMAGES)),
+    (
+        "/v1/images/generations",
+        {"model": "m", "prompt": "x", "stream": True},
+        chunked(event(json.dumps({"type": "image_generation.completed", "usage": USED}))),
+    ),
+    (
+        "/v1/audio/speech",
+        {"model": "m", "input": "x", "stream_format": "sse"},
+        chunked(event(json.dumps({"type": "speech.audio.done", "usage": USED}))),
+    ),
     (
         "/v1/completions",
         {"model": "m", "prompt": "x", "stream": True},
@@ -143,6 +156,57 @@ async def test_what_passes_through_counts(path: str, body: Any, script: list[Ste
         assert first.header("x-ratelimit-remaining-tokens") == "100"
         assert upstream.requests[0].header("accept-encoding") in (None, "identity")
         assert (await proxy.ask(body, path=path)).status == 429
+
+
+@pytest.mark.parametrize(("path", "body", "script"), PASSED, ids=range(len(PASSED)))
+async def test_what_passes_through_costs(path: str, body: Any, script: list[Step]) -> None:
+    """A limit of cost counts the same answers by the price of the body's model, and takes no other model."""
+    limits = {"cost": ["0.000001/hour"]}
+    async with Edge(script, allow=(), limits=limits, prices=PRICES) as (proxy, upstream):
+        unpriced = await proxy.ask({**body, "model": "other"}, path=path)
+        assert (unpriced.status, unpriced.error["code"]) == (400, "model_not_priced")
+        assert upstream.requests == []
+        assert (await proxy.ask(body, path=path)).status == 200
+        refused = await proxy.ask(body, path=path)
+        assert refused.status == 429
+        assert "limits.cost" in refused.error["message"]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_forms_count_the_tokens_that_their_answers_report(streamed: bool) -> None:
+    """A transcription counts what it says it used, as an object and as the last event of a stream."""
+    said = json.dumps({"type": "transcript.text.done", "text": "x", "usage": USED})
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'
+    headers = {"Content-Type": "multipart/form-data; boundary=b", "Authorization": "Bearer unused"}
+    script = chunked(event(said)) if streamed else whole(said.encode())
+    async with Edge(script, allow=(), limits=LIMITED) as (proxy, upstream):
+        for status in (200, 429):
+            answer = await proxy.ask(form, headers, path="/v1/audio/transcriptions")
+            assert answer.status == status
+        assert upstream.requests[0].body == form
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/input_tokens", "/v1/moderations"])
+async def test_what_costs_nothing_is_not_counted(path: str) -> None:
+    """Counting the tokens of an input, or moderating it, uses none, so no estimate of it is made."""
+    limits = {"tokens": ["1/hour"], "cost": ["0.000001/hour"]}
+    script = whole(b'{"input_tokens": 5000}')
+    async with Edge(script, allow=(), limits=limits, prices=PRICES) as (proxy, _):
+        body = {"model": "unpriced", "input": "x" * 4000}
+        assert [(await proxy.ask(body, path=path)).status for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/responses/input_tokens"])
+async def test_what_is_about_a_response_goes_where_its_model_is(path: str) -> None:
+    """Compacting and counting go to the upstream of the model, under its name there, bytes as they came."""
+    async with RawUpstream(whole(b"{}")) as one, RawUpstream(whole(b"{}")) as two:
+        upstreams = [{"base_url": one.url, "models": ["a"]}, {"base_url": two.url, "models": {"b": "big"}}]
+        async with running(make_config(*upstreams)) as proxy:
+            raw = b'{"seed": 1.0e3,  "model":"a"}'
+            assert (await proxy.ask(raw, path=path)).status == 200
+            assert (await proxy.ask({"model": "b"}, path=path)).status == 200
+    assert [request.body for request in one.requests] == [raw]
+    assert [asked(two)] == [{"model": "big"}]
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
