@@ -10,6 +10,7 @@ from chat_script import DONE, call, chunk_of, content, finish, reply, role, stre
 from limits import parse
 from raw_upstream import HANG, RawUpstream, Step, chunked, event, whole
 from running_proxy import Proxy, make_config, running
+from test_server_metrics import scrape, value
 
 from proxy.server.limits import KeyLimits
 from proxy.store.base import UsageFilter
@@ -241,6 +242,40 @@ async def test_every_turn_of_a_run_counts(wire: str, streamed: bool) -> None:
         assert [turn.cost for turn in detail.turns] == [130_000, 150_000]
         (row,) = await proxy.services.store.usage(UsageFilter())
         assert row.cost == 280_000
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["answered", "refused"])
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_retries_count_as_what_they_used(comes: bool, streamed: bool) -> None:
+    """A turn that is tried again is one turn of one request; a refused try uses nothing."""
+    first = reply(None, ("c1", TIME, ARGUMENTS), used=(30, 10))
+    second = reply("Noon", used=(50, 10))
+    if streamed:
+        first = stream(role(), call("c1", TIME, ARGUMENTS), finish("tool_calls"), usage(30, 10))
+        second = reported(50, 10)
+    refusal = b'{"error":{"message":"no"},"usage":{"prompt_tokens":500,"total_tokens":500}}'
+    slow = whole(refusal, "Retry-After-Ms: 1", status="429 Slow")
+    down = whole(refusal, "Retry-After-Ms: 1", status="503 Down")
+    scripts = [first, slow, down, second if comes else slow]
+    used, known = (100, {"429": 1, "503": 1, "200": 2}) if comes else (40, {"429": 2, "503": 1, "200": 1})
+    limits = {"requests": ["2/hour"], "tokens": [f"{used}/hour"], "cost": ["1/hour"]}
+    async with Edge(*scripts, limits=limits, prices=PRICES) as (proxy, upstream):
+        answer = await proxy.ask({**ASK, "stream": streamed})
+        assert answer.status == (200 if comes or streamed else 429)
+        assert len(upstream.requests) == 4
+        detail = await proxy.only_run()
+        assert (detail.run.status, detail.run.total_tokens) == ("completed" if comes else "failed", used)
+        assert detail.run.cost == (280_000 if comes else 130_000)
+        assert [turn.total_tokens for turn in detail.turns] == ([40, 60] if comes else [40, 0])
+        seen = await scrape(proxy)
+        refused = await proxy.ask(ASK)
+        assert f"tokens: {used} per hour" in refused.error["message"]
+        assert refused.header("x-ratelimit-remaining-requests") == "1"
+    for status in ("200", "429", "503"):
+        tries = value(seen, "toolrelay_upstream_requests_total", upstream="default", status=status)
+        assert tries == known[status]
+    tokens = [n for (name, _), n in seen.items() if name == "gen_ai_client_token_usage_sum"]
+    assert sum(tokens) == used
 
 
 async def test_cost_is_limited_in_the_currency_of_the_prices() -> None:
