@@ -10,6 +10,7 @@ from proxy.relay.prices import Price, Prices, estimated_usage
 from proxy.relay.routing import Route
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.rate_limiter import Admission
+from proxy.server.reading_rights import check_names
 from proxy.wires.rawjson import join_object, members
 from proxy.wires.usage_tap import UsageTap
 
@@ -27,14 +28,11 @@ _DECIDING: Final = ("stream", "background")
 _FURTHER: Final = ("models", "fallbacks")
 """Fields in which providers take models to fall back on."""
 
-_COUNTED: Final = ("/images/", "/audio/")
-"""Paths below which answers report tokens, also of forms, which are not read: their model is not known."""
-
 _FREE: Final = frozenset({"/moderations", "/responses/input_tokens"})
 """Paths whose answers cost nothing, so that they say no usage and none is estimated."""
 
 _BY_BODY: Final = frozenset({"/audio/speech", "/images/generations"})
-"""Paths of these whose body is JSON, and read where what it costs is counted."""
+"""Paths whose body is read only where what it costs is counted."""
 
 
 class Metered:
@@ -82,10 +80,11 @@ def meter(
     streams = read is not None and below in _ASKED and read[1].get("stream") is True
     if not admission.counts_usage and not (streams and route.served.force_usage):
         return None
-    if read is None:
-        return Metered(admission, None, None, strip=False) if below.startswith(_COUNTED) else None
     if below in _FREE:
         return None
+    if read is None:
+        # A form, or a path of the provider's own: it counts what it reports, but its model is not known.
+        return Metered(admission, None, None, strip=False)
     body, payload = read
     price = price_of(admission, prices, route, payload)
     strip = False
@@ -123,6 +122,7 @@ def price_of(admission: Admission, prices: Prices, route: Route, payload: Mappin
 
 def _check_countable(admission: Admission, payload: Mapping[str, Any]) -> None:
     """Raise RequestError (400) for a body of which an upstream may make what is not counted."""
+    check_names(payload)
     for field in _DECIDING:
         if not isinstance(payload.get(field), bool | None):
             # Some upstreams take 1 or "yes" for true, and would then not be asked for their usage.

@@ -323,6 +323,29 @@ async def test_what_an_upstream_may_take_for_true_is_refused(
         assert upstream.requests == []
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings", "responses"])
+@pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
+@pytest.mark.parametrize("odd", [{"Model": "dear"}, {"STREAM": True}])
+async def test_a_second_reader_cannot_be_told_otherwise(
+    allow: tuple[str, ...], path: str, odd: dict[str, Any]
+) -> None:
+    """Rule E1: a reader that folds letters would take such a field for the one that was priced."""
+    async with Edge(reply("Hi"), allow=allow, limits={"cost": ["1/hour"]}, prices=PRICES) as (
+        proxy,
+        upstream,
+    ):
+        answer = await proxy.ask({**ASK, "input": "x", "prompt": None, **odd}, path=f"/v1/{path}")
+        assert (answer.status, answer.error["param"]) == (400, next(iter(odd)))
+        assert upstream.requests == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/messages", "/v1/engines/m/completions"])
+async def test_tokens_count_on_whatever_path_they_are_reported(path: str) -> None:
+    """A path that the proxy does not know is no way around a limit: what its answer says it used counts."""
+    async with Edge(whole(json.dumps({"usage": USED}).encode()), allow=(), limits=LIMITED) as (proxy, _):
+        assert [(await proxy.ask(ASK, path=path)).status for _ in range(2)] == [200, 429]
+
+
 @pytest.mark.parametrize("field", ["models", "fallbacks"])
 async def test_under_a_limit_of_cost_one_model_answers(field: str) -> None:
     """Rule E1: what a provider falls back on has a price that nobody here knows."""
