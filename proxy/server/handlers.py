@@ -32,7 +32,7 @@ from proxy.server.edge_request import EdgeRequest
 from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
-from proxy.server.metering import ReadBody, meter
+from proxy.server.metering import ReadBody, counted_by_body, meter
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
@@ -225,7 +225,7 @@ class Api:
         """What has no server tools: read only as far as it takes to know where it goes."""
         reads = must_read(request.caller.rights, request, below)
         posts = request.method == "POST"
-        if reads or (posts and below in _ROUTED):
+        if reads or (posts and (below in _ROUTED or counted_by_body(request, below))):
             raw, payload = await self._read(request)
             if reads and request.caller.rights.keyed:
                 self._check_body(request, view, payload)
