@@ -142,7 +142,7 @@ class Executor:
             return _output(spec, await self._call(invocation, planned, context), context)
 
         try:
-            output = await self._supervisor.run(spec.name, work, limit_s)
+            output = await self._supervisor.run(spec.name, work, limit_s, own_s=self.limit_s(spec))
         except ToolTimedOut:
             raise _too_long(invocation) from None
         except ToolCrashed as crash:

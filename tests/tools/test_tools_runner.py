@@ -3,7 +3,6 @@
 import asyncio
 import datetime
 import json
-import threading
 import uuid
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -495,49 +494,6 @@ async def test_tool_can_tighten_the_result_bound(make_runner, context, call):
 
     result = await (await make_runner([tell])).run(call("tell"), context)
     assert len(result.content) <= 200
-
-
-async def test_stuck_tool_is_switched_off(make_runner, context, call):
-    """A tool whose tasks swallow their cancellation is counted, and off after three of them."""
-    release = asyncio.Event()
-
-    @tool(timeout_s=0.01, **READ)
-    async def stuck() -> None:
-        """Never end."""
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
-
-    runner = await make_runner([stuck, echo])
-    results = [await runner.run(call("stuck", "{}", seq), context) for seq in range(4)]
-    assert [failure(one)["error_code"] for one in results] == ["timeout"] * 3 + ["execution_failed"]
-    assert "switched off" in results[3].safe_message
-    assert (await runner.run(call("echo", '{"text":"a"}', 9), context)).ok
-    assert await runner.drain(timeout_s=0.05) == 3
-    release.set()
-    assert await runner.drain() == 0
-    result = await runner.run(call("stuck", "{}", 10), context)
-    assert result.ok, "a tool whose tasks have ended is on again"
-
-
-async def test_stuck_threads_are_counted(make_runner, context, call):
-    """A blocking function that outlives its time counts as stuck until its thread has ended."""
-    release = threading.Event()
-
-    @tool(timeout_s=0.01, **READ)
-    def stuck() -> None:
-        """Never end."""
-        release.wait(30)
-
-    runner = await make_runner([stuck], max_stuck=2)
-    try:
-        results = [await runner.run(call("stuck", "{}", seq), context) for seq in range(3)]
-    finally:
-        release.set()
-    assert [failure(one)["error_code"] for one in results] == ["timeout", "timeout", "execution_failed"]
-    assert await runner.drain() == 0
 
 
 async def test_cancelled_caller_stops_a_read_only_tool(make_runner, log, context, call):
