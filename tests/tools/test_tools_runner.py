@@ -693,35 +693,67 @@ async def test_call_context_names_the_call(make_runner, log, context, call):
     assert log.closed[0].id == "inv_7"
 
 
-async def test_log_lines(make_runner, context, call):
-    """Every invocation is one line with its ids, tool, latency, size and error code; arguments show at
-    debug level alone, redacted."""
+async def test_log_lines(make_runner, log, context, call):
+    """Rule T4: every invocation is one line with its ids, tool, redacted arguments, latency, size and error
+    code, and the ids are those of its row."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("pin",)))
-    async def look(pin: str) -> str:
+    async def look(pin: str, place: str = "Rome") -> str:
         """Look."""
         return "ok"
 
     runner = await make_runner([look])
     with structlog.testing.capture_logs() as lines:
-        await runner.run(call("look", '{"pin":"s3cret"}'), context)
-        await runner.run(call("look", "{}", 1), context)
+        await runner.run(call("look", '{"pin":"s3cret","place":"Oslo"}'), context)
+        await runner.run(call("look", '{"place":"s3cret"}', 1), context.at_turn(2))
     assert [line["event"] for line in lines] == [
         "tool_invocation_started",
         "tool_invocation_success",
         "tool_invocation_error",
     ]
-    for line in lines:
-        assert line["correlation_id"] == "run_1"
-        assert line["tool"] == "t__look"
-        assert line["tool_invocation_id"].startswith("inv_")
+    for line, row in zip(lines, [log.closed[0], *log.closed], strict=True):
+        assert line["correlation_id"] == row.run_id == "run_1"
+        assert line["operation_id"] == row.operation_id
+        assert line["tool"] == row.tool == "t__look"
+        assert line["tool_invocation_id"] == row.id
+        assert line["arguments"] == row.arguments_redacted
+    assert [row.operation_id for row in log.closed] == ["run_1.1.0", "run_1.2.1"]
     assert [line["log_level"] for line in lines] == ["debug", "info", "warning"]
-    assert lines[0]["arguments"] == {"pin": "[private]"}
-    assert not any("arguments" in line for line in lines[1:])
+    assert lines[1]["arguments"] == {"pin": "[private]", "place": "Oslo"}
+    assert lines[2]["arguments"] is None, "they were not understood"
     assert lines[1]["result_bytes"] == 2
     assert lines[1]["latency_ms"] >= 0
     assert lines[2]["error_code"] == "invalid_arguments"
     assert "s3cret" not in repr(lines)
+
+
+async def test_arguments_in_a_line_are_short(make_runner, log, context, call):
+    """Rule T4: a line has no more than the beginning of long arguments, whatever their shape; a row more."""
+
+    @tool(**READ)
+    async def take(value: Any) -> str:
+        """Take."""
+        return "ok"
+
+    runner = await make_runner([take])
+    values = ["x" * 7000, ["yes"] * 500, {f"k{n}": {"a": [n, n]} for n in range(60)}, {"k" * 600: "x" * 600}]
+    for seq, value in enumerate(values):
+        with structlog.testing.capture_logs() as lines:
+            assert (await runner.run(call("take", json.dumps({"value": value}), seq), context)).ok
+        shown = json.dumps(lines[-1]["arguments"])
+        assert "[cut]" in shown
+        assert len(shown) < 2500
+        assert len(json.dumps(log.closed[-1].arguments_redacted)) >= len(shown)
+
+
+async def test_arguments_can_be_kept_out_of_the_log(make_runner, log, context, call):
+    """Where the log is to have none, only the row has the redacted arguments."""
+    runner = await make_runner([echo], log_arguments=False)
+    with structlog.testing.capture_logs() as lines:
+        await runner.run(call("echo", '{"text":"canary"}'), context)
+    assert len(lines) == 2
+    assert "canary" not in repr(lines)
+    assert log.closed[0].arguments_redacted == {"text": "canary"}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
