@@ -328,7 +328,7 @@ async def test_time_out(make_runner, log, context, call):
     assert [row.error_code for row in log.closed] == ["timeout", "timeout"]
 
 
-async def test_shortest_time_wins(make_runner, context, call):
+async def test_shortest_time_wins(still_time, make_runner, context, call):
     """Rule T7: the time of a call is the least of the tool's, the configured and the run's."""
 
     @tool(timeout_s=1000, **READ)
@@ -621,7 +621,7 @@ async def test_run_many_is_bounded_and_can_be_sequential(make_runner, context, c
     assert most == 1
 
 
-async def test_run_many_shares_one_budget(make_runner, context, call):
+async def test_run_many_shares_one_budget(still_time, make_runner, context, call):
     """Rule T7: calls that come when the seconds of the run are spent get budget_exhausted."""
 
     @tool(**EFFECT)
@@ -631,7 +631,11 @@ async def test_run_many_shares_one_budget(make_runner, context, call):
 
     runner = await make_runner([slow])
     calls = [call("slow", json.dumps({"n": seq}), seq) for seq in range(3)]
-    results = await runner.run_many(calls, context, budget_s=0.02)
+
+    def spent(*_: Any) -> None:
+        still_time.now += 0.02
+
+    results = await runner.run_many(calls, context, budget_s=0.02, on_done=spent)
     assert [failure(one)["error_code"] for one in results] == [
         "timeout",
         "budget_exhausted",
