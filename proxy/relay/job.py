@@ -23,6 +23,7 @@ __all__ = ["Job", "Offered", "State"]
 class Job:
     """One client request that server tools may take part in; nothing of it changes while it runs.
 
+    ``caller`` is who asks, ``key`` the client key that they came with, as callers are named.
     ``put_back`` says that hidden parts of the conversation went into it that the client knows
     nothing of.  ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
     ``None`` where it is not.  ``prompt_shape`` is a digest of how the model is asked, for the record.
@@ -37,6 +38,7 @@ class Job:
     run_id: str
     request_id: str
     caller: str
+    key: str
     wire: Wire
     request: ClientRequest
     editor: BodyEditor
