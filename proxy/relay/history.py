@@ -21,11 +21,14 @@ from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
 from proxy.values import value_class
 from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
+from proxy.wires.digest import text_digest
 from proxy.wires.rawjson import join_object
 
 __all__ = ["History", "Restored"]
 
 _MOST_LOOKUPS = 256
+_AMBIGUOUS = "several"
+"""In place of the variant of a held turn: others were held under its key."""
 
 
 @value_class
@@ -59,35 +62,46 @@ class History:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def restore(
-        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None = None
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        caller: str,
+        shape: str | None = None,
+        *,
+        named: bool = True,
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
         ``shape`` stands for the tools that are offered, and is ``None`` where answers are not to be
-        looked up.  Reading does not consume: a client may ask again from the same place.
+        looked up.  Without ``named`` the caller may be several people, and only what is asked for by
+        its id is theirs.  Reading does not consume: a client may ask again from the same place.
         """
         try:
-            return await self._restore(request, editor, caller, shape)
+            return await self._restore(request, editor, caller, shape, named)
         except StoreError as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
             self._log.error("history_unavailable", reason=str(error))
             return _NOTHING
 
     async def _restore(
-        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None
+        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None, named: bool
     ) -> "Restored":
         continuation = b"" if request.continues is None else await self._resume(request, editor, caller)
         turns, size, bound = int(bool(continuation)), 0, bool(continuation)
         untrusted, upstream = _marks(continuation)
-        for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
+        for returned in request.returned_calls()[-_MOST_LOOKUPS:] if named else ():
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
-            if held is not None and held.caller == caller:
+            if (
+                held is not None
+                and held.caller == caller
+                and _is_shown(request, returned.position, held.payload)
+            ):
                 size += editor.restore(returned.position, held.payload)
                 turns += 1
                 stranger, home = _marks(held.payload)
                 untrusted, upstream = untrusted or stranger, upstream if bound else home
-        answers = request.answers()[:_MOST_LOOKUPS] if shape is not None else ()
+        answers = request.answers()[:_MOST_LOOKUPS] if named and shape is not None else ()
         keys = [request.answer_key(caller, shape or "", each.text, upto=each.position) for each in answers]
         hidden = await self._store.find_all_hidden(keys) if keys else {}
         for answer, key in zip(answers, keys, strict=True):
@@ -95,7 +109,7 @@ class History:
             if len(found) > 1:
                 # The same words came about in two ways: from here on it is the client's version.
                 break
-            if found and found[0].caller == caller:
+            if found and found[0].caller == caller and _is_shown(request, answer.position, found[0].payload):
                 size += editor.restore(answer.position, found[0].payload, needed=False)
                 turns += 1
                 stranger, home = _marks(found[0].payload)
@@ -172,10 +186,11 @@ class History:
                 )
             )
 
-    def hold(
+    async def hold(
         self,
         request: ClientRequest,
         editor: BodyEditor,
+        visible: str,
         *,
         run_id: str,
         caller: str,
@@ -186,15 +201,30 @@ class History:
         untrusted: str = "",
         upstream: str = "",
     ) -> None:
-        """Hold a turn until the client returns with the results of its own calls."""
+        """Hold a turn until the client returns with the results of its own calls.
+
+        Upstreams use ids again, so another turn may be held under the same key.  Which of the two a
+        client then returns to nobody can say, and from then on neither is put back (rule R4).
+        """
         ids = [call.client_id for call in calls if call.client_id is not None]
+        key = request.conversation_key(caller, ids)
+        payload = _marked(editor.suspend(message, calls, mask), seen=text_digest(visible) if visible else "")
+        variant = hashlib.blake2b(payload, digest_size=16).hexdigest()
+        try:
+            earlier = await self._store.find_suspended(key)
+            known = variant if earlier is None else _said(earlier.payload, "variant")
+        except StoreError as error:
+            self._log.error("history_unavailable", reason=str(error))
+            known = ""
+        if known != variant:
+            variant = _AMBIGUOUS
         self._store.put_suspended(
             SuspendedTurn(
-                key=request.conversation_key(caller, ids),
+                key=key,
                 run_id=run_id,
                 caller=caller,
                 wire=wire,
-                payload=_marked(editor.suspend(message, calls, mask), untrusted=untrusted, upstream=upstream),
+                payload=_marked(payload, variant=variant, untrusted=untrusted, upstream=upstream),
                 created_at=self._now(),
                 ephemeral=not request.keeps,
             )
@@ -203,7 +233,8 @@ class History:
 
 def _marked(payload: bytes, **marks: str) -> bytes:
     """What is kept, with what the relay has to know of it: ``untrusted``, the tool whose untrusted
-    result the model has read in it, and ``upstream``, where it was made."""
+    result the model has read in it, ``upstream``, where it was made, of a held turn ``seen``, a digest
+    of the text that the client was shown, and ``variant``, which tells it from others of its key."""
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
     # An editor's object is never empty and has no members of these names.
     return payload[:-1] + b"," + join_object(said)[1:] if said else payload
@@ -211,7 +242,16 @@ def _marked(payload: bytes, **marks: str) -> bytes:
 
 def _marks(payload: bytes) -> tuple[str, str]:
     """The tool and the upstream that :func:`_marked` named; each empty where it named none."""
-    if not payload:
-        return "", ""
-    kept = orjson.loads(payload)
-    return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
+    return _said(payload, "untrusted"), _said(payload, "upstream")
+
+
+def _said(payload: bytes, mark: str) -> str:
+    """One mark of a payload; empty where it bears none."""
+    return str(orjson.loads(payload).get(mark, "")) if payload else ""
+
+
+def _is_shown(request: ClientRequest, position: int, payload: bytes) -> bool:
+    """Whether a client sends back what it was shown of that turn, and of no other."""
+    if _said(payload, "variant") == _AMBIGUOUS:
+        return False
+    return request.fits(position, payload, _said(payload, "seen"))

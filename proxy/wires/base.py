@@ -133,6 +133,15 @@ class ClientRequest(Protocol):
         """A digest of caller, visible conversation (its first ``upto`` messages) and a set of ids."""
         ...
 
+    def fits(self, position: int, payload: bytes, seen: str) -> bool:
+        """Whether what the client has at ``position`` is what it was shown of a turn, unchanged.
+
+        ``payload`` is what :meth:`BodyEditor.suspend` made.  ``seen`` is the
+        :func:`~proxy.wires.digest.text_digest` of the text that was shown, or empty where the key holds
+        it.  A client may leave text beside calls out.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ReturnedCalls:
