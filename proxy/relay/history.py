@@ -21,7 +21,6 @@ from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
 from proxy.values import value_class
 from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
-from proxy.wires.digest import text_digest
 from proxy.wires.rawjson import join_object
 
 __all__ = ["History", "Restored"]
@@ -208,7 +207,7 @@ class History:
         """
         ids = [call.client_id for call in calls if call.client_id is not None]
         key = request.conversation_key(caller, ids)
-        payload = _marked(editor.suspend(message, calls, mask), seen=text_digest(visible) if visible else "")
+        payload = _marked(editor.suspend(message, calls, mask), seen=_digest(visible))
         variant = hashlib.blake2b(payload, digest_size=16).hexdigest()
         try:
             earlier = await self._store.find_suspended(key)
@@ -254,4 +253,11 @@ def _is_shown(request: ClientRequest, position: int, payload: bytes) -> bool:
     """Whether a client sends back what it was shown of that turn, and of no other."""
     if _said(payload, "variant") == _AMBIGUOUS:
         return False
-    return request.fits(position, payload, _said(payload, "seen"))
+    # Of an answer the text is in the key.
+    seen = _said(payload, "seen")
+    return request.fits(position, payload, lambda text: seen in ("", _digest(text)))
+
+
+def _digest(text: str) -> str:
+    """A digest of a text that a client was shown, in hexadecimal; of none, too."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

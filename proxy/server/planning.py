@@ -30,7 +30,6 @@ from proxy.tools.ledger import RunLedger
 from proxy.upstreams.base import Headers
 from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
-from proxy.wires.digest import people_named
 
 __all__ = ["Call", "Plan", "Planner", "headers_up", "trace_of"]
 
@@ -122,8 +121,10 @@ class Planner:
         editor = wire.editor(call.raw, asked, route.served.responses_state)
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
-        shape = offer.shape if offer and call.named and self.remembers(request) else None
-        restored = await self._history.restore(asked, editor, caller, shape, named=call.named)
+        # Where the operator says nothing of end users, a body's own fields name people of a shared key.
+        named = call.named or bool(asked.people and not self._end_user)
+        shape = offer.shape if offer and named and self.remembers(request) else None
+        restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True
             home = call.candidates.pin(route, restored.upstream, bound=restored.bound)
@@ -154,7 +155,7 @@ class Planner:
             trace=call.trace,
             query=call.target.query,
             put_back=bool(restored) or asked.brings_ours,
-            named=call.named,
+            named=named,
             shape=shape,
             repeat=call.repeat,
             ledger=call.ledger,
@@ -178,12 +179,11 @@ class Planner:
         """Who asks, and whether that is one person: a shared door needs the end user's name.
 
         Who came with a minted token is the person that it was made for, whatever the request says.
-        Without ``auth.end_user`` a body's own fields name people of a shared key.
         """
         name_of_key = request.caller.name
         user: object = request.caller.end_user
         if not user and not self._end_user:
-            return name_of_key, not request.caller.rights.shared or bool(people_named(payload))
+            return name_of_key, not request.caller.rights.shared
         if not user:
             place, _, name = self._end_user.partition(":")
             if place == "header":

@@ -103,6 +103,11 @@ class ClientRequest(Protocol):
         ...
 
     @property
+    def people(self) -> str:
+        """Whom the body names (``user``, ``safety_identifier``), in one form; empty for nobody."""
+        ...
+
+    @property
     def preview(self) -> str:
         """The beginning of the newest user text, for a person who watches; never stored."""
         ...
@@ -133,12 +138,11 @@ class ClientRequest(Protocol):
         """A digest of caller, visible conversation (its first ``upto`` messages) and a set of ids."""
         ...
 
-    def fits(self, position: int, payload: bytes, seen: str) -> bool:
+    def fits(self, position: int, payload: bytes, is_shown: Callable[[str], bool]) -> bool:
         """Whether what the client has at ``position`` is what it was shown of a turn, unchanged.
 
-        ``payload`` is what :meth:`BodyEditor.suspend` made.  ``seen`` is the
-        :func:`~proxy.wires.digest.text_digest` of the text that was shown, or empty where the key holds
-        it.  A client may leave text beside calls out.
+        ``payload`` is what :meth:`BodyEditor.suspend` made.  ``is_shown`` says of a text whether it is
+        the one that was shown; a client may leave text beside calls out.
         """
         ...
 

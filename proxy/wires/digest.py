@@ -13,7 +13,6 @@ __all__ = [
     "conversation_digest",
     "people_named",
     "sent_arguments",
-    "text_digest",
 ]
 
 _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
@@ -97,8 +96,3 @@ def sent_arguments(arguments: Any) -> Any:
         return written if isinstance(orjson.loads(written), dict) else "{}"
     except (orjson.JSONDecodeError, TypeError):
         return "{}"
-
-
-def text_digest(text: str) -> str:
-    """A digest of a text that a client was shown, in hexadecimal."""
-    return conversation_digest((text,), b"")

@@ -20,7 +20,6 @@ from proxy.wires.digest import (
     conversation_digest,
     people_named,
     sent_arguments,
-    text_digest,
 )
 
 __all__ = [
@@ -110,12 +109,12 @@ class ChatRequest:
         words = ("chat", caller, self.people, self.model, *sorted(call_ids))
         return conversation_digest(words, self._beginnings.upto(upto))
 
-    def fits(self, position: int, payload: bytes, seen: str) -> bool:
+    def fits(self, position: int, payload: bytes, is_shown: Callable[[str], bool]) -> bool:
         message = self.messages[position]
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return True
-        if message.get("content") and seen and text_digest(_answer_text(message) or "") != seen:
+        if message.get("content") and not is_shown(_answer_text(message) or ""):
             return False
         held = orjson.loads(payload)
         made = {call.get("id"): call for call in orjson.loads(held["messages"][-1]).get("tool_calls") or ()}

@@ -20,7 +20,6 @@ from proxy.wires.digest import (
     conversation_digest,
     people_named,
     sent_arguments,
-    text_digest,
 )
 from proxy.wires.responses.items import as_upstream_items, is_model_item, item_text
 
@@ -163,7 +162,7 @@ class ResponsesRequest:
             stretch = []
         return found
 
-    def fits(self, position: int, payload: bytes, seen: str) -> bool:
+    def fits(self, position: int, payload: bytes, is_shown: Callable[[str], bool]) -> bool:
         if self.conversation:
             return True
         stretch = list(itertools.takewhile(is_model_item, self.items[position:]))
@@ -171,7 +170,7 @@ class ResponsesRequest:
         made = [orjson.loads(item) for item in held["items"]]
         text = answer_text(stretch)
         referred = any(item.get("type") == "item_reference" for item in stretch)
-        if seen and text and not referred and text_digest(text) != seen:
+        if text and not referred and not is_shown(text):
             return False
         # What does not come back is hidden, or was dropped on the way.  Nothing may be new, or moved.
         known = iter(_told_apart(made))
