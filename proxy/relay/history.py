@@ -72,8 +72,8 @@ class History:
         """Put back every hidden turn that fits.
 
         ``shape`` stands for the tools that are offered, and is ``None`` where answers are not to be
-        looked up.  Without ``named`` the caller may be several people, and only what is asked for by
-        its id is theirs.  Reading does not consume: a client may ask again from the same place.
+        looked up.  Without ``named`` the caller may be several people, and no turn is one that waits
+        for them.  Reading does not consume: a client may ask again from the same place.
         """
         try:
             return await self._restore(request, editor, caller, shape, named)
@@ -87,20 +87,18 @@ class History:
     ) -> "Restored":
         continuation = b"" if request.continues is None else await self._resume(request, editor, caller)
         turns, size, bound = int(bool(continuation)), 0, bool(continuation)
-        untrusted, upstream = _marks(continuation)
+        untrusted, upstream = _marks(orjson.loads(continuation or b"{}"))
         for returned in request.returned_calls()[-_MOST_LOOKUPS:] if named else ():
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
-            if (
-                held is not None
-                and held.caller == caller
-                and _is_shown(request, returned.position, held.payload)
-            ):
-                size += editor.restore(returned.position, held.payload)
-                turns += 1
-                stranger, home = _marks(held.payload)
-                untrusted, upstream = untrusted or stranger, upstream if bound else home
-        answers = request.answers()[:_MOST_LOOKUPS] if named and shape is not None else ()
+            if held is not None and held.caller == caller:
+                kept = orjson.loads(held.payload)
+                if _is_shown(request, returned.position, kept):
+                    size += editor.restore(returned.position, held.payload)
+                    turns += 1
+                    stranger, home = _marks(kept)
+                    untrusted, upstream = untrusted or stranger, upstream if bound else home
+        answers = request.answers()[:_MOST_LOOKUPS] if shape is not None else ()
         keys = [request.answer_key(caller, shape or "", each.text, upto=each.position) for each in answers]
         hidden = await self._store.find_all_hidden(keys) if keys else {}
         for answer, key in zip(answers, keys, strict=True):
@@ -108,11 +106,13 @@ class History:
             if len(found) > 1:
                 # The same words came about in two ways: from here on it is the client's version.
                 break
-            if found and found[0].caller == caller and _is_shown(request, answer.position, found[0].payload):
-                size += editor.restore(answer.position, found[0].payload, needed=False)
-                turns += 1
-                stranger, home = _marks(found[0].payload)
-                untrusted, upstream = untrusted or stranger, upstream if bound else home
+            if found and found[0].caller == caller:
+                kept = orjson.loads(found[0].payload)
+                if _is_shown(request, answer.position, kept):
+                    size += editor.restore(answer.position, found[0].payload, needed=False)
+                    turns += 1
+                    stranger, home = _marks(kept)
+                    untrusted, upstream = untrusted or stranger, upstream if bound else home
         return Restored(turns, size, untrusted, upstream, bound) if turns else _NOTHING
 
     def remember(
@@ -211,10 +211,10 @@ class History:
         variant = hashlib.blake2b(payload, digest_size=16).hexdigest()
         try:
             earlier = await self._store.find_suspended(key)
-            known = variant if earlier is None else _said(earlier.payload, "variant")
+            known = variant if earlier is None else orjson.loads(earlier.payload).get("variant")
         except StoreError as error:
             self._log.error("history_unavailable", reason=str(error))
-            known = ""
+            known = None
         if known != variant:
             variant = _AMBIGUOUS
         self._store.put_suspended(
@@ -239,23 +239,18 @@ def _marked(payload: bytes, **marks: str) -> bytes:
     return payload[:-1] + b"," + join_object(said)[1:] if said else payload
 
 
-def _marks(payload: bytes) -> tuple[str, str]:
+def _marks(kept: Mapping[str, Any]) -> tuple[str, str]:
     """The tool and the upstream that :func:`_marked` named; each empty where it named none."""
-    return _said(payload, "untrusted"), _said(payload, "upstream")
+    return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
 
 
-def _said(payload: bytes, mark: str) -> str:
-    """One mark of a payload; empty where it bears none."""
-    return str(orjson.loads(payload).get(mark, "")) if payload else ""
-
-
-def _is_shown(request: ClientRequest, position: int, payload: bytes) -> bool:
+def _is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> bool:
     """Whether a client sends back what it was shown of that turn, and of no other."""
-    if _said(payload, "variant") == _AMBIGUOUS:
+    if kept.get("variant") == _AMBIGUOUS:
         return False
     # Of an answer the text is in the key.
-    seen = _said(payload, "seen")
-    return request.fits(position, payload, lambda text: seen in ("", _digest(text)))
+    seen = kept.get("seen")
+    return request.fits(position, kept, lambda text: seen in (None, _digest(text)))
 
 
 def _digest(text: str) -> str:

@@ -138,11 +138,11 @@ class ClientRequest(Protocol):
         """A digest of caller, visible conversation (its first ``upto`` messages) and a set of ids."""
         ...
 
-    def fits(self, position: int, payload: bytes, is_shown: Callable[[str], bool]) -> bool:
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         """Whether what the client has at ``position`` is what it was shown of a turn, unchanged.
 
-        ``payload`` is what :meth:`BodyEditor.suspend` made.  ``is_shown`` says of a text whether it is
-        the one that was shown; a client may leave text beside calls out.
+        ``held`` is what :meth:`BodyEditor.suspend` made, read.  ``is_shown`` says of a text whether it
+        is the one that was shown; a client may leave text beside calls out.
         """
         ...
 

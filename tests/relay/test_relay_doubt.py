@@ -278,6 +278,20 @@ async def test_two_turns_that_wait_alike_go_back_to_nobody(tmp_path: Path, url: 
     assert lengths == [4, 3, 3]
 
 
+@pytest.mark.parametrize(
+    "results",
+    [[RESULT, RESULT], [RESULT, {**RESULT, "tool_call_id": "call_s"}], [{**RESULT, "tool_call_id": ["x"]}]],
+    ids=["twice", "of the hidden call", "of none"],
+)
+async def test_results_of_other_calls_are_the_clients_to_answer_for(results: list[dict[str, Any]]) -> None:
+    """Rule R4: where nobody else looks at them, too, no result is dropped and none takes another's place."""
+    async with looping(MIXED, WELCOME) as (proxy, upstream):
+        await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
+        body = ask(HI, WAITING, *results, tools=[CLIENT_TOOL])
+        await proxy.ask(body, [("x-toolrelay-tools", "none")])
+    assert json.loads(upstream.requests[1].body)["messages"] == body["messages"]
+
+
 @pytest.mark.parametrize("other", [{"model": "n"}, {"user": "ann"}])
 async def test_what_waits_is_for_the_same_model_and_user(other: dict[str, Any]) -> None:
     """Rule R4: a turn that waits is put back for the model and the user that it was made for."""

@@ -1,6 +1,9 @@
 """Whose hidden turns are whose, where one key or one door has several people behind it."""
 
 import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from looping import ANSWER, ASK, CLIENT_TOOL, TIME, called, looping, messages_of
 from raw_upstream import RawUpstream
 from responses_script import function_call, message, user
 from responses_script import stream as response
+from running_proxy import make_config, running
 
 CALL = called(("call_s", TIME, '{"timezone":"UTC"}'))
 BERLIN = called(("call_s", TIME, '{"timezone":"Europe/Berlin"}'))
@@ -134,6 +138,31 @@ async def test_a_shared_key_with_nobody_named(secret: str, named: dict[str, Any]
         await proxy.ask(ask([HI], tools=[CLIENT_TOOL], **named), bearer(secret))
         await proxy.ask(ask(RETURNED, tools=[CLIENT_TOOL], **named), bearer(secret))
         assert tools_put_back(upstream) == 1 + back
+
+
+async def test_what_a_key_left_before_it_was_shared_is_nobodys(tmp_path: Path) -> None:
+    """Rule R4: a turn that was held for the one who had the key is not put back for all who have it now."""
+    store = {"url": f"sqlite:///{tmp_path}/record.db"}
+    more = {"tools": [CLIENT_TOOL]}
+    async with RawUpstream(MIXED, WELCOME, MIXED, WELCOME) as upstream:
+        for shared, back in ((False, 2), (True, 1)):
+            keys = {"alice": declared(ALICE, shared=shared)}
+            async with running(make_config(upstream.url, keys=keys, store=store)) as proxy:
+                await proxy.ask(ask([HI], **more), bearer(ALICE))
+                await proxy.ask(ask(RETURNED, **more), bearer(ALICE))
+                assert tools_put_back(upstream) == back
+
+
+async def test_nothing_is_held_for_nobody(tmp_path: Path) -> None:
+    """Rule R3: what could never be put back is not kept."""
+    file = tmp_path / "record.db"
+    store = {"url": f"sqlite:///{file}"}
+    async with looping(MIXED, CALL, ANSWER, keys=SHARED, store=store) as (proxy, _):
+        await proxy.ask(ask([HI], tools=[CLIENT_TOOL]), bearer(ALICE))
+        await proxy.ask(ask([HI]), bearer(ALICE))
+    with closing(sqlite3.connect(file)) as record:
+        for table in ("suspended_turns", "hidden_turns"):
+            assert record.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
 async def test_two_keys_with_equal_words_have_their_own_turns() -> None:

@@ -3,6 +3,7 @@
 Source: OpenAI's API reference, "Create chat completion".
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
@@ -109,21 +110,29 @@ class ChatRequest:
         words = ("chat", caller, self.people, self.model, *sorted(call_ids))
         return conversation_digest(words, self._beginnings.upto(upto))
 
-    def fits(self, position: int, payload: bytes, is_shown: Callable[[str], bool]) -> bool:
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         message = self.messages[position]
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return True
         if message.get("content") and not is_shown(_answer_text(message) or ""):
             return False
-        held = orjson.loads(payload)
         made = {call.get("id"): call for call in orjson.loads(held["messages"][-1]).get("tool_calls") or ()}
         shown = {call["client_id"]: made.get(call["call_id"]) for call in held["calls"]}
         shown.pop(None, None)
+        if not self._answered_once(position + 1, shown):
+            return False
         returned = [call for call in calls if isinstance(call, dict) and isinstance(call.get("id"), str)]
         return len(calls) == len(returned) == len(shown) and all(
             _is_call(call, shown.get(call["id"])) for call in returned
         )
+
+    def _answered_once(self, start: int, shown: Collection[str]) -> bool:
+        """Whether the results from a place on are of these calls and of no other, one of each at most."""
+        following = itertools.islice(self.messages, start, None)
+        results = itertools.takewhile(lambda message: message.get("role") == "tool", following)
+        answered = [str(message.get("tool_call_id")) for message in results]
+        return len(set(answered)) == len(answered) and set(answered) <= set(shown)
 
 
 def _is_call(call: Mapping[str, Any], made: Mapping[str, Any] | None) -> bool:

@@ -162,11 +162,10 @@ class ResponsesRequest:
             stretch = []
         return found
 
-    def fits(self, position: int, payload: bytes, is_shown: Callable[[str], bool]) -> bool:
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         if self.conversation:
             return True
         stretch = list(itertools.takewhile(is_model_item, self.items[position:]))
-        held = orjson.loads(payload)
         made = [orjson.loads(item) for item in held["items"]]
         text = answer_text(stretch)
         referred = any(item.get("type") == "item_reference" for item in stretch)
@@ -259,9 +258,9 @@ def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 
 def answer_text(items: Iterable[Mapping[str, Any]]) -> str:
-    """The texts of an answer's messages, apart from one another."""
+    """The texts of an answer's messages in one, each behind its length, so that no two lists are alike."""
     texts = (item_text(item) for item in items if (item.get("type") or "message") == "message")
-    return "\0".join(text for text in texts if text)
+    return "".join(f"{len(text)}:{text}" for text in texts if text)
 
 
 def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
