@@ -417,7 +417,7 @@ class KeySet:
 
     ``version`` grows with every change.  ``hash_keys`` are those that the store has, by their names;
     a key whose hash key is missing cannot be checked.  ``ever_made`` stays true when the keys, or
-    all of the store, are gone.
+    all of the store, are gone; keys that were declared count too.
     """
 
     version: int

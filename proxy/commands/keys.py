@@ -265,6 +265,8 @@ def entrance_lines(config: Config, entrance: Entrance) -> list[str]:
             "warning: no client key is valid, so every request is answered with 503; "
             "make one with: toolrelay keys create NAME"
         )
+        if config.auth.mode == "auto":
+            lines.append('there were client keys once; to let everybody in, set auth.mode = "open"')
     for key in keys:
         lines += _unkept_limits(config, key.name, key.caller.limits)
     return lines

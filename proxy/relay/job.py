@@ -23,6 +23,7 @@ __all__ = ["Job", "Offered", "State"]
 class Job:
     """One client request that server tools may take part in; nothing of it changes while it runs.
 
+    ``caller`` is who asks, ``key`` the client key that they came with, as callers are named.
     ``put_back`` says that hidden parts of the conversation went into it that the client knows
     nothing of.  ``named`` says that the caller is one person, for whom a turn can be held.
     ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
@@ -38,6 +39,7 @@ class Job:
     run_id: str
     request_id: str
     caller: str
+    key: str
     wire: Wire
     request: ClientRequest
     editor: BodyEditor

@@ -140,7 +140,9 @@ class Orchestrator:
                 usage_was_added=asks_usage,
             ),
             offered=offered,
-            context=RunContext(job.run_id, 0, job.caller, job.request_id, job.ledger, limiter=job.meter),
+            context=RunContext(
+                job.run_id, 0, job.caller, job.request_id, job.ledger, limiter=job.meter, key=job.key
+            ),
             client=client,
             started_at=self._now() if started_at is None else started_at,
             metered=metered,

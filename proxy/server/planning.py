@@ -145,6 +145,7 @@ class Planner:
             run_id=call.run_id,
             request_id=request.facts.request_id,
             caller=caller,
+            key=request.caller.name,
             wire=wire,
             request=asked,
             editor=editor,

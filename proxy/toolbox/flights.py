@@ -14,7 +14,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NaiveDatetime, ValidationError
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NaiveDatetime,
+    StringConstraints,
+    ValidationError,
+)
 
 from proxy.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
@@ -136,7 +144,7 @@ _ERROR_WORDS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_Code = Annotated[str, Field(pattern=r"^[A-Za-z]{3}$")]
+_Code = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{3}$", to_upper=True)]
 _Cabin = Literal["economy", "premium_economy", "business", "first"]
 
 _REDACTION = Redaction(
@@ -200,9 +208,9 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
         Amounts are decimal text.  The fields of the journey are those of the outward direction; a
         return trip has both in ``slices``.  ``stops`` counts changes and technical stops.
         """
-        trip = [(origin.upper(), destination.upper(), departure_date)]
+        trip = [(origin, destination, departure_date)]
         if return_date is not None:
-            trip.append((destination.upper(), origin.upper(), return_date))
+            trip.append((destination, origin, return_date))
         _check_trip(trip, clock)
         body = _request(trip, adults, cabin_class, max_connections)
         params: QueryParams = {"return_offers": "true", "supplier_timeout": wait_ms}

@@ -111,8 +111,10 @@ class Executor:
         """One execution of a read-only tool, when there is a place for it; waiting is time, too."""
         until = time.monotonic() + limit_s
         taken = False
+        # Whoever names many end users has no more places for it.
+        holder = invocation.context.key or planned.caller
         try:
-            async with asyncio.timeout(limit_s) as patience, self._slots.take(planned.caller):
+            async with asyncio.timeout(limit_s) as patience, self._slots.take(holder):
                 taken = True
                 patience.reschedule(None)
                 left_s = max(until - time.monotonic(), 0.0)

@@ -236,6 +236,8 @@ def test_check_says_who_comes_in(tmp_path, here, quiet):
     assert "keys.webui.tools lacks" in done.stdout
     assert any(row[:3] == ["ann", "core__get_weather", "allowed"] for row in rows)
     assert "the list of tools of key ann lacks" in done.stdout
+    assert here("keys", "revoke", "ann", env=ENV).returncode == 0
+    assert 'to let everybody in, set auth.mode = "open"' in quiet().stdout
 
 
 def test_bounds_of_keys_are_told(tmp_path, here, quiet):

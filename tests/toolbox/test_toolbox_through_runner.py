@@ -86,7 +86,13 @@ async def test_equal_searches_are_one_and_die_with_an_offer():
         runner = await bench(flights(service, clock), clock)
         first = await runner.call("flights__search_flights", TRIP)
         assert json.loads(first.content)[0]["id"] == "off_00009htYpSCXrwaB9DnUm0"
-        assert (await runner.call("flights__search_flights", TRIP)).content == first.content
+        for same in (
+            {},
+            {"origin": "lhr", "destination": "Jfk"},
+            {"cabin_class": "economy", "return_date": None, "adults": 1, "max_connections": 2},
+        ):
+            again = await runner.call("flights__search_flights", {**TRIP, **same})
+            assert again.content == first.content
         assert len(service.asked) == 1
         for changed in (
             {"destination": "DUB"},
