@@ -121,7 +121,6 @@ class Planner:
         editor = wire.editor(call.raw, asked, route.served.responses_state)
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
-        # Where the operator says nothing of end users, a body's own fields name people of a shared key.
         named = call.named or bool(asked.people and not self._end_user)
         shape = offer.shape if offer and named and self.remembers(request) else None
         restored = await self._history.restore(asked, editor, caller, shape, named=named)
@@ -180,6 +179,8 @@ class Planner:
         """Who asks, and whether that is one person: a shared door needs the end user's name.
 
         Who came with a minted token is the person that it was made for, whatever the request says.
+        Where the operator says nothing of end users, a body's own fields name people of a shared key; those
+        are in the keys of what is put back, and the caller stays the key.
         """
         name_of_key = request.caller.name
         user: object = request.caller.end_user
