@@ -18,6 +18,12 @@ from responses_script import reply as whole_response
 from responses_script import stream as response
 from running_proxy import make_config, running
 
+from proxy.errors import StoreError
+from proxy.records import SuspendedTurn
+from proxy.relay.history import History
+from proxy.store.memory import MemoryStore
+from proxy.wires.base import HeldTurn
+from proxy.wires.chat import ChatWire
 from proxy.wires.rawjson import elements, members
 
 UTC = '{"timezone":"UTC"}'
@@ -276,6 +282,46 @@ async def test_two_turns_that_wait_alike_go_back_to_nobody(tmp_path: Path, url: 
             lengths.append(len(sent(upstream)))
     # The same turn twice is one; from the other one on it stays unsettled.
     assert lengths == [4, 3, 3]
+
+
+async def test_a_turn_that_waits_beside_what_could_not_be_read_goes_back_to_nobody() -> None:
+    """Rule R4: where nobody could see whether another turn is held under its key, there is a doubt."""
+
+    class Broken(MemoryStore):
+        broken = False
+
+        async def find_suspended(self, key: str) -> SuspendedTurn | None:
+            if self.broken:
+                raise StoreError("the record cannot be read")
+            return await super().find_suspended(key)
+
+    store, wire = Broken(), ChatWire()
+    await store.start()
+    history = History(store)
+
+    async def restored() -> int:
+        first = ask(HI, tools=[CLIENT_TOOL])
+        asked = wire.parse(first)
+        await history.hold(
+            asked,
+            wire.editor(json.dumps(first).encode(), asked),
+            "Wait.",
+            run_id="run_1",
+            caller="me",
+            wire="chat",
+            message=json.dumps(WAITING).encode(),
+            calls=[HeldTurn("mine:0", "mine:0", None)],
+            mask=lambda name, arguments: arguments,
+        )
+        store.broken = False
+        back = ask(HI, WAITING, RESULT, tools=[CLIENT_TOOL])
+        asked = wire.parse(back)
+        return (await history.restore(asked, wire.editor(json.dumps(back).encode(), asked), "me")).turns
+
+    assert await restored() == 1
+    store.broken = True
+    assert await restored() == 0
+    await store.aclose()
 
 
 @pytest.mark.parametrize(
