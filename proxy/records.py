@@ -38,6 +38,7 @@ __all__ = [
     "ToolEffect",
     "ToolInvocationRecord",
     "TurnRecord",
+    "operation_id",
 ]
 
 RunStatus = Literal["running", "completed", "suspended", "failed", "cancelled", "interrupted"]
@@ -159,6 +160,16 @@ class ToolInvocationRecord:
     result_redacted: Any = None
     result_bytes: int = 0
     ended_at: float | None = None
+
+    @property
+    def operation_id(self) -> str:
+        """The place of the call in its run, as log lines name it."""
+        return operation_id(self.run_id, self.turn, self.seq)
+
+
+def operation_id(run_id: str, turn: int, seq: int) -> str:
+    """The place of a call in its run: run, turn, number of the call in it."""
+    return f"{run_id}.{turn}.{seq}"
 
 
 @value_class

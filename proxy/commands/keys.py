@@ -168,7 +168,7 @@ class _Row:
 
     def cells(self) -> Sequence[str]:
         known = {name: value for name, value in self.grants.items() if value}
-        more = [name for name in ("admin", "mint") if known.get(name)]
+        more = [name for name in ("admin", "mint", "shared") if known.get(name)]
         listed = [name for name in ("upstreams", "endpoints", "limits", "arguments") if name in known]
         more += [f"{name}: {', '.join(known[name])}" for name in listed]
         return (

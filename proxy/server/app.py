@@ -217,6 +217,7 @@ async def create_services(
         on_closed=instruments.observing.invocation_ended,
         effects=store,
         credentials=broker if given.connect else None,
+        log_arguments=config.store.content != "none",
     )
     return Services(
         config=config,

@@ -269,7 +269,7 @@ async def test_nobody_waiting_ends_the_work(make_runner, context, call):
     assert (fetcher.times, fetcher.cancelled) == (2, 1)
 
 
-async def test_a_follower_waits_no_longer_than_its_own_run(make_runner, context, call):
+async def test_a_follower_waits_no_longer_than_its_own_run(still_time, make_runner, context, call):
     """Rule T7: the seconds of a run bound its wait for another's execution, and that goes on."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
@@ -283,7 +283,7 @@ async def test_a_follower_waits_no_longer_than_its_own_run(make_runner, context,
     assert fetcher.times == 1
 
 
-async def test_a_shared_execution_has_the_tools_own_time(make_runner, context, call):
+async def test_a_shared_execution_has_the_tools_own_time(still_time, make_runner, context, call):
     """A leader whose run is nearly over does not end the execution for the others."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
