@@ -9,7 +9,19 @@ from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 
 __all__ = ["forwardable", "is_coded", "returned"]
 
-_NOT_FORWARDED = frozenset({"forwarded", "origin", "referer", "via", "x-real-ip", "x-request-id"})
+_NOT_FORWARDED = frozenset(
+    {
+        "cf-connecting-ip",
+        "forwarded",
+        "origin",
+        "referer",
+        "true-client-ip",
+        "via",
+        "x-client-ip",
+        "x-real-ip",
+        "x-request-id",
+    }
+)
 _NOT_RETURNED = frozenset(
     {
         "alt-svc",

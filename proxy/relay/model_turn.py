@@ -218,7 +218,8 @@ class ModelTurns:
             state.offer.declared, state.offer.is_hidden, self._settings.max_argument_bytes
         )
         if is_coded(response.headers):
-            if command.number > 1:
+            if command.number > 1 or state.offer:
+                # Nobody here can tell whether a server's call hides in it (rule W5).
                 raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
             return await self._relay(state, response)
         streamed = response.content_type == "text/event-stream"

@@ -33,6 +33,8 @@ from proxy.wires.base import ClientRequest, Trace, Wire
 __all__ = ["Call", "Plan", "Planner", "headers_up", "trace_of"]
 
 _HISTORY = istr("x-toolrelay-history")
+_IDEMPOTENCY_KEY = istr("Idempotency-Key")
+_RETRY_COUNT = istr("x-stainless-retry-count")
 
 
 @dataclass(slots=True)
@@ -122,8 +124,9 @@ class Planner:
         editor = wire.editor(call.raw, asked, route.served.responses_state)
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
-        shape = offer.shape if offer and call.named and self.remembers(request) else None
-        restored = await self._history.restore(asked, editor, caller, shape)
+        named = call.named or bool(asked.people and not self._end_user)
+        shape = offer.shape if offer and named and self.remembers(request) else None
+        restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True
             home = call.candidates.pin(route, restored.upstream, bound=restored.bound)
@@ -134,7 +137,7 @@ class Planner:
         if call.ledger is None and not view.acts:
             call.ledger = RunLedger()  # There is no effect that a repeat could share.
         elif call.ledger is None:
-            call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
+            call.repeat, again = repeat_key(caller, wire.path, call.raw, *_of_repeats(request))
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
         policy = view.policies[route.served.upstream.name]
         if restored.untrusted:
@@ -144,6 +147,7 @@ class Planner:
             run_id=call.run_id,
             request_id=request.facts.request_id,
             caller=caller,
+            key=request.caller.name,
             wire=wire,
             request=asked,
             editor=editor,
@@ -154,6 +158,7 @@ class Planner:
             trace=call.trace,
             query=call.target.query,
             put_back=bool(restored) or asked.brings_ours,
+            named=named,
             shape=shape,
             repeat=call.repeat,
             ledger=call.ledger,
@@ -177,14 +182,21 @@ class Planner:
         """Who asks, and whether that is one person: a shared door needs the end user's name.
 
         Who came with a minted token is the person that it was made for, whatever the request says.
+        Where the operator says nothing of end users, a body's own fields name people of a shared key; those
+        are in the keys of what is put back, and the caller stays the key.
         """
         name_of_key = request.caller.name
         user: object = request.caller.end_user
         if not user and not self._end_user:
-            return name_of_key, True
+            return name_of_key, not request.caller.rights.shared
         if not user:
             place, _, name = self._end_user.partition(":")
-            user = request.headers.get(name) if place == "header" else payload.get(name)
+            if place == "header":
+                # One that came beside the one that somebody on the way added says nothing.
+                given = request.headers.getall(name, ())
+                user = given[0] if len(given) == 1 else None
+            else:
+                user = payload.get(name)
         if not isinstance(user, str) or not user:
             return name_of_key, False
         person = hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
@@ -195,7 +207,8 @@ class Planner:
 
         Raises :class:`RequestError` for a wish that is neither on nor off.
         """
-        wish = request.headers.get(_HISTORY, "on").strip().lower()
+        given = request.sole(_HISTORY)
+        wish = "on" if given is None else given.strip().lower()
         if wish not in ("on", "off"):
             raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
         return self._remember and wish == "on"
@@ -203,6 +216,11 @@ class Planner:
     def _takes_tools(self, route: Route) -> bool:
         served = route.served
         return served.tools and not self._memory.refuses(served.upstream.name, route.model)
+
+
+def _of_repeats(request: EdgeRequest) -> tuple[str, Sequence[str]]:
+    """What a request is called by its client, and what it says of its attempts."""
+    return request.sole(_IDEMPOTENCY_KEY) or "", request.listed(_RETRY_COUNT)
 
 
 def trace_of(header: str | None, view: View) -> Trace:

@@ -541,10 +541,13 @@ async def test_compressed_event_streams_are_decoded(allow: tuple[str, ...]) -> N
 @both
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 async def test_unknown_codings_are_relayed_as_they_are(kind: str, allow: tuple[str, ...]) -> None:
-    """A coding that cannot be read here passes with its label, and nothing is added to it."""
+    """Rule W5: a coding that cannot be read passes with its label, unless a tool's call may hide in it."""
     packed = bytes(range(256))
     opening = head(f"Content-Type: {kind}", "Content-Encoding: zstd", f"Content-Length: {len(packed)}")
     answer = await relayed(opening + packed, KEEP, allow=allow, body=HELLO if "event" in kind else PLAIN)
+    if allow:
+        assert (answer.status, answer.error["code"]) == (502, "upstream_malformed")
+        return
     assert answer.header("content-encoding") == "zstd"
     assert (answer.status, answer.body, answer.clean) == (200, packed, True)
 

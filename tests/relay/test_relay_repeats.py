@@ -33,6 +33,12 @@ async def test_a_repeat_of_an_sdk_buys_nothing_twice(watch: Watch) -> None:
     assert results[0] == results[1] == '{"done":true,"what":"milk"}'
 
 
+async def test_one_line_that_says_repeat_is_enough(watch: Watch) -> None:
+    """Rule R5: of two counts the one that says that this is a repeat is believed."""
+    await twice(watch, [], [("x-stainless-retry-count", "0"), *AGAIN])
+    assert watch.finished == ["buy"]
+
+
 async def test_the_same_idempotency_key_is_the_same_request(watch: Watch) -> None:
     """Rule R5: an ``Idempotency-Key`` says so by itself, on the first attempt and on the second."""
     key = [("Idempotency-Key", "k-1")]
@@ -97,11 +103,11 @@ def test_keys_tell_callers_paths_and_bodies_apart() -> None:
     """No two of these are the same request, however their parts are cut."""
     body = json.dumps(ASK).encode()
     keys = [
-        repeat_key("me", "/chat/completions", body, {}),
-        repeat_key("you", "/chat/completions", body, {}),
-        repeat_key("me", "/responses", body, {}),
-        repeat_key("me", "/chat/completions", body + b" ", {}),
-        repeat_key("me", "/chat/completions", body, {"Idempotency-Key": "a"}),
-        repeat_key("me/chat", "/completions", body, {}),
+        repeat_key("me", "/chat/completions", body),
+        repeat_key("you", "/chat/completions", body),
+        repeat_key("me", "/responses", body),
+        repeat_key("me", "/chat/completions", body + b" "),
+        repeat_key("me", "/chat/completions", body, "a"),
+        repeat_key("me/chat", "/completions", body),
     ]
     assert len({key for key, _ in keys}) == len(keys)

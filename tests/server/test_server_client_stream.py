@@ -10,7 +10,7 @@ import pytest
 from aiohttp.streams import StreamReader
 from edge_requests import edge_request
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, RawUpstream, Step, chunk, chunked, head, whole
-from running_proxy import Proxy, make_config, running
+from running_proxy import ONLY_DEPARTURE, Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
 from proxy.relay.deadlines import Deadlines
@@ -28,7 +28,10 @@ SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 @asynccontextmanager
 async def before(*scripts: list[Step]) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
     """A proxy without tools before a raw upstream."""
-    async with RawUpstream(*scripts) as upstream, running(make_config(upstream.url, allow=())) as proxy:
+    async with (
+        RawUpstream(*scripts) as upstream,
+        running(make_config(upstream.url, allow=(), **ONLY_DEPARTURE)) as proxy,
+    ):
         yield proxy, upstream
 
 
