@@ -30,7 +30,7 @@ _MOST_LOOKUPS = 256
 
 @value_class
 class Restored:
-    """How many hidden turns were put back, how many bytes that added, and whose word is in them.
+    """How many hidden turns were put back, and whose word is in them.
 
     ``untrusted`` names a tool whose result was a stranger's text, if one is among them.  ``upstream``
     is the one that the newest of them came from; signatures and caches are its own.  ``bound`` says
@@ -38,7 +38,6 @@ class Restored:
     """
 
     turns: int = 0
-    size: int = 0
     untrusted: str = ""
     upstream: str = ""
     bound: bool = False
@@ -77,13 +76,13 @@ class History:
         self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None
     ) -> "Restored":
         continuation = b"" if request.continues is None else await self._resume(request, editor, caller)
-        turns, size, bound = int(bool(continuation)), 0, bool(continuation)
+        turns, bound = int(bool(continuation)), bool(continuation)
         untrusted, upstream = _marks(continuation)
         for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
             if held is not None and held.caller == caller:
-                size += editor.restore(returned.position, held.payload)
+                editor.restore(returned.position, held.payload)
                 turns += 1
                 stranger, home = _marks(held.payload)
                 untrusted, upstream = untrusted or stranger, upstream if bound else home
@@ -96,11 +95,11 @@ class History:
                 # The same words came about in two ways: from here on it is the client's version.
                 break
             if found and found[0].caller == caller:
-                size += editor.restore(answer.position, found[0].payload, needed=False)
+                editor.restore(answer.position, found[0].payload, needed=False)
                 turns += 1
                 stranger, home = _marks(found[0].payload)
                 untrusted, upstream = untrusted or stranger, upstream if bound else home
-        return Restored(turns, size, untrusted, upstream, bound) if turns else _NOTHING
+        return Restored(turns, untrusted, upstream, bound) if turns else _NOTHING
 
     def remember(
         self,

@@ -20,6 +20,7 @@ from proxy.events import ToolCall, ToolResult
 from proxy.records import RunStatus, ToolEffect
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
 from proxy.relay.fallback import NextUpstream
+from proxy.relay.headers import RESTORED, restored_words
 from proxy.relay.history import History
 from proxy.relay.job import Job, Offered, State
 from proxy.relay.journal import Journal
@@ -149,6 +150,9 @@ class Orchestrator:
             job.editor.rename_model(job.route.model)
         job.editor.offer(job.offer.added, job.offer.replaced)
         job.editor.withhold(job.offer.guarded)
+        if job.put_back or started_at is not None:
+            # Another upstream may get another conversation than the one that was asked first.
+            client.tell(RESTORED, restored_words(*job.editor.put_back))
         if asks_usage:
             job.editor.ask_usage()
         self._journal.began(job, state)
