@@ -115,10 +115,13 @@ class History:
         mask: Mask,
         untrusted: str = "",
         upstream: str = "",
-    ) -> None:
-        """Keep the turns behind an answer for when the client sends the answer back."""
+    ) -> bool:
+        """Keep the turns behind an answer for when the client sends the answer back.
+
+        Returns whether the record has something to be found, as the next two do.
+        """
         if not visible or not request.keeps:
-            return
+            return False
         payload = _marked(editor.suspend(message, (), mask), untrusted=untrusted)
         self._store.put_hidden(
             HiddenTurns(
@@ -131,6 +134,7 @@ class History:
                 created_at=self._now(),
             )
         )
+        return True
 
     async def _resume(self, request: ClientRequest, editor: BodyEditor, caller: str) -> bytes:
         """Go on from a response of ours; what it left, empty if the request names none of the caller's."""
@@ -154,22 +158,24 @@ class History:
         mask: Mask,
         untrusted: str = "",
         upstream: str = "",
-    ) -> None:
+    ) -> bool:
         """Keep a response whose whole only we know, under the id the client was given."""
-        if isinstance(editor, ChainedEditor) and isinstance(resource.get("id"), str):
-            self._store.put_response(
-                ResponseRecord(
-                    id=resource["id"],
-                    run_id=run_id,
-                    caller=caller,
-                    response=orjson.dumps(resource),
-                    input_items=editor.input_items(),
-                    continuation=_marked(
-                        editor.continuation(message, calls, mask), untrusted=untrusted, upstream=upstream
-                    ),
-                    created_at=self._now(),
-                )
+        if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
+            return False
+        self._store.put_response(
+            ResponseRecord(
+                id=resource["id"],
+                run_id=run_id,
+                caller=caller,
+                response=orjson.dumps(resource),
+                input_items=editor.input_items(),
+                continuation=_marked(
+                    editor.continuation(message, calls, mask), untrusted=untrusted, upstream=upstream
+                ),
+                created_at=self._now(),
             )
+        )
+        return True
 
     def hold(
         self,
@@ -184,7 +190,7 @@ class History:
         mask: Mask,
         untrusted: str = "",
         upstream: str = "",
-    ) -> None:
+    ) -> bool:
         """Hold a turn until the client returns with the results of its own calls."""
         ids = [call.client_id for call in calls if call.client_id is not None]
         self._store.put_suspended(
@@ -198,6 +204,7 @@ class History:
                 ephemeral=not request.keeps,
             )
         )
+        return request.keeps
 
 
 def _marked(payload: bytes, **marks: str) -> bytes:

@@ -324,7 +324,7 @@ class Orchestrator:
         if not (writer.composing or job.put_back) or not job.request.keeps or state.reader is None:
             return
         if (resource := writer.result()) is not None:
-            self._history.keep(
+            state.to_find |= self._history.keep(
                 job.editor,
                 resource,
                 run_id=job.run_id,
@@ -340,7 +340,7 @@ class Orchestrator:
         """Keep the hidden turns behind an answer that leaves the client nothing to do."""
         run = state.run
         if job.shape is not None and run.turns_hidden and not run.turn.calls and state.reader is not None:
-            self._history.remember(
+            state.to_find |= self._history.remember(
                 job.request,
                 job.editor,
                 state.writer.visible,
@@ -356,7 +356,7 @@ class Orchestrator:
 
     def _hold(self, job: Job, state: State) -> None:
         """Keep what the client does not see of this turn until it returns."""
-        self._history.hold(
+        state.to_find |= self._history.hold(
             job.request,
             job.editor,
             run_id=job.run_id,
@@ -426,7 +426,7 @@ class Orchestrator:
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep(job, state)
         self._remember(job, state)
-        if self._settings.shared and (state.run.turns_hidden or job.put_back):
+        if self._settings.shared and state.to_find:
             # The client goes on as soon as it has this end, and may reach another process.
             client.flush()
             await self._store.settle(_SETTLE_S)
