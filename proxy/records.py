@@ -38,6 +38,7 @@ __all__ = [
     "ToolEffect",
     "ToolInvocationRecord",
     "TurnRecord",
+    "operation_id",
 ]
 
 RunStatus = Literal["running", "completed", "suspended", "failed", "cancelled", "interrupted"]
@@ -159,6 +160,16 @@ class ToolInvocationRecord:
     result_redacted: Any = None
     result_bytes: int = 0
     ended_at: float | None = None
+
+    @property
+    def operation_id(self) -> str:
+        """The place of the call in its run, as log lines name it."""
+        return operation_id(self.run_id, self.turn, self.seq)
+
+
+def operation_id(run_id: str, turn: int, seq: int) -> str:
+    """The place of a call in its run: run, turn, number of the call in it."""
+    return f"{run_id}.{turn}.{seq}"
 
 
 @value_class
@@ -451,7 +462,7 @@ class KeySet:
 
     ``version`` grows with every change.  ``hash_keys`` are those that the store has, by their names;
     a key whose hash key is missing cannot be checked.  ``ever_made`` stays true when the keys, or
-    all of the store, are gone.
+    all of the store, are gone; keys that were declared count too.
     """
 
     version: int

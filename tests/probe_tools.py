@@ -22,6 +22,9 @@ class Watch:
     cancelled: list[str] = field(default_factory=list)
     has_started: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    may_end: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    now: int = 0
+    most: int = 0
 
     def reset(self) -> None:
         """Forget everything; called before each test."""
@@ -36,6 +39,17 @@ class Watch:
         except asyncio.CancelledError:
             self.cancelled.append(name)
             raise
+        self.finished.append(name)
+
+    async def queue(self, name: str) -> None:
+        """Note that a tool runs, and how many do; hold it until the test lets one of them end."""
+        self.started.append(name)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self.may_end.acquire()
+        finally:
+            self.now -= 1
         self.finished.append(name)
 
 
@@ -54,6 +68,13 @@ async def slow() -> dict[str, bool]:
     """Wait for the test."""
     await WATCH.pass_gate("slow")
     return {"done": True}
+
+
+@tool(effect="read_only", redaction=Redaction())
+async def queue(name: str) -> str:
+    """Wait until the test lets one of all that wait go on."""
+    await WATCH.queue(name)
+    return name
 
 
 @tool(effect="external_side_effect", redaction=Redaction(output=("done",)))

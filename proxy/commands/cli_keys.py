@@ -63,6 +63,7 @@ def keys_create(
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="May read /admin.")] = False,
     mint: Annotated[bool, typer.Option("--mint", help="May make short-lived tokens.")] = False,
+    shared: Annotated[bool, typer.Option("--shared", help="Several people use it.")] = False,
 ) -> None:
     """Make a key.  Its secret is printed this once, alone on standard output."""
     from proxy.commands import keys
@@ -71,7 +72,7 @@ def keys_create(
         raise ConfigError(
             name[:80], "is no name of a key", "Use letters, digits, - and _, 64 at most, a letter first"
         )
-    options: dict[str, Any] = {"admin": admin, "mint": mint}
+    options: dict[str, Any] = {"admin": admin, "mint": mint, "shared": shared}
     for option, given in (
         ("models", models),
         ("upstreams", upstreams),

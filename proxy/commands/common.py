@@ -2,16 +2,20 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
 from rich.console import Console
 from rich.text import Text
 
 from proxy.server.config import Config, Options, load_config
 from proxy.server.terminal import plain_text, safe_cell
+from proxy.tools.invocation import fault_facts
 
 __all__ = [
     "CONFIG_NAME",
@@ -32,6 +36,9 @@ MAX_LINE = 2000
 
 T = TypeVar("T")
 
+_LOG: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
+_EXIT_HINT = "a task or callback that a tool started raised this; let tools raise ToolFailure instead"
+
 
 def config_path(given: Path | None) -> Path | None:
     """The file that was named, else ``toolrelay.toml`` of the current folder if there is one."""
@@ -47,9 +54,37 @@ def load(given: Path | None, options: Options | None = None, *, need_secrets: bo
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, on uvloop where there is one."""
+    """Run a coroutine to its end, on uvloop where there is one.
+
+    asyncio lets SystemExit and KeyboardInterrupt out of the event loop, whichever task raised them.
+    What a tool runs in a task of its own must not end the process: the loop is then taken up where it
+    was left, and the log says what happened.  What ``main`` raises comes out as ever, and so does a
+    real Ctrl-C.
+    """
+    begun: list[asyncio.Task[Any] | None] = []
+
+    async def known() -> T:
+        begun.append(asyncio.current_task())
+        return await main
+
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(main)
+        run: Callable[[], T] = partial(runner.run, known())
+        while True:
+            try:
+                return run()
+            except (SystemExit, KeyboardInterrupt) as end:
+                task = begun[0] if begun else None
+                if task is None or task.done() or _is_real(end):
+                    raise
+                _LOG.error("exit_prevented", **fault_facts(end), hint=_EXIT_HINT)
+            run = partial(runner.get_loop().run_until_complete, task)
+
+
+def _is_real(end: BaseException) -> bool:
+    """Whether this may be Ctrl-C: while the loop itself handles SIGINT, as in a server, it raises nothing."""
+    return (
+        isinstance(end, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -168,7 +168,7 @@ class _Row:
 
     def cells(self) -> Sequence[str]:
         known = {name: value for name, value in self.grants.items() if value}
-        more = [name for name in ("admin", "mint") if known.get(name)]
+        more = [name for name in ("admin", "mint", "shared") if known.get(name)]
         listed = [name for name in ("upstreams", "endpoints", "limits", "arguments") if name in known]
         more += [f"{name}: {', '.join(known[name])}" for name in listed]
         return (
@@ -265,6 +265,8 @@ def entrance_lines(config: Config, entrance: Entrance) -> list[str]:
             "warning: no client key is valid, so every request is answered with 503; "
             "make one with: toolrelay keys create NAME"
         )
+        if config.auth.mode == "auto":
+            lines.append('there were client keys once; to let everybody in, set auth.mode = "open"')
     for key in keys:
         lines += _unkept_limits(config, key.name, key.caller.limits)
     return lines

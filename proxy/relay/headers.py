@@ -14,7 +14,19 @@ __all__ = ["RESTORED", "forwardable", "is_coded", "restored_words", "returned"]
 RESTORED: Final = "x-toolrelay-restored"
 
 
-_NOT_FORWARDED = frozenset({"forwarded", "origin", "referer", "via", "x-real-ip", "x-request-id"})
+_NOT_FORWARDED = frozenset(
+    {
+        "cf-connecting-ip",
+        "forwarded",
+        "origin",
+        "referer",
+        "true-client-ip",
+        "via",
+        "x-client-ip",
+        "x-real-ip",
+        "x-request-id",
+    }
+)
 _NOT_RETURNED = frozenset(
     {
         "alt-svc",

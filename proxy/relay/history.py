@@ -26,6 +26,8 @@ from proxy.wires.rawjson import join_object
 __all__ = ["History", "Restored"]
 
 _MOST_LOOKUPS = 256
+_AMBIGUOUS = "several"
+"""In place of the variant of a held turn: others were held under its key."""
 
 
 @value_class
@@ -58,34 +60,43 @@ class History:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def restore(
-        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None = None
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        caller: str,
+        shape: str | None = None,
+        *,
+        named: bool = True,
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
         ``shape`` stands for the tools that are offered, and is ``None`` where answers are not to be
-        looked up.  Reading does not consume: a client may ask again from the same place.
+        looked up.  Without ``named`` the caller may be several people, and no turn is one that waits
+        for them.  Reading does not consume: a client may ask again from the same place.
         """
         try:
-            return await self._restore(request, editor, caller, shape)
+            return await self._restore(request, editor, caller, shape, named)
         except StoreError as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
             self._log.error("history_unavailable", reason=str(error))
             return _NOTHING
 
     async def _restore(
-        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None
+        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None, named: bool
     ) -> "Restored":
         continuation = b"" if request.continues is None else await self._resume(request, editor, caller)
         turns, bound = int(bool(continuation)), bool(continuation)
-        untrusted, upstream = _marks(continuation)
-        for returned in request.returned_calls()[-_MOST_LOOKUPS:]:
+        untrusted, upstream = _marks(orjson.loads(continuation or b"{}"))
+        for returned in request.returned_calls()[-_MOST_LOOKUPS:] if named else ():
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
             if held is not None and held.caller == caller:
-                editor.restore(returned.position, held.payload)
-                turns += 1
-                stranger, home = _marks(held.payload)
-                untrusted, upstream = untrusted or stranger, upstream if bound else home
+                kept = orjson.loads(held.payload)
+                if _is_shown(request, returned.position, kept):
+                    editor.restore(returned.position, held.payload)
+                    turns += 1
+                    stranger, home = _marks(kept)
+                    untrusted, upstream = untrusted or stranger, upstream if bound else home
         answers = request.answers()[:_MOST_LOOKUPS] if shape is not None else ()
         keys = [request.answer_key(caller, shape or "", each.text, upto=each.position) for each in answers]
         hidden = await self._store.find_all_hidden(keys) if keys else {}
@@ -95,10 +106,12 @@ class History:
                 # The same words came about in two ways: from here on it is the client's version.
                 break
             if found and found[0].caller == caller:
-                editor.restore(answer.position, found[0].payload, needed=False)
-                turns += 1
-                stranger, home = _marks(found[0].payload)
-                untrusted, upstream = untrusted or stranger, upstream if bound else home
+                kept = orjson.loads(found[0].payload)
+                if _is_shown(request, answer.position, kept):
+                    editor.restore(answer.position, found[0].payload, needed=False)
+                    turns += 1
+                    stranger, home = _marks(kept)
+                    untrusted, upstream = untrusted or stranger, upstream if bound else home
         return Restored(turns, untrusted, upstream, bound) if turns else _NOTHING
 
     def remember(
@@ -177,10 +190,11 @@ class History:
         )
         return True
 
-    def hold(
+    async def hold(
         self,
         request: ClientRequest,
         editor: BodyEditor,
+        visible: str,
         *,
         run_id: str,
         caller: str,
@@ -191,15 +205,30 @@ class History:
         untrusted: str = "",
         upstream: str = "",
     ) -> bool:
-        """Hold a turn until the client returns with the results of its own calls."""
+        """Hold a turn until the client returns with the results of its own calls.
+
+        Upstreams use ids again, so another turn may be held under the same key.  Which of the two a
+        client then returns to nobody can say, and from then on neither is put back (rule R4).
+        """
         ids = [call.client_id for call in calls if call.client_id is not None]
+        key = request.conversation_key(caller, ids)
+        payload = _marked(editor.suspend(message, calls, mask), seen=_digest(visible))
+        variant = hashlib.blake2b(payload, digest_size=16).hexdigest()
+        try:
+            earlier = await self._store.find_suspended(key)
+            known = variant if earlier is None else orjson.loads(earlier.payload).get("variant")
+        except StoreError as error:
+            self._log.error("history_unavailable", reason=str(error))
+            known = None
+        if known != variant:
+            variant = _AMBIGUOUS
         self._store.put_suspended(
             SuspendedTurn(
-                key=request.conversation_key(caller, ids),
+                key=key,
                 run_id=run_id,
                 caller=caller,
                 wire=wire,
-                payload=_marked(editor.suspend(message, calls, mask), untrusted=untrusted, upstream=upstream),
+                payload=_marked(payload, variant=variant, untrusted=untrusted, upstream=upstream),
                 created_at=self._now(),
                 ephemeral=not request.keeps,
             )
@@ -209,15 +238,27 @@ class History:
 
 def _marked(payload: bytes, **marks: str) -> bytes:
     """What is kept, with what the relay has to know of it: ``untrusted``, the tool whose untrusted
-    result the model has read in it, and ``upstream``, where it was made."""
+    result the model has read in it, ``upstream``, where it was made, of a held turn ``seen``, a digest
+    of the text that the client was shown, and ``variant``, which tells it from others of its key."""
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
     # An editor's object is never empty and has no members of these names.
     return payload[:-1] + b"," + join_object(said)[1:] if said else payload
 
 
-def _marks(payload: bytes) -> tuple[str, str]:
+def _marks(kept: Mapping[str, Any]) -> tuple[str, str]:
     """The tool and the upstream that :func:`_marked` named; each empty where it named none."""
-    if not payload:
-        return "", ""
-    kept = orjson.loads(payload)
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
+
+
+def _is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> bool:
+    """Whether a client sends back what it was shown of that turn, and of no other."""
+    if kept.get("variant") == _AMBIGUOUS:
+        return False
+    # Of an answer the text is in the key.
+    seen = kept.get("seen")
+    return request.fits(position, kept, lambda text: seen in (None, _digest(text)))
+
+
+def _digest(text: str) -> str:
+    """A digest of a text that a client was shown, in hexadecimal; of none, too."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -23,8 +23,10 @@ __all__ = ["Job", "Offered", "State"]
 class Job:
     """One client request that server tools may take part in; nothing of it changes while it runs.
 
+    ``caller`` is who asks, ``key`` the client key that they came with, as callers are named.
     ``put_back`` says that hidden parts of the conversation went into it that the client knows
-    nothing of.  ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
+    nothing of.  ``named`` says that the caller is one person, for whom a turn can be held.
+    ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
     ``None`` where it is not.  ``prompt_shape`` is a digest of how the model is asked, for the record.
     ``kept_request`` is the client's body where it is to be kept, else empty.
     ``repeat`` is what a repeat of this request has in common with it, ``ledger`` holds the effects.
@@ -37,6 +39,7 @@ class Job:
     run_id: str
     request_id: str
     caller: str
+    key: str
     wire: Wire
     request: ClientRequest
     editor: BodyEditor
@@ -46,6 +49,7 @@ class Job:
     policy: Policy
     trace: Trace = "silent"
     put_back: bool = False
+    named: bool = True
     shape: str | None = None
     repeat: str = ""
     ledger: RunLedger = field(default_factory=RunLedger)

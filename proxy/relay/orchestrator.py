@@ -141,7 +141,9 @@ class Orchestrator:
                 usage_was_added=asks_usage,
             ),
             offered=offered,
-            context=RunContext(job.run_id, 0, job.caller, job.request_id, job.ledger, limiter=job.meter),
+            context=RunContext(
+                job.run_id, 0, job.caller, job.request_id, job.ledger, limiter=job.meter, key=job.key
+            ),
             client=client,
             started_at=self._now() if started_at is None else started_at,
             metered=metered,
@@ -172,7 +174,7 @@ class Orchestrator:
                     command = self._tools_ran(job, state, results)
                 case Suspend():
                     await state.send(state.writer.turn_ended("suspended"))
-                    self._hold(job, state)
+                    await self._hold(job, state)
                     await self._end(job, state, "tool_calls")
                     return "suspended", None
                 case Finish():
@@ -354,11 +356,14 @@ class Orchestrator:
                 upstream=job.route.served.upstream.name,
             )
 
-    def _hold(self, job: Job, state: State) -> None:
-        """Keep what the client does not see of this turn until it returns."""
-        state.to_find |= self._history.hold(
+    async def _hold(self, job: Job, state: State) -> None:
+        """Keep what the client does not see of this turn until it returns, if one person is who asks."""
+        if not job.named:
+            return
+        state.to_find |= await self._history.hold(
             job.request,
             job.editor,
+            state.writer.visible,
             run_id=job.run_id,
             caller=job.caller,
             wire=job.wire.name,

@@ -86,13 +86,13 @@ async def pump(
             kept = (
                 tap if tap is not None and response.status < 300 and not is_coded(response.headers) else None
             )
-            rest = response.push(client.push if kept is None else _keeping(client, kept))
+            rest = response.push(client.push if kept is None else _keeping(client, kept, streaming))
             if rest is not None:
                 client.flush()
                 async with asyncio.timeout(total_s):
                     await rest
             if kept is not None:
-                kept.read_reply()
+                kept.close() if streaming else kept.read_reply()
     except (UpstreamError, TimeoutError) as error:
         broken(error if isinstance(error, UpstreamError) else _too_long(total_s))
         # Too late for a status: an unfinished response must not look like a finished one.
@@ -107,11 +107,14 @@ async def pump(
     client.finish()
 
 
-def _keeping(client: ClientStream, tap: UsageTap) -> Callable[[bytes], Awaitable[None] | None]:
-    """Relays pieces of a response that is no event stream, and shows them to the tap."""
+def _keeping(
+    client: ClientStream, tap: UsageTap, streaming: bool
+) -> Callable[[bytes], Awaitable[None] | None]:
+    """Relays pieces of a response as they are, and shows them to the tap."""
+    show = tap.feed if streaming else tap.keep
 
     def relay(chunk: bytes) -> Awaitable[None] | None:
-        tap.keep(chunk)
+        show(chunk)
         return client.push(chunk)
 
     return relay

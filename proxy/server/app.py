@@ -217,6 +217,7 @@ async def create_services(
         on_closed=instruments.observing.invocation_ended,
         effects=store,
         credentials=broker if given.connect else None,
+        log_arguments=config.store.content != "none",
     )
     return Services(
         config=config,
@@ -431,7 +432,11 @@ async def _checked_services(config: Config, overrides: Overrides | None) -> tupl
         faults = [*services.missing_connections(), *services.misplaced_bounds()]
         if faults:
             raise faults[0]
-        return services, await open_entrance(config, services.store)
+        entrance = await open_entrance(config, services.store)
+        if config.keys:
+            # Their names may be gone from the configuration at the next start; that must open nothing.
+            await services.store.note_keys()
+        return services, entrance
     except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
         raise

@@ -32,7 +32,7 @@ class Rights:
     came from, one for each list that must allow a tool.  ``arguments`` are bounds beside those of
     policy; all of them hold.  ``endpoints`` are patterns of paths below
     ``/v1`` that are served beside inference.  With ``keyed`` only inference and ``endpoints`` are
-    served, and only the caller's own responses.
+    served, and only the caller's own responses.  With ``shared`` several people come with one key.
     """
 
     models: tuple[tuple[str, ...], ...] = ()
@@ -42,6 +42,7 @@ class Rights:
     endpoints: tuple[str, ...] = ()
     trace_max: Trace | None = None
     keyed: bool = False
+    shared: bool = False
 
 
 EVERYTHING: Final = Rights()

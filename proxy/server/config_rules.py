@@ -81,12 +81,20 @@ def _not_shared(config: Config) -> Iterator[ConfigError]:
             f"is memory:, which each process has for itself, and {several}",
             "Name a file or PostgreSQL, or set server.workers = 1",
         )
-    limits = config.limits
+    if isinstance(config.limits.storage, str):
+        yield from _not_counted_together(config, config.limits.storage)
+
+
+def _not_counted_together(config: Config, storage: str) -> Iterator[ConfigError]:
+    """Limits that each of several processes would count for itself."""
+    limits, several = config.limits, f"server.workers = {config.server.workers}"
+    if config.server.workers == 1 or not storage.startswith("memory:"):
+        return
     kinds = ("requests", "tool_calls", "tokens", "cost")
     general = [f"limits.{kind}" for kind in kinds if getattr(limits, kind)]
     # The general number of open streams is meant for each process; a key's own is not.
     keys = [f"keys.{name}.limits" for name, key in config.keys.items() if any(key.limits.values())]
-    if (general or keys) and limits.storage_url.startswith("memory:"):
+    if general or keys:
         ways = [f"set {' and '.join(general)} to []"] if general else []
         ways += [f"take out {' and '.join(keys)}"] if keys else []
         yield ConfigError(
@@ -204,17 +212,24 @@ def resolve_secrets(
     limits = config.limits
     if isinstance(limits.storage, Secret):
         storage = resolve("limits.storage", limits.storage)
-        try:
-            # A command that needs no secrets counts nothing either.
-            check_storage_url(storage.reveal() if storage else "memory://")
-        except PydanticCustomError as error:
-            problem = f"{error} ({limits.storage.reference})"
-            faults.append(ConfigError("limits.storage", problem, "Correct it"))
+        if storage is not None:
+            faults += _wrong_storage(config, storage)
+        # A command that needs no secrets counts nothing either.
         limits = limits.model_copy(update={"storage": storage or "memory://"})
     if faults:
         return None, faults
     plain = {"upstreams": upstreams, "credentials": credentials, "keys": keys}
     return config.model_copy(update={**plain, "store": store, "limits": limits}), []
+
+
+def _wrong_storage(config: Config, storage: Secret) -> Iterator[ConfigError]:
+    """What is wrong with the address of the counters once it is known."""
+    try:
+        check_storage_url(storage.reveal())
+    except PydanticCustomError as error:
+        yield ConfigError("limits.storage", f"{error} ({storage.reference})", "Correct it")
+    else:
+        yield from _not_counted_together(config, storage.reveal())
 
 
 def _resolved_keys(config: Config, resolve: Callable[[str, Secret], Secret | None]) -> dict[str, KeyConfig]:

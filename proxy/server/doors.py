@@ -1,7 +1,7 @@
 """The doors: open, for clients with a key, and for clients that bring the provider's own.
 
 Which one there is, is settled when the server starts.  It counts the keys that were ever made: where
-the last one is revoked, or the record is lost, nobody comes in, and nothing opens.
+the last one is revoked or no longer declared, or the record is lost, nobody comes in, and nothing opens.
 """
 
 import hashlib

@@ -32,7 +32,7 @@ from proxy.server.edge_request import EdgeRequest
 from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
-from proxy.server.metering import ReadBody, meter
+from proxy.server.metering import ReadBody, counted_by_body, meter
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
@@ -57,7 +57,7 @@ from proxy.wires.rawjson import join_object, load_strict, members
 
 __all__ = ["Api", "ApiSettings"]
 
-_JSON_PATHS = frozenset({"/chat/completions", "/responses", "/completions", "/embeddings"})
+_JSON_PATHS = frozenset({"/chat/completions", "/responses", "/completions", "/embeddings", *READS_IDS})
 _OURS = (b'"toolrelay"', b"_toolrelay")
 _MAX_MINT_BYTES = 16 * 1024
 _TOOLS = istr("x-toolrelay-tools")
@@ -222,7 +222,7 @@ class Api:
     ) -> web.StreamResponse:
         """What has no server tools: read only as far as it takes to know where it goes."""
         reads = must_read(request.caller.rights, request, below)
-        if reads or (request.method == "POST" and below in _JSON_PATHS):
+        if reads or (request.method == "POST" and (below in _JSON_PATHS or counted_by_body(request, below))):
             _, payload = body = await self._read(request)
             if reads and request.caller.rights.keyed:
                 self._check_body(request, view, payload)

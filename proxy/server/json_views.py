@@ -40,7 +40,8 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             for turn in detail.turns
         ],
         "invocations": [
-            _fields(row) | {"effect": row.effect.value} | _duration(row) for row in detail.invocations
+            _fields(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
+            for row in detail.invocations
         ],
         "kept_from_client": [{"what": what, "why": why} for what, why in kept_back(detail)],
         "message_count": len(detail.messages),

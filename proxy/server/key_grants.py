@@ -131,6 +131,12 @@ class KeyGrants(BaseModel):
         default=False, description="Whether it may make short-lived tokens (POST /v1/toolrelay/tokens)."
     )
 
+    shared: bool = Field(
+        default=False,
+        description="Whether several people use it: a request that names none of them gets no hidden turns "
+        "put back.",
+    )
+
     def rights(self, tools: str, arguments: str) -> Rights:
         """What the key may reach; ``tools`` and ``arguments`` name what those are written under."""
         return Rights(
@@ -145,6 +151,7 @@ class KeyGrants(BaseModel):
             endpoints=self.endpoints,
             trace_max=self.trace_max,
             keyed=True,
+            shared=self.shared,
         )
 
     def stored(self) -> dict[str, Any]:

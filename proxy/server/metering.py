@@ -8,11 +8,13 @@ from typing import Any, Final
 from proxy.errors import RequestError
 from proxy.relay.prices import Price, Prices, estimated_usage
 from proxy.relay.routing import Route
+from proxy.server.edge_request import EdgeRequest
 from proxy.server.rate_limiter import Admission
+from proxy.server.reading_rights import check_names
 from proxy.wires.rawjson import join_object, members
 from proxy.wires.usage_tap import UsageTap
 
-__all__ = ["Metered", "ReadBody", "meter", "price_of"]
+__all__ = ["Metered", "ReadBody", "counted_by_body", "meter", "price_of"]
 
 ReadBody = tuple[bytes, dict[str, Any]]
 """A JSON body that was read strictly: its bytes, and what they say."""
@@ -26,8 +28,11 @@ _DECIDING: Final = ("stream", "background")
 _FURTHER: Final = ("models", "fallbacks")
 """Fields in which providers take models to fall back on."""
 
-_COUNTED: Final = ("/images/", "/audio/", "/responses/compact")
-"""Paths below which answers report tokens, but whose bodies are not read: their model is not known."""
+_FREE: Final = frozenset({"/moderations", "/responses/input_tokens"})
+"""Paths whose answers cost nothing, so that they say no usage and none is estimated."""
+
+_BY_BODY: Final = frozenset({"/audio/speech", "/images/generations"})
+"""Paths whose body is read only where what it costs is counted."""
 
 
 class Metered:
@@ -57,6 +62,11 @@ class Metered:
             self._admission.spend(usage.all_tokens, self._price.cost(usage) if self._price else 0)
 
 
+def counted_by_body(request: EdgeRequest, below: str) -> bool:
+    """Whether the body has to be read for the model alone whose use is counted."""
+    return below in _BY_BODY and request.admission.counts_usage
+
+
 def meter(
     admission: Admission, prices: Prices, below: str, route: Route, read: ReadBody | None
 ) -> Metered | None:
@@ -70,8 +80,11 @@ def meter(
     streams = read is not None and below in _ASKED and read[1].get("stream") is True
     if not admission.counts_usage and not (streams and route.served.force_usage):
         return None
+    if below in _FREE:
+        return None
     if read is None:
-        return Metered(admission, None, None, strip=False) if below.startswith(_COUNTED) else None
+        # A form, or a path of the provider's own: it counts what it reports, but its model is not known.
+        return Metered(admission, None, None, strip=False)
     body, payload = read
     price = price_of(admission, prices, route, payload)
     strip = False
@@ -109,6 +122,7 @@ def price_of(admission: Admission, prices: Prices, route: Route, payload: Mappin
 
 def _check_countable(admission: Admission, payload: Mapping[str, Any]) -> None:
     """Raise RequestError (400) for a body of which an upstream may make what is not counted."""
+    check_names(payload)
     for field in _DECIDING:
         if not isinstance(payload.get(field), bool | None):
             # Some upstreams take 1 or "yes" for true, and would then not be asked for their usage.

@@ -36,7 +36,13 @@ _FORWARDED: Final = (
     hdrs.VIA,
     hdrs.X_FORWARDED_HOST,
     hdrs.X_FORWARDED_PROTO,
+    istr("X-Forwarded-Port"),
+    istr("X-Client-IP"),
+    istr("CF-Connecting-IP"),
+    istr("True-Client-IP"),
 )
+"""What reverse proxies and tunnels add of their own accord, each of them one of these at least."""
+
 _TAKES_FILES: Final = frozenset(
     {
         "audio",

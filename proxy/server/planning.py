@@ -120,8 +120,9 @@ class Planner:
         editor = wire.editor(call.raw, asked, route.served.responses_state)
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
-        shape = offer.shape if offer and call.named and self.remembers(request) else None
-        restored = await self._history.restore(asked, editor, caller, shape)
+        named = call.named or bool(asked.people and not self._end_user)
+        shape = offer.shape if offer and named and self.remembers(request) else None
+        restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True
             home = call.candidates.pin(route, restored.upstream, bound=restored.bound)
@@ -142,6 +143,7 @@ class Planner:
             run_id=call.run_id,
             request_id=request.facts.request_id,
             caller=caller,
+            key=request.caller.name,
             wire=wire,
             request=asked,
             editor=editor,
@@ -152,6 +154,7 @@ class Planner:
             trace=call.trace,
             query=call.target.query,
             put_back=bool(restored) or asked.brings_ours,
+            named=named,
             shape=shape,
             repeat=call.repeat,
             ledger=call.ledger,
@@ -175,14 +178,21 @@ class Planner:
         """Who asks, and whether that is one person: a shared door needs the end user's name.
 
         Who came with a minted token is the person that it was made for, whatever the request says.
+        Where the operator says nothing of end users, a body's own fields name people of a shared key; those
+        are in the keys of what is put back, and the caller stays the key.
         """
         name_of_key = request.caller.name
         user: object = request.caller.end_user
         if not user and not self._end_user:
-            return name_of_key, True
+            return name_of_key, not request.caller.rights.shared
         if not user:
             place, _, name = self._end_user.partition(":")
-            user = request.headers.get(name) if place == "header" else payload.get(name)
+            if place == "header":
+                # One that came beside the one that somebody on the way added says nothing.
+                given = request.headers.getall(name, ())
+                user = given[0] if len(given) == 1 else None
+            else:
+                user = payload.get(name)
         if not isinstance(user, str) or not user:
             return name_of_key, False
         person = hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

@@ -14,6 +14,26 @@ __all__ = ["READS_IDS", "check_models", "check_names", "check_references", "must
 READS_IDS: Final = frozenset({"/responses", "/responses/compact", "/responses/input_tokens"})
 """Paths whose body may name a response or a conversation to go on from."""
 
+_NAMES_ITS_MODEL: Final = frozenset(
+    {
+        "/audio/speech",
+        "/chat/completions",
+        "/completions",
+        "/embeddings",
+        "/images/generations",
+        "/messages",
+        "/moderations",
+        "/rerank",
+        "/score",
+        *READS_IDS,
+    }
+)
+"""Paths whose JSON says at its top which model answers.
+
+Elsewhere a ``model`` there says nothing: that of a batch stands in the lines of its file, that of an
+eval in its data source or its graders, that of a realtime session inside of ``session``.
+"""
+
 _NAMED_ELSEWHERE: Final = ("models", "fallbacks")
 """Fields in which providers take further models to fall back on."""
 
@@ -44,11 +64,12 @@ def must_read(rights: Rights, request: EdgeRequest, below: str) -> bool:
     if not rights.models:
         return False
     media = request.content_type.lower()
-    if request.method != "POST" or not (media == "application/json" or media.endswith("+json")):
+    is_json = media == "application/json" or media.endswith("+json")
+    if request.method != "POST" or not is_json or below not in _NAMES_ITS_MODEL:
         raise RequestError(
             403,
             f"This key is limited to some models, and that of {request.method} /v1{below[:100]} cannot be "
-            "read. Only requests whose JSON body names the model are served to it.",
+            "read. Only requests for an answer whose JSON body names its model are served to it.",
             code="model_not_readable",
         )
     return True

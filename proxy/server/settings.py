@@ -421,7 +421,10 @@ class LimitsConfig(Section):
         default=64, ge=1, le=10_000, description="Read-only tools that run at one time."
     )
     concurrent_tools_per_caller: int = Field(
-        default=16, ge=1, le=10_000, description="Of these, the tools of one caller."
+        default=16,
+        ge=1,
+        le=10_000,
+        description="Of these, the tools of one key with all its end users, or of all who come without one.",
     )
     concurrent_streams: int = Field(
         default=256, ge=1, le=1_000_000, description="Requests served at one time."

@@ -447,7 +447,21 @@ class JsonLines:
             if kind is str:
                 if value not in fine and name != STAMP and not self._find_fine(value, name not in _EACH_NEW):
                     return False
-            elif kind not in _PLAIN:
+            elif kind not in _PLAIN and not (kind is dict and self._is_safe_object(value)):
+                return False
+        return True
+
+    def _is_safe_object(self, value: dict[str, Any]) -> bool:
+        """The same for an object of plain values, like a tool's arguments.  None of it is remembered."""
+        if len(value) > MAX_ITEMS:
+            return False
+        for name, part in value.items():
+            if name not in self._fine and not self._find_fine(name, False):
+                return False
+            if part.__class__ is str:
+                if part not in self._fine and not self._find_fine(part, False):
+                    return False
+            elif part.__class__ not in _PLAIN:
                 return False
         return True
 

@@ -148,6 +148,13 @@ class KeyStore(KeySource, Protocol):
         """
         ...
 
+    async def note_keys(self) -> None:
+        """Remember that there are keys which the configuration declares, as if one had been made here.
+
+        Never raises: what cannot be written is logged.
+        """
+        ...
+
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key, durably; whether there was one to revoke.  Raises StoreError."""
         ...

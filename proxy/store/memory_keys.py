@@ -23,6 +23,7 @@ class MemoryKeys:
         self._pepper = secrets.token_bytes(32)
         self._keys: dict[str, ClientKey] = {}
         self._keys_version = 0
+        self._noted = False
         self._owners: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     @property
@@ -37,7 +38,8 @@ class MemoryKeys:
     async def read_keys(self) -> KeySet:
         """All keys, the oldest first."""
         keys = tuple(sorted(self._keys.values(), key=lambda key: (key.created_at, key.id)))
-        return KeySet(self._keys_version, keys, {_PEPPER: self._pepper}, ever_made=bool(keys))
+        ever_made = bool(keys) or self._noted
+        return KeySet(self._keys_version, keys, {_PEPPER: self._pepper}, ever_made=ever_made)
 
     async def hash_key(self) -> tuple[str, bytes]:
         """A key of this process's own."""
@@ -49,6 +51,10 @@ class MemoryKeys:
             raise StoreUnavailable("the record refuses the row (a key of this name is there)")
         self._keys[key.id] = key
         self._keys_version += 1
+
+    async def note_keys(self) -> None:
+        """Remember it for as long as the process lives."""
+        self._noted = True
 
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key; whether there was one to revoke."""

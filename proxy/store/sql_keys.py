@@ -37,6 +37,12 @@ _SET_PEPPER: Final = (
     "INSERT INTO key_state (id, version, pepper) VALUES (1, 0, ?) "
     "ON CONFLICT (id) DO UPDATE SET pepper = coalesce(key_state.pepper, excluded.pepper)"
 )
+_NOTE: Final = (
+    "INSERT INTO key_state (id, version) VALUES (1, ?) "
+    "ON CONFLICT (id) DO UPDATE SET version = key_state.version + 1 WHERE key_state.version = 0"
+)
+"""A version above 0 says that there were keys: it never goes back."""
+
 _PUT_OWNER: Final = rows.upsert(OWNERS, ("id", "caller", "created_at"), ("id", "caller"))
 
 
@@ -73,7 +79,7 @@ class SqlKeys(SqlBase):
             await self._announce()
         hash_keys = {PEPPER: pepper} if pepper is not None else {}
         hash_keys |= {self._seal_name(seal): seal.hash_key for seal in self._ring.seals}
-        return KeySet(version, keys, hash_keys, ever_made=bool(keys) or marked)
+        return KeySet(version, keys, hash_keys, ever_made=version > 0 or marked)
 
     async def hash_key(self) -> tuple[str, bytes]:
         """The seal key's own, else one that the store makes and keeps."""
@@ -94,6 +100,18 @@ class SqlKeys(SqlBase):
         await self._announce()
         await self._writer.commit(_PUT, [_row(key)], in_order=True)
         await self._announce()
+
+    async def note_keys(self) -> None:
+        """Leave the mark, and say it in the record, where a machine without the mark finds it."""
+        if not await asyncio.to_thread(self._mark.exists):
+            await self._announce()
+        try:
+            async with self._snapshot() as db:
+                noted = await _version(db) > 0
+            if not noted:
+                await self._writer.commit(_NOTE, [(1,)])
+        except StoreError as error:
+            _log.warning("the record cannot be told that client keys are declared (%s)", error)
 
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key; whether there was one to revoke."""

@@ -6,7 +6,8 @@ Offers have the fields of https://duffel.com/docs/api/offers/schema; the rest of
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
@@ -14,7 +15,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NaiveDatetime, ValidationError
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NaiveDatetime,
+    StringConstraints,
+    ValidationError,
+)
 
 from proxy.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
@@ -136,13 +145,14 @@ _ERROR_WORDS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_Code = Annotated[str, Field(pattern=r"^[A-Za-z]{3}$")]
+_Code = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{3}$", to_upper=True)]
 _Cabin = Literal["economy", "premium_economy", "business", "first"]
 
 _REDACTION = Redaction(
     output=tuple(
         f"*.{field}"
         for field in (
+            "note",
             *("id", "airline", "airline_name", "flight_number", "origin", "destination"),
             *("departure", "arrival", "duration_minutes", "stops", "direct", "slices"),
             *("price", "tax", "total", "expires_at"),
@@ -171,7 +181,8 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
         name="search_flights",
         description=(
             "Search flights with prices, one way or return. Gives a list of offers, cheapest first, "
-            "50 at most; times are local to the airport"
+            "50 at most; times are local to the airport. Where offers were found that are not in the list, "
+            "its last element is a note that says how many and why"
         ),
         effect="read_only",
         redaction=_REDACTION,
@@ -197,12 +208,13 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
     ) -> list[dict[str, Any]]:
         """Return a list with one object for each offer, as :func:`_shown` makes it.
 
+        Where offers were left out, ``{"note": "..."}`` comes last and says how many of them and why.
         Amounts are decimal text.  The fields of the journey are those of the outward direction; a
         return trip has both in ``slices``.  ``stops`` counts changes and technical stops.
         """
-        trip = [(origin.upper(), destination.upper(), departure_date)]
+        trip = [(origin, destination, departure_date)]
         if return_date is not None:
-            trip.append((destination.upper(), origin.upper(), return_date))
+            trip.append((destination, origin, return_date))
         _check_trip(trip, clock)
         body = _request(trip, adults, cabin_class, max_connections)
         params: QueryParams = {"return_offers": "true", "supplier_timeout": wait_ms}
@@ -211,10 +223,10 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
         except HttpFailure as failure:
             raise _explained(failure) from None
         # Thousands of offers are possible: too many to read on the event loop.
-        offers = await asyncio.to_thread(_usable, answer, clock.now(UTC))
-        for offer in offers:
+        found = await asyncio.to_thread(_usable, answer, clock.now(UTC))
+        for offer in found.offers:
             cache.expire_at(offer.expires_at)
-        return _fitting((_shown(offer) for offer in offers), context.max_result_bytes)
+        return _fitting(found, context.max_result_bytes)
 
     return search_flights
 
@@ -247,7 +259,35 @@ def _check_trip(trip: list[tuple[str, str, date]], clock: Clock) -> None:
         raise ToolFailure("return_date is before departure_date", code="invalid_arguments")
 
 
-def _usable(answer: Any, now: datetime) -> list[_Offer]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The cheapest offers of an answer, and how many more there were that are not among them."""
+
+    offers: list[_Offer]
+    expired: int
+    unread: int
+    dearer: int
+
+    def note(self, shown: int) -> list[dict[str, str]]:
+        """What to say where only the first ``shown`` of the offers are shown; nothing where those are all."""
+        crowded = len(self.offers) - shown
+        reasons = [
+            f"{count} {words}"
+            for count, words in (
+                (self.dearer, f"dearer, as {_MAX_OFFERS} are shown at most"),
+                (crowded, "dearer, for want of room in the result"),
+                (self.expired, "expired"),
+                (self.unread, "in a form that is not understood"),
+            )
+            if count
+        ]
+        left_out = crowded + self.dearer + self.expired + self.unread
+        if not left_out:
+            return []
+        return [{"note": f"{left_out} of {shown + left_out} offers are left out: {'; '.join(reasons)}"}]
+
+
+def _usable(answer: Any, now: datetime) -> _Found:
     """The cheapest offers that have not expired; one that makes no sense is left out.
 
     Raises :class:`~proxy.errors.ToolFailure` where none of them makes sense.
@@ -261,20 +301,27 @@ def _usable(answer: Any, now: datetime) -> list[_Offer]:
             continue
     if found and not offers:
         raise ToolFailure(f"{_SERVICE} answered in a form that is not understood")
-    live = [offer for offer in offers if offer.expires_at > now]
-    return sorted(live, key=lambda offer: offer.total_amount)[:_MAX_OFFERS]
+    live = sorted((offer for offer in offers if offer.expires_at > now), key=lambda offer: offer.total_amount)
+    cheapest = live[:_MAX_OFFERS]
+    return _Found(
+        cheapest,
+        expired=len(offers) - len(live),
+        unread=len(found) - len(offers),
+        dearer=len(live) - len(cheapest),
+    )
 
 
-def _fitting(shown: Iterable[dict[str, Any]], max_bytes: int) -> list[dict[str, Any]]:
-    """As many of the first objects as a result may hold: a cut list is still a list."""
-    kept: list[dict[str, Any]] = []
-    size = 2
-    for one in shown:
-        size += len(orjson.dumps(one)) + 1
-        if size > max_bytes and kept:
-            break
-        kept.append(one)
-    return kept
+def _fitting(found: _Found, max_bytes: int) -> list[dict[str, Any]]:
+    """As many of the offers as a result may hold, one at least, and a note about the others.
+
+    A list that ends early and says so is still a list; one that is cut in its middle is not.
+    """
+    shown = [_shown(offer) for offer in found.offers]
+    sizes = [len(orjson.dumps(one)) + 1 for one in shown]
+    count = len(shown)
+    while count > 1 and 2 + sum(sizes[:count]) + len(orjson.dumps(found.note(count))) > max_bytes:
+        count -= 1
+    return [*shown[:count], *found.note(count)]
 
 
 def _shown(offer: _Offer) -> dict[str, Any]:

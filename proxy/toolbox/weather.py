@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from proxy.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
-from proxy.tools.capabilities import HttpClient
+from proxy.tools.capabilities import HttpClient, HttpFailure, QueryParams
 from proxy.tools.function import tool
 from proxy.tools.spec import Redaction
 
@@ -170,7 +170,7 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
                 "message": "no place of this name is known; try the name of a larger city",
             }
         query = _query(place, days, units)
-        forecast = checked(_Forecast, await http.get_json(forecast_url, query), _SERVICE)
+        forecast = checked(_Forecast, await _ask(http, forecast_url, query), _SERVICE)
         unit = "c" if units == "metric" else "f"
         result = {
             "location": place.name,
@@ -192,8 +192,32 @@ async def _find(http: HttpClient, geocoding_url: str, location: str) -> _Place |
     if not 0 < len(name) <= 200:
         raise ToolFailure("give the name of a city", code="invalid_arguments")
     query: dict[str, str | int | float] = {"name": name, "count": 1, "language": "en", "format": "json"}
-    places = checked(_Places, await http.get_json(geocoding_url, query), _SERVICE).results
+    places = checked(_Places, await _ask(http, geocoding_url, query), _SERVICE).results
     return places[0] if places else None
+
+
+async def _ask(http: HttpClient, url: str, query: QueryParams) -> Any:
+    """The JSON of an answer; a refusal in words of our own, since Open-Meteo's ``reason`` is a stranger's."""
+    try:
+        return await http.get_json(url, query)
+    except HttpFailure as failure:
+        raise _explained(failure) from None
+
+
+def _explained(failure: HttpFailure) -> ToolFailure:
+    """What a model can make of a failed request."""
+    match failure.status:
+        case None:
+            return failure  # There was no answer, and the client has said why.
+        case 400:
+            return ToolFailure(f"{_SERVICE} does not take these arguments", code="invalid_arguments")
+        case 429:
+            words = f"{_SERVICE} has had too many requests; try again later"
+        case status if status >= 500:
+            words = f"{_SERVICE} is not available; try again later"
+        case _:
+            words = f"{_SERVICE} refused the request"
+    return ToolFailure(words, transient=failure.transient)
 
 
 def _query(place: _Place, days: int, units: str) -> dict[str, str | int | float]:

@@ -101,7 +101,8 @@ def tool(
         redaction: what may be seen of it.  A tool without one does not load (rule T4).
         timeout_s: seconds for one call, where that is less than the configured time.
         max_result_bytes: bytes of result, where that is less than the configured number.
-        strict: offer the schema in the providers' strict mode.
+        strict: offer the schema in the providers' strict mode.  One that strict mode cannot say stops
+            the start with the path of the fault.
         repeatable: an identical call within one run really runs again (rule R5).
         untrusted_output: the result is a stranger's text (a page, a mail).
         egress: arguments can reach a place of the model's choosing; assumed where ``hosts`` has ``*``.

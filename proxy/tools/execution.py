@@ -111,8 +111,10 @@ class Executor:
         """One execution of a read-only tool, when there is a place for it; waiting is time, too."""
         until = time.monotonic() + limit_s
         taken = False
+        # Whoever names many end users has no more places for it.
+        holder = invocation.context.key or planned.caller
         try:
-            async with asyncio.timeout(limit_s) as patience, self._slots.take(planned.caller):
+            async with asyncio.timeout(limit_s) as patience, self._slots.take(holder):
                 taken = True
                 patience.reschedule(None)
                 left_s = max(until - time.monotonic(), 0.0)
@@ -138,11 +140,14 @@ class Executor:
         )
 
         async def work() -> Output:
-            # Looking at the output runs code of the tool's own types: inside the guard, too.
-            return _output(spec, await self._call(invocation, planned, context), context)
+            # Looking at the output runs code of the tool's own types: inside the guard and the watch, too.
+            return _output(spec, await self._call(planned, context), context)
 
+        blocked = partial(self._journal.blocked, invocation)
         try:
-            output = await self._supervisor.run(spec.name, work, limit_s)
+            output = await self._supervisor.run(
+                spec.name, lambda: watch_steps(work(), blocked), limit_s, own_s=self.limit_s(spec)
+            )
         except ToolTimedOut:
             raise _too_long(invocation) from None
         except ToolCrashed as crash:
@@ -151,15 +156,14 @@ class Executor:
             self._cache.put(key, output, spec.cache_ttl_s, context.signals.cache.until)
         return output
 
-    async def _call(self, invocation: Invocation, planned: PlannedCall, context: CallContext) -> Any:
+    async def _call(self, planned: PlannedCall, context: CallContext) -> Any:
         """What the tool returned, at the first try or a later one."""
         spec = planned.spec
         provider = self._registry.provider(spec.name)
-        blocked = partial(self._journal.blocked, invocation)
         for attempt in range(spec.retries + 1):
             value = planned.value if attempt == 0 else planned.value_anew()
             try:
-                return await watch_steps(provider.call_tool(spec, value, context), blocked)
+                return await provider.call_tool(spec, value, context)
             except (ToolFailure, ConnectionError, TimeoutError) as error:
                 if attempt == spec.retries or not _may_pass(error):
                     raise

@@ -7,6 +7,7 @@ are its schema derived, its capabilities handed over and its faults reported.
 import asyncio
 import copy
 import inspect
+import json
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,9 +37,9 @@ from proxy.tools.schema import (
     check_schema,
     derive_schema,
     spec_digest,
-    to_strict,
 )
 from proxy.tools.spec import ToolEffect, ToolSpec
+from proxy.tools.strict import to_strict
 from proxy.tools.threads import ThreadBound
 from proxy.tools.validation import ModelValidator, SchemaValidator
 
@@ -137,7 +138,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         )
     function = _function_of(target, where)
     inputs = _inputs(function, declaration, capabilities, where)
-    schema, validate, unpack = _contract(identifier, inputs.arguments, declaration, where)
+    schema, validate, unpack, defaults = _contract(identifier, inputs.arguments, declaration, where)
     check_schema(schema, where)
     if declaration.strict:
         strict = to_strict(schema, where)
@@ -167,6 +168,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         capabilities=inputs.capability_names,
         connection=declaration.connection,
         validate_output=validate_output,
+        defaults=defaults,
         cache_ttl_s=_within(declaration.cache_ttl_s, 0, 30 * 86400, "cache_ttl_s", where),
         retries=_within(declaration.retries, 0, _MAX_RETRIES, "retries", where),
     )
@@ -246,27 +248,29 @@ def _fitting(client: HttpClient, declaration: ToolDeclaration) -> HttpClient:
     return client.for_reading() if reads and isinstance(client, RepeatingClient) else client
 
 
-_Contract = tuple[dict[str, Any], Callable[[dict[str, Any]], Any], Callable[[Any], dict[str, Any]]]
+_Contract = tuple[
+    dict[str, Any], Callable[[dict[str, Any]], Any], Callable[[Any], dict[str, Any]], dict[str, Any]
+]
 
 
 def _contract(
     identifier: str, arguments: Mapping[str, tuple[Any, Any]], declaration: ToolDeclaration, where: str
 ) -> _Contract:
-    """The schema, the validation, and how a validated value becomes keyword arguments."""
+    """The schema, the validation, how a validated value becomes keyword arguments, and defaults."""
     if declaration.parameters is not None:
         check_schema(declaration.parameters, where)
         if len(arguments) != 1:
             raise ConfigError(where, "with parameters= it must take exactly one dict for its arguments")
         (name,) = arguments
         schema = copy.deepcopy(dict(declaration.parameters))
-        return schema, SchemaValidator(schema), lambda value: {name: value}
+        return schema, SchemaValidator(schema), lambda value: {name: value}, {}
     single = next(iter(arguments.items())) if len(arguments) == 1 else None
     try:
         if single and inspect.isclass(single[1][0]) and issubclass(single[1][0], BaseModel):
             name, (model, _) = single
             adapter: TypeAdapter[Any] = TypeAdapter(model)
             derived = derive_schema(adapter, where)
-            return derived, ModelValidator(adapter, derived), lambda value: {name: value}
+            return derived, ModelValidator(adapter, derived), lambda value: {name: value}, {}
         adapter = TypeAdapter(_signature_model(identifier, arguments))
         derived = derive_schema(adapter, where)
     except (PydanticUserError, NameError, TypeError) as error:
@@ -276,6 +280,7 @@ def _contract(
         derived,
         ModelValidator(adapter, derived),
         lambda value: {name: getattr(value, _FIELD_PREFIX + name) for name in parameters},
+        _defaults(identifier, arguments),
     )
 
 
@@ -291,6 +296,44 @@ def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) 
     }
     config = ConfigDict(alias_generator=lambda name: name.removeprefix(_FIELD_PREFIX))
     return create_model(identifier, __config__=config, **fields)
+
+
+def _defaults(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """In JSON what each parameter is that may be left out, if writing that comes to the same.
+
+    A function sees no difference between the two, so they are one call.  Where there is one (a secret,
+    a default that is made anew each time, or that its own validator would change) it is not in here.
+    """
+    defaults: dict[str, Any] = {}
+    for name, argument in arguments.items():
+        model = _signature_model(identifier, {name: argument})
+        field = _FIELD_PREFIX + name
+        if model.model_fields[field].is_required() or model.model_fields[field].default_factory is not None:
+            continue
+        # Validators and serializers are code of the tool's author, and may raise anything.
+        try:
+            left_out = model()
+            setattr(left_out, field, getattr(left_out, field))  # Counts as given from here on.
+            written = model.model_validate_json(
+                json.dumps(_as_json(left_out)), strict=True, extra="forbid", by_alias=True, by_name=False
+            )
+            if _alike(getattr(written, field), getattr(left_out, field)):
+                defaults.update(_as_json(written))
+        except Exception:  # noqa: BLE001
+            continue
+    return defaults
+
+
+def _as_json(value: BaseModel) -> dict[str, Any]:
+    """A model's fields as canonical arguments have them."""
+    return value.model_dump(mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none")
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values are equal; JSON has one kind of list, and ``()`` is a usual default."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return list(one) == list(other)
+    return bool(one == other)
 
 
 def _function_of(target: Any, where: str) -> Callable[..., Any]:

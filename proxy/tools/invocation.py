@@ -1,5 +1,6 @@
 """One call on its way through the runner, and its row and log lines."""
 
+import logging
 import time
 import traceback
 from collections.abc import Callable
@@ -19,10 +20,12 @@ from proxy.records import (
     NativeCall,
     ToolEffect,
     ToolInvocationRecord,
+    operation_id,
 )
 from proxy.tools.capabilities import Clock
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
+from proxy.tools.redaction import brief
 from proxy.tools.spec import ToolSpec
 
 __all__ = ["MAX_NATIVE", "Invocation", "InvocationJournal", "OnClosed", "OnStart", "fault_facts"]
@@ -92,12 +95,23 @@ class Invocation:
 
 
 class InvocationJournal:
-    """Opens and closes the rows of invocations and logs them; everything in it is redacted."""
+    """Opens and closes the rows of invocations and logs them; everything in it is redacted.
 
-    def __init__(self, log: InvocationLog, clock: Clock, on_closed: OnClosed | None = None) -> None:
+    Without ``log_arguments`` the redacted arguments are in the rows alone.
+    """
+
+    def __init__(
+        self,
+        log: InvocationLog,
+        clock: Clock,
+        on_closed: OnClosed | None = None,
+        *,
+        log_arguments: bool = True,
+    ) -> None:
         self._log = log
         self._clock = clock
         self._on_closed = on_closed
+        self._log_arguments = log_arguments
         self.logger: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
 
     async def open(self, invocation: Invocation, *, durable: bool) -> None:
@@ -127,9 +141,9 @@ class InvocationJournal:
 
     def started(self, invocation: Invocation) -> None:
         """Log that the tool is about to run; the one line that everybody sees comes at the end."""
-        self.logger.debug(
-            "tool_invocation_started", **self.facts(invocation), arguments=invocation.arguments_redacted
-        )
+        if self.logger.is_enabled_for(logging.DEBUG):
+            facts = self.facts(invocation) | self._arguments(invocation)
+            self.logger.debug("tool_invocation_started", **facts)
 
     def blocked(self, invocation: Invocation, seconds: float) -> None:
         """Log that a tool's code has kept the event loop from everybody else for so long."""
@@ -160,7 +174,8 @@ class InvocationJournal:
             self._log.close_invocation(record)
         if self._on_closed is not None:
             self._on_closed(record, took_ms / 1000)
-        facts = self.facts(invocation) | {"latency_ms": round(took_ms, 3), "result_bytes": size}
+        facts = self.facts(invocation) | self._arguments(invocation)
+        facts |= {"latency_ms": round(took_ms, 3), "result_bytes": size}
         if invocation.source:
             facts["source"] = invocation.source
         if status == "success":
@@ -176,11 +191,15 @@ class InvocationJournal:
         context = invocation.context
         return {
             "correlation_id": context.run_id,
-            "operation_id": f"{context.run_id}.{context.turn}.{invocation.call.index}",
+            "operation_id": operation_id(context.run_id, context.turn, invocation.call.index),
             "request_id": context.request_id,
             "tool_invocation_id": invocation.id,
             "tool": invocation.spec.name if invocation.spec else _printable(invocation.call.name, 64),
         }
+
+    def _arguments(self, invocation: Invocation) -> dict[str, Any]:
+        """The redacted arguments as a line may have them; ``None`` of what was not understood."""
+        return {"arguments": brief(invocation.arguments_redacted)} if self._log_arguments else {}
 
     @staticmethod
     def _record(invocation: Invocation, status: InvocationStatus, **outcome: Any) -> ToolInvocationRecord:

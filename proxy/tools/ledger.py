@@ -135,7 +135,8 @@ class RunContext:
 
     ``request_id`` is the client's own id, for logs.  ``ledger`` is shared by all turns of a run;
     make the next turn's context with :meth:`at_turn`.  ``limiter`` counts this caller's calls, in place
-    of the runner's own.
+    of the runner's own.  ``key`` is whose places for tools it takes: the client key that many callers
+    may share, where a key's end users are callers of their own; the caller itself if empty.
     """
 
     run_id: str
@@ -144,10 +145,13 @@ class RunContext:
     request_id: str = ""
     ledger: RunLedger = field(default_factory=RunLedger)
     limiter: Limiter | None = None
+    key: str = ""
 
     def at_turn(self, turn: int) -> "RunContext":
         """The same run in another of its turns (from 1)."""
-        return RunContext(self.run_id, turn, self.caller, self.request_id, self.ledger, self.limiter)
+        return RunContext(
+            self.run_id, turn, self.caller, self.request_id, self.ledger, self.limiter, self.key
+        )
 
 
 def fingerprint(call: ToolCall) -> str:

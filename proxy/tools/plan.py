@@ -57,7 +57,8 @@ class PlannedCall:
 
     ``call`` has the id and the name that the model gave.  ``value`` is what validation made of the
     arguments, as the tool takes them; ``arguments`` are the same in JSON, one text for all calls that
-    mean the same (see :func:`~proxy.tools.validation.validate_canonically`).  Logs and records see
+    mean the same (see :func:`~proxy.tools.validation.validate_canonically`), with the tool's defaults
+    for what was left out, unless it can tell.  Logs and records see
     ``arguments_redacted`` alone; ``private`` are the values that no failure may repeat.
     ``idempotency_key`` is there for a tool with effects, and for one that takes it.
     """
@@ -153,7 +154,7 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
         caller=caller,
         decision=admitted.decision,
         value=value,
-        arguments=canonical_arguments(canonical),
+        arguments=canonical_arguments({**spec.defaults, **canonical}),
         arguments_redacted=shown,
         private=private_values(redaction, arguments, canonical),
         idempotency_key=IdempotencyKey(key) if takes_key else None,

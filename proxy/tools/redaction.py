@@ -20,6 +20,7 @@ from proxy.tools.spec import Redaction, ToolSpec
 __all__ = [
     "MASK",
     "bounded",
+    "brief",
     "mask_values",
     "private_values",
     "redact_arguments",
@@ -34,6 +35,8 @@ _MAX_ITEMS = 64
 _MAX_NODES = 512
 _MAX_CHARACTERS = 8192
 _MAX_DEPTH = 16
+_BRIEF_NODES = 64
+_BRIEF_CHARACTERS = 1024
 _MAX_MESSAGE = 65536
 """Characters of a failure's words that are looked at; far more than anybody is shown."""
 
@@ -112,6 +115,11 @@ def mask_values(message: str, values: Sequence[str]) -> str:
 def bounded(value: Any) -> Any:
     """``value`` with long texts, long lists and deep or many nodes cut, and marked where they were."""
     return _bounded(value, 0, _Room())
+
+
+def brief(value: Any) -> Any:
+    """The same with much less of it: for a line of a log, of which there is one for each call."""
+    return _bounded(value, 0, _Room(_BRIEF_NODES, _BRIEF_CHARACTERS))
 
 
 @dataclass(slots=True)

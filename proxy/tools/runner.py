@@ -61,6 +61,8 @@ class Runner:
         effects: where effects are claimed, so that another process does not repeat them; ``None``
             where there is no other, and nothing outlives this one.
         credentials: of the connections that tools name; ``None`` where those need none.
+        log_arguments: whether lines of the log have a call's redacted arguments, as its row has; not
+            where no word of a conversation is to stand in other places.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Runner:
         on_closed: OnClosed | None = None,
         effects: EffectLog | None = None,
         credentials: Credentials | None = None,
+        log_arguments: bool = True,
     ) -> None:
         self._registry = registry
         self._policy = policy
@@ -89,7 +92,7 @@ class Runner:
         self._clock = clock
         self._credentials = credentials
         self._ids = ids
-        self._journal = InvocationJournal(log, clock, on_closed)
+        self._journal = InvocationJournal(log, clock, on_closed, log_arguments=log_arguments)
         self._shared = None if effects is None else SharedEffects(effects, self._journal)
         self._outcomes = Outcomes(self._journal, registry, shelf, self._shared)
         self._supervisor = Supervisor(max_stuck=max_stuck)

@@ -21,6 +21,7 @@ from proxy.errors import ConfigError
 from proxy.records import ToolEffect
 
 __all__ = [
+    "MAX_SCHEMA_DEPTH",
     "check_output_paths",
     "check_private_paths",
     "check_schema",
@@ -28,8 +29,8 @@ __all__ = [
     "derive_schema",
     "may_have",
     "property_names",
+    "resolve",
     "spec_digest",
-    "to_strict",
 ]
 
 MAX_SCHEMA_BYTES = 65536
@@ -48,21 +49,6 @@ _SCHEMAS = (
     "not",
     "propertyNames",
     "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-)
-_STRICT_REFUSED = (
-    "allOf",
-    "not",
-    "if",
-    "then",
-    "else",
-    "patternProperties",
-    "propertyNames",
-    "prefixItems",
-    "contains",
-    "dependentRequired",
-    "dependentSchemas",
     "unevaluatedItems",
     "unevaluatedProperties",
 )
@@ -108,25 +94,13 @@ def check_schema(schema: Any, where: str) -> None:
         raise ConfigError(where, f"parameters: larger than {MAX_SCHEMA_BYTES} bytes as JSON")
     for path, node in _walk(schema, "parameters"):
         if "$ref" in node:
-            _resolve(schema, node["$ref"], f"{path}.$ref", where)
+            resolve(schema, node["$ref"], f"{path}.$ref", where)
     _check_size(schema, where)
     try:
         jsonschema_rs.meta.validate(schema)
     except jsonschema_rs.ValidationError as error:
         path = ".".join(["parameters", *map(str, error.instance_path)])
         raise ConfigError(where, f"{path}: is not valid JSON Schema") from None
-
-
-def to_strict(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The same schema as providers' strict mode wants it.
-
-    Every object is closed and requires all of its fields; ``default`` goes, ``oneOf`` becomes
-    ``anyOf``, a ``$ref`` with neighbours is written out.  Raises ConfigError with the path of
-    whatever strict mode cannot say, an optional field that cannot be ``null`` among it: the model
-    then has no way to leave it out.
-    """
-    strict: dict[str, Any] = _strict(schema, "parameters", where, schema)
-    return strict
 
 
 def property_names(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -175,6 +149,19 @@ def spec_digest(name: str, description: str, parameters: Mapping[str, Any], effe
     """SHA-256 in hex over what a tool is to a model: another digest is another tool (rule T9)."""
     text = json.dumps([name, description, parameters, effect.value], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def resolve(root: Mapping[str, Any], ref: Any, path: str, where: str) -> Mapping[str, Any]:
+    """The subschema that a ``$ref`` names; only within the document, nothing is ever fetched."""
+    if not isinstance(ref, str) or not ref.startswith("#"):
+        raise ConfigError(where, f"{path}: only references within the schema are taken")
+    node: Any = root
+    for part in ref.removeprefix("#").removeprefix("/").split("/") if ref != "#" else []:
+        name = part.replace("~1", "/").replace("~0", "~")
+        node = node.get(name) if isinstance(node, Mapping) else None
+    if not isinstance(node, Mapping):
+        raise ConfigError(where, f"{path}: refers to nothing in the schema")
+    return node
 
 
 def _walk(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -250,7 +237,7 @@ def _check_size(schema: Mapping[str, Any], where: str) -> None:
             open_nodes.add(id(node))
             size = 1 + sum(map(size_of, node.values() if isinstance(node, dict) else node))
             if isinstance(node, dict) and isinstance(node.get("$ref"), str):
-                size += size_of(_resolve(schema, node["$ref"], "$ref", where))
+                size += size_of(resolve(schema, node["$ref"], "$ref", where))
             open_nodes.discard(id(node))
             sizes[id(node)] = size
         return sizes[id(node)]
@@ -261,82 +248,6 @@ def _check_size(schema: Mapping[str, Any], where: str) -> None:
         size = MAX_SCHEMA_NODES + 1
     if size > MAX_SCHEMA_NODES:
         raise ConfigError(where, f"parameters: more than {MAX_SCHEMA_NODES} parts with its references")
-
-
-def _resolve(root: Mapping[str, Any], ref: Any, path: str, where: str) -> Mapping[str, Any]:
-    """The subschema that a ``$ref`` names; only within the document, nothing is ever fetched."""
-    if not isinstance(ref, str) or not ref.startswith("#"):
-        raise ConfigError(where, f"{path}: only references within the schema are taken")
-    node: Any = root
-    for part in ref.removeprefix("#").removeprefix("/").split("/") if ref != "#" else []:
-        name = part.replace("~1", "/").replace("~0", "~")
-        node = node.get(name) if isinstance(node, Mapping) else None
-    if not isinstance(node, Mapping):
-        raise ConfigError(where, f"{path}: refers to nothing in the schema")
-    return node
-
-
-def _strict(node: Any, path: str, where: str, root: Mapping[str, Any]) -> Any:
-    """One subschema in strict form; the recursive part of :func:`to_strict`."""
-    if not isinstance(node, Mapping):
-        raise ConfigError(where, f"{path}: strict mode needs a schema here")
-    if "$ref" in node and len(node) > 1:
-        neighbours = {key: value for key, value in node.items() if key not in ("$ref", "default", "$defs")}
-        if neighbours:
-            node = {**_resolve(root, node["$ref"], f"{path}.$ref", where), **neighbours}
-    for keyword in _STRICT_REFUSED:
-        if keyword in node:
-            raise ConfigError(where, f"{path}.{keyword}: strict mode has no such keyword")
-    strict: dict[str, Any] = {}
-    for key, value in node.items():
-        if key in ("default", "discriminator", "additionalProperties", "required"):
-            continue
-        if key in ("$defs", "definitions", "properties"):
-            strict[key] = {
-                name: _strict(child, f"{path}.{key}.{name}", where, root) for name, child in value.items()
-            }
-        elif key in ("anyOf", "oneOf"):
-            strict["anyOf"] = [
-                _strict(child, f"{path}.{key}[{at}]", where, root) for at, child in enumerate(value)
-            ]
-        elif key == "items":
-            strict[key] = _strict(value, f"{path}.items", where, root)
-        else:
-            strict[key] = value
-    if node.get("type") == "object":
-        _close_object(node, strict, path, where, root)
-    return strict
-
-
-def _close_object(
-    node: Mapping[str, Any], strict: dict[str, Any], path: str, where: str, root: Mapping[str, Any]
-) -> None:
-    """Require every field of an object and allow no other."""
-    if node.get("additionalProperties", False) is not False:
-        raise ConfigError(where, f"{path}.additionalProperties: strict mode takes no open object")
-    fields = node.get("properties", {})
-    for name, field in fields.items():
-        if name not in node.get("required", []) and not _takes_null(field, root, 0):
-            raise ConfigError(
-                where,
-                f"{path}.properties.{name}: strict mode requires every field, and this one is optional",
-                "let it be null (`int | None = None`) or give it no default",
-            )
-    strict["properties"] = strict.get("properties", {})
-    strict["required"] = list(fields)
-    strict["additionalProperties"] = False
-
-
-def _takes_null(node: Any, root: Mapping[str, Any], depth: int) -> bool:
-    """Whether ``null`` fits a subschema."""
-    if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
-        return False
-    if isinstance(node.get("$ref"), str):
-        return _takes_null(_resolve(root, node["$ref"], "$ref", ""), root, depth + 1)
-    kinds = node.get("type")
-    if kinds == "null" or (isinstance(kinds, list) and "null" in kinds):
-        return True
-    return any(_takes_null(part, root, depth + 1) for key in ("anyOf", "oneOf") for part in node.get(key, []))
 
 
 def _declares(
@@ -369,7 +280,7 @@ def _declares_here(
         return _declares(child, part, root, known)
 
     if isinstance(node.get("$ref"), str):
-        return fits(_resolve(root, node["$ref"], "$ref", ""), value)
+        return fits(resolve(root, node["$ref"], "$ref", ""), value)
     for key in ("anyOf", "oneOf"):
         if key in node:
             return any(fits(branch, value) for branch in node[key])
@@ -401,7 +312,7 @@ def _leads_somewhere(node: Any, parts: list[str], root: Mapping[str, Any], depth
     if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
         return False
     if isinstance(node.get("$ref"), str):
-        return _leads_somewhere(_resolve(root, node["$ref"], "$ref", ""), parts, root, depth + 1)
+        return _leads_somewhere(resolve(root, node["$ref"], "$ref", ""), parts, root, depth + 1)
     for key in _SCHEMA_LISTS:
         if any(_leads_somewhere(part, parts, root, depth + 1) for part in node.get(key, [])):
             return True

@@ -37,6 +37,8 @@ class ToolSpec:
     ``cache_ttl_s`` are the seconds for which an equal call of the same caller gets the same result;
     ``retries`` the further tries after a failure that may pass.  ``connection`` names the
     credentials it works with.  ``safety`` is free metadata that policy patterns can match.
+    ``defaults`` is in JSON what each argument stands for that may be left out, where the tool cannot
+    tell the two apart: such calls are the same call.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ToolSpec:
     capabilities: tuple[str, ...] = ()
     connection: str = ""
     validate_output: Callable[[Any], Any] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     _definition: ToolDefinition = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

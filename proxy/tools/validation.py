@@ -163,7 +163,7 @@ def validate_canonically(
     """The validated value, and the arguments in the form that validation gave them.
 
     Two calls whose canonical arguments are equal are the same call: where a validator upper-cases,
-    ``ber`` and ``BER`` are.  What was not given stays out, since a tool may tell that from a default.
+    ``ber`` and ``BER`` are.  What was not given stays out, since a model can tell that from a default.
     A model may also hide what it holds, or give two values one look.  So its arguments count as
     canonical only if they validate to an equal value again; else they are taken as the model wrote them.
     Raises what ``validate`` raises.

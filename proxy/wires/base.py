@@ -103,6 +103,11 @@ class ClientRequest(Protocol):
         ...
 
     @property
+    def people(self) -> str:
+        """Whom the body names (``user``, ``safety_identifier``), in one form; empty for nobody."""
+        ...
+
+    @property
     def preview(self) -> str:
         """The beginning of the newest user text, for a person who watches; never stored."""
         ...
@@ -131,6 +136,14 @@ class ClientRequest(Protocol):
 
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
         """A digest of caller, visible conversation (its first ``upto`` messages) and a set of ids."""
+        ...
+
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
+        """Whether what the client has at ``position`` is what it was shown of a turn, unchanged.
+
+        ``held`` is what :meth:`BodyEditor.suspend` made, read.  ``is_shown`` says of a text whether it
+        is the one that was shown; a client may leave text beside calls out.
+        """
         ...
 
 

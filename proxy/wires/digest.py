@@ -1,12 +1,22 @@
 """Digests of conversations: the same words in the same order, whoever sends them."""
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-__all__ = ["Beginnings", "conversation_digest"]
+__all__ = [
+    "Beginnings",
+    "canonical_arguments",
+    "conversation_digest",
+    "people_named",
+    "sent_arguments",
+]
+
+_MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
+_PEOPLE = ("user", "safety_identifier")
 
 
 class Beginnings:
@@ -50,3 +60,39 @@ def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
     parts.append(beginning)
     behind_lengths = b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)])
     return hashlib.blake2b(behind_lengths, digest_size=24).hexdigest()
+
+
+def people_named(payload: Mapping[str, Any]) -> str:
+    """Whom a body says that it is for, in one form; empty where it names nobody.
+
+    Both fields are the same on every wire.  Source: OpenAI's API reference, ``user`` and
+    ``safety_identifier``.
+    """
+    named = [payload.get(field) or None for field in _PEOPLE]
+    return orjson.dumps(named, option=orjson.OPT_SORT_KEYS).decode() if any(named) else ""
+
+
+def canonical_arguments(arguments: Any) -> Any:
+    """Arguments of a call as every library writes them: some parse them and write them anew.
+
+    As they are where that would lose a difference: no JSON, a key that stands twice, a number that no
+    double holds.
+    """
+    try:
+        written = orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+    except (orjson.JSONDecodeError, TypeError):
+        return arguments
+    if _MANY_DIGITS.search(arguments):
+        return arguments
+    # A key that is dropped takes two quotes along; a quote may be written as an escape.
+    quotes = arguments.count('"') + arguments.count("\\u0022")
+    return written if written.count('"') == quotes else arguments
+
+
+def sent_arguments(arguments: Any) -> Any:
+    """Arguments as an upstream gets them back (rule W8): what is no JSON object is ``{}``."""
+    written = canonical_arguments(arguments)
+    try:
+        return written if isinstance(orjson.loads(written), dict) else "{}"
+    except (orjson.JSONDecodeError, TypeError):
+        return "{}"

@@ -4,6 +4,7 @@ Looks into no event that does not say ``"usage"``: in a JSON string the quotes w
 these bytes can only be a key.
 """
 
+import contextlib
 import json
 import re
 from typing import Final
@@ -36,6 +37,7 @@ class UsageTap:
         self._strip = strip
         self._parser: SSEParser | None = SSEParser()
         self._reply: bytearray = bytearray()
+        self._head = b""
         self._cut = False
 
     def feed(self, chunk: bytes) -> bytes:
@@ -103,11 +105,12 @@ class UsageTap:
         return payload
 
     def keep(self, chunk: bytes) -> None:
-        """Take a piece of a reply that is no event stream; of a long one only the end is kept."""
+        """Take a piece of a reply that is no event stream; of a long one only beginning and end are kept."""
         self.began = True
         self._reply += chunk
         if len(self._reply) > _WHOLE_REPLY:
-            self._cut = True
+            if not self._cut:
+                self._cut, self._head = True, bytes(self._reply[:_TAIL])
             del self._reply[:-_TAIL]
 
     def read_reply(self) -> None:
@@ -115,12 +118,12 @@ class UsageTap:
         if not self._cut:
             self._read(bytes(self._reply))
             return
-        # Embeddings fill megabytes, and their usage is the last member.
-        *_, last = (None, *_USAGE.finditer(self._reply))
-        if last is not None:
-            text = self._reply[last.end() :].decode("utf-8", "replace")
-            try:
-                native, _ = json.JSONDecoder().raw_decode(text)
-            except (ValueError, RecursionError):
-                return
-            self.usage = usage_of({"usage": native}) or self.usage
+        # Embeddings and images fill megabytes, and usage stands behind or before them.
+        for part in (self._reply, self._head):
+            *_, last = (None, *_USAGE.finditer(part))
+            if last is not None:
+                text = part[last.end() :].decode("utf-8", "replace")
+                with contextlib.suppress(ValueError, RecursionError):
+                    native, _ = json.JSONDecoder().raw_decode(text)
+                    self.usage = usage_of({"usage": native}) or self.usage
+                    return

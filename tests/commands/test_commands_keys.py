@@ -56,7 +56,7 @@ def test_every_grant_is_kept(tmp_path, here):
     words = (
         "--models gpt-4o,o9 --models llama* --upstreams b --tools core__* --endpoints /files*,/v1/batches "
         "--limits requests=5/minute,tokens=100/day --limits requests=9/hour --limits concurrent_streams=3 "
-        "--trace reasoning --expires 2100-01-01 --admin --mint"
+        "--trace reasoning --expires 2100-01-01 --admin --mint --shared"
     )
     bounds = [
         "--arguments", 'core__get_weather.days = {max = 3}\n"core__*".units = {enum = ["metric"]}',
@@ -81,13 +81,13 @@ def test_every_grant_is_kept(tmp_path, here):
         "core__*": {"units": {"enum": ["metric"], **EITHER}},
         "a__b": {"slices.*.to": {"pattern": "[A-Z]{3}", **EITHER}},
     }
-    assert (full["trace_max"], full["admin"], full["mint"]) == ("reasoning", True, True)
+    assert (full["trace_max"], full["admin"], full["mint"], full["shared"]) == ("reasoning", True, True, True)
     assert full["expires_at"] == 4102444800.0
     assert (keys["json"]["limits"], keys["json"]["tools"]) == ({"cost": ["2/day"]}, [])
     assert keys["late"]["expires_at"] - keys["late"]["created_at"] == pytest.approx(90 * 86400, abs=60)
     drawn = here("keys", "list", env=ENV).stdout
     assert "2100-01-01" in drawn
-    assert "admin; mint; upstreams: b" in drawn
+    assert "admin; mint; shared; upstreams: b" in drawn
 
 
 @pytest.mark.parametrize(
@@ -236,6 +236,8 @@ def test_check_says_who_comes_in(tmp_path, here, quiet):
     assert "keys.webui.tools lacks" in done.stdout
     assert any(row[:3] == ["ann", "core__get_weather", "allowed"] for row in rows)
     assert "the list of tools of key ann lacks" in done.stdout
+    assert here("keys", "revoke", "ann", env=ENV).returncode == 0
+    assert 'to let everybody in, set auth.mode = "open"' in quiet().stdout
 
 
 def test_bounds_of_keys_are_told(tmp_path, here, quiet):

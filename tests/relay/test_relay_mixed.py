@@ -137,9 +137,10 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
     payload = {"model": "m", "messages": HI, "tools": [CLIENT_TOOL]}
     asked = wire.parse(payload)
     message = {"role": "assistant", "content": None, "tool_calls": [called_object("call_c")]}
-    history.hold(
+    await history.hold(
         asked,
         wire.editor(json.dumps(payload).encode(), asked),
+        "",
         run_id="run_1",
         caller="alice",
         wire="chat",

@@ -362,6 +362,16 @@ def test_the_storage_of_limits_may_be_a_secret(tmp_path):
     assert load_config(path, KEY, need_secrets=False).limits.storage_url == "memory://"
 
 
+def test_several_workers_may_have_their_storage_as_a_secret(tmp_path):
+    """A Redis that a variable names serves them all; memory does not, wherever it is written."""
+    path = write(tmp_path, "[limits]\nstorage = 'env:LIMITS'\n[server]\nworkers = 2")
+    assert load_config(path, {**KEY, "LIMITS": "redis://:hunter2@x"}).limits.storage_url.endswith("@x")
+    with pytest.raises(ConfigError, match=r"is memory://, so that each of server\.workers = 2") as caught:
+        load_config(path, {**KEY, "LIMITS": "memory://"})
+    assert caught.value.setting == "limits.storage"
+    assert load_config(path, KEY, need_secrets=False).server.workers == 2
+
+
 # --- secrets --------------------------------------------------------------------------------------
 
 

@@ -315,15 +315,67 @@ async def test_a_field_is_not_said_twice_in_two_cases(path: str, more: dict[str,
         assert upstream.requests == []
 
 
-@pytest.mark.parametrize(
-    "path", ["/audio/speech", "/images/generations", "/moderations", "/embeddings", "/responses/input_tokens"]
-)
+READ = [
+    "/audio/speech",
+    "/completions",
+    "/embeddings",
+    "/images/generations",
+    "/messages",
+    "/moderations",
+    "/rerank",
+    "/responses/compact",
+    "/responses/input_tokens",
+    "/score",
+]
+
+
+@pytest.mark.parametrize("path", READ)
 async def test_a_limited_key_has_its_model_read_on_every_path(path: str) -> None:
     """Whatever a limited key posts as JSON is read for its model, and refused without one."""
-    async with keyed(keys=LIMITED) as (proxy, upstream):
+    keys = {"alice": declared(ALICE, models=("gpt-4o*",), endpoints=("/messages", "/rerank", "/score"))}
+    async with keyed(keys=keys) as (proxy, upstream):
         for body, status in (({"model": "gpt-4o"}, 200), ({"model": "o9"}, 404), ({"input": "x"}, 400)):
             assert (await proxy.ask(body, bearer(ALICE), path=f"/v1{path}")).status == status
         assert len(upstream.requests) == 1
+
+
+UNREAD: list[tuple[str, dict[str, Any]]] = [
+    ("/assistants", {}),
+    ("/audio/transcriptions", {}),
+    ("/batches", {"input_file_id": "file-1", "endpoint": "/v1/responses", "completion_window": "24h"}),
+    ("/batches/batch_1/cancel", {}),
+    ("/chat/completions/chatcmpl-1", {"metadata": {}}),
+    ("/chatkit/sessions", {"workflow": {"id": "wf_1"}}),
+    ("/containers", {"name": "c"}),
+    ("/conversations", {"items": []}),
+    ("/evals", {"testing_criteria": [{"type": "label_model", "model": "o9"}]}),
+    ("/evals/eval_1/runs", {"data_source": {"type": "responses", "model": "o9"}}),
+    ("/files", {}),
+    ("/fine_tuning/alpha/graders/run", {"grader": {"type": "score_model", "model": "o9"}}),
+    ("/fine_tuning/jobs", {"training_file": "file-1", "method": {"type": "reinforcement"}}),
+    ("/realtime/client_secrets", {"session": {"type": "realtime", "model": "o9"}}),
+    ("/realtime/calls/call_1/refer", {"target_uri": "tel:+1"}),
+    ("/threads/runs", {"assistant_id": "asst_1"}),
+    ("/threads/thread_1/runs/run_1/submit_tool_outputs", {"tool_outputs": []}),
+    ("/uploads", {"filename": "f"}),
+    ("/vector_stores", {"file_ids": []}),
+    ("/videos/video_1/remix", {"prompt": "x"}),
+    ("/what/is/new", {}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), UNREAD)
+async def test_a_model_beside_the_one_that_counts_does_not_help(path: str, body: dict[str, Any]) -> None:
+    """Where a body's top does not say what answers, a model of the key's there opens nothing."""
+    keys = {
+        "alice": declared(ALICE, models=("gpt-4o*",), endpoints=("/*",)),
+        "bob": declared(BOB, endpoints=("/*",)),
+    }
+    async with keyed(keys=keys) as (proxy, upstream):
+        answer = await proxy.ask({"model": "gpt-4o", **body}, bearer(ALICE), path=f"/v1{path}")
+        assert (answer.status, answer.error["code"]) == (403, "model_not_readable")
+        assert upstream.requests == []
+        assert (await proxy.ask(body, bearer(BOB), path=f"/v1{path}")).status == 200
 
 
 async def test_a_limited_key_gets_nothing_whose_model_cannot_be_read() -> None:
@@ -434,6 +486,23 @@ async def test_a_lost_record_does_not_open_the_door(tmp_path: Any) -> None:
                 answer = await proxy.ask(ASK, headers)
                 assert (answer.status, answer.error["code"]) == (503, "no_client_keys")
         assert len(upstream.requests) == 2
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
+async def test_keys_taken_out_of_the_configuration_open_nothing(tmp_path: Any, lost: bool) -> None:
+    """auto counts keys that were declared once, also where the record is gone since: everybody gets a 503."""
+    sections = {"store": {"url": f"sqlite:///{tmp_path / 'r.db'}"}}
+    async with RawUpstream(OK) as upstream:
+        async with running(key_config(upstream.url, **sections)) as proxy:
+            assert (await proxy.ask(ASK, bearer(ALICE))).status == 200
+        for path in tmp_path.iterdir():
+            if lost and path.is_file() and path.suffix != ".keys":
+                path.unlink()
+        async with running(make_config(upstream.url, **sections)) as proxy:
+            for headers in ({}, bearer(ALICE)):
+                answer = await proxy.ask(ASK, headers)
+                assert (answer.status, answer.error["code"]) == (503, "no_client_keys")
+        assert len(upstream.requests) == 1
 
 
 async def test_forward_sends_the_clients_key_in_place_of_ours() -> None:

@@ -694,8 +694,9 @@ def test_forwardable_headers() -> None:
     """What the proxy means something else by, or what names a client's place, does not go up."""
     sent = [
         ("X-Toolrelay-Tools", "all"), ("Sec-Fetch-Site", "none"), ("X-Forwarded-Proto", "https"),
-        ("Via", "x"), ("Referer", "x"), ("X-Real-IP", "1"), ("Accept", "*/*"), ("Accept-Encoding", "gzip"),
-        ("X-A", "1"),
+        ("Via", "x"), ("Referer", "x"), ("X-Real-IP", "1"), ("X-Client-IP", "1"),
+        ("CF-Connecting-IP", "1"), ("True-Client-IP", "1"), ("X-Forwarded-Port", "1"),
+        ("Accept", "*/*"), ("Accept-Encoding", "gzip"), ("X-A", "1"),
     ]  # fmt: skip
     assert forwardable(sent, identity=True) == [("Accept", "*/*"), ("X-A", "1")]
     assert forwardable(sent, identity=False)[1] == ("Accept-Encoding", "gzip")

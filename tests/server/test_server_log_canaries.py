@@ -237,19 +237,23 @@ async def test_what_the_event_loop_says(log: io.StringIO) -> None:
     assert_clean(log)
 
 
-async def test_one_line_for_a_request_and_one_for_a_call(log: io.StringIO) -> None:
-    """From info on a run is one access line and one line for each call, found by the same ids."""
+@pytest.mark.parametrize("kept", ["tools", "none"])
+async def test_one_line_for_a_request_and_one_for_a_call(log: io.StringIO, kept: str) -> None:
+    """From info on a run is one access line and one line for each call, found by the same ids; where no
+    content is kept, none of them has arguments."""
     first = stream(role(), call("c1", "core__get_current_time", '{"timezone":"UTC"}'), finish("tool_calls"))
     async with (
         RawUpstream(first, stream(role(), content("noon"), finish())) as upstream,
-        running(make_config({"base_url": upstream.url, "models": ("m",)})) as proxy,
+        running(make_config({"base_url": upstream.url, "models": ("m",)}, store={"content": kept})) as proxy,
     ):
         answer = await proxy.ask(ASK, {"x-request-id": "mine-1"})
     tool, access = (line for line in ours(log) if line["level"] != "debug")
     run_id = answer.header("x-toolrelay-run")
     assert tool["event"] == "tool_invocation_success"
     assert tool["tool"] == "core__get_current_time"
-    assert "arguments" not in tool
+    assert tool.get("arguments") == ({"timezone": "UTC"} if kept == "tools" else None)
+    assert ("arguments" in log.getvalue()) == (kept == "tools")
+    assert tool["operation_id"] == f"{run_id}.1.0"
     assert tool["run_id"] == access["run_id"] == tool["correlation_id"] == run_id
     assert tool["request_id"] == access["request_id"] == "mine-1"
     assert access["event"] == "request"

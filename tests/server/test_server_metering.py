@@ -10,6 +10,7 @@ from chat_script import DONE, call, chunk_of, content, finish, reply, role, stre
 from limits import parse
 from raw_upstream import HANG, RawUpstream, Step, chunked, event, whole
 from running_proxy import Proxy, make_config, running
+from test_server_metrics import scrape, value
 
 from proxy.server.limits import KeyLimits
 from proxy.store.base import UsageFilter
@@ -119,13 +120,26 @@ LEGACY = {
     "choices": [{"text": "x"}],
     "usage": {"prompt_tokens": 60, "completion_tokens": 40, "total_tokens": 100},
 }
+IMAGES = json.dumps({"usage": USED, "data": [{"b64_json": "x" * (2 << 20)}]}).encode()
 PASSED: list[Any] = [
     ("/v1/chat/completions", ASK, reply("Hi", used=(60, 40))),
     ("/v1/completions", {"model": "m", "prompt": "x"}, whole(json.dumps(LEGACY).encode())),
     ("/v1/embeddings", {"model": "m", "input": "x"}, whole(json.dumps(EMBEDDED).encode())),
     ("/v1/responses", INPUT, responses_script.reply(MESSAGE, usage=USED)),
     ("/v1/responses", {**INPUT, "stream": True}, responses_script.stream(MESSAGE, usage=USED)),
+    ("/v1/responses/compact", INPUT, whole(json.dumps({"output": [], "usage": USED}).encode())),
     ("/v1/images/generations", {"model": "m", "prompt": "x"}, whole(json.dumps({"usage": USED}).encode())),
+    ("/v1/images/generations", {"model": "m", "prompt": "x"}, whole(IMAGES)),
+    (
+        "/v1/images/generations",
+        {"model": "m", "prompt": "x", "stream": True},
+        chunked(event(json.dumps({"type": "image_generation.completed", "usage": USED}))),
+    ),
+    (
+        "/v1/audio/speech",
+        {"model": "m", "input": "x", "stream_format": "sse"},
+        chunked(event(json.dumps({"type": "speech.audio.done", "usage": USED}))),
+    ),
     (
         "/v1/completions",
         {"model": "m", "prompt": "x", "stream": True},
@@ -143,6 +157,57 @@ async def test_what_passes_through_counts(path: str, body: Any, script: list[Ste
         assert first.header("x-ratelimit-remaining-tokens") == "100"
         assert upstream.requests[0].header("accept-encoding") in (None, "identity")
         assert (await proxy.ask(body, path=path)).status == 429
+
+
+@pytest.mark.parametrize(("path", "body", "script"), PASSED, ids=range(len(PASSED)))
+async def test_what_passes_through_costs(path: str, body: Any, script: list[Step]) -> None:
+    """A limit of cost counts the same answers by the price of the body's model, and takes no other model."""
+    limits = {"cost": ["0.000001/hour"]}
+    async with Edge(script, allow=(), limits=limits, prices=PRICES) as (proxy, upstream):
+        unpriced = await proxy.ask({**body, "model": "other"}, path=path)
+        assert (unpriced.status, unpriced.error["code"]) == (400, "model_not_priced")
+        assert upstream.requests == []
+        assert (await proxy.ask(body, path=path)).status == 200
+        refused = await proxy.ask(body, path=path)
+        assert refused.status == 429
+        assert "limits.cost" in refused.error["message"]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_forms_count_the_tokens_that_their_answers_report(streamed: bool) -> None:
+    """A transcription counts what it says it used, as an object and as the last event of a stream."""
+    said = json.dumps({"type": "transcript.text.done", "text": "x", "usage": USED})
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'
+    headers = {"Content-Type": "multipart/form-data; boundary=b", "Authorization": "Bearer unused"}
+    script = chunked(event(said)) if streamed else whole(said.encode())
+    async with Edge(script, allow=(), limits=LIMITED) as (proxy, upstream):
+        for status in (200, 429):
+            answer = await proxy.ask(form, headers, path="/v1/audio/transcriptions")
+            assert answer.status == status
+        assert upstream.requests[0].body == form
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/input_tokens", "/v1/moderations"])
+async def test_what_costs_nothing_is_not_counted(path: str) -> None:
+    """Counting the tokens of an input, or moderating it, uses none, so no estimate of it is made."""
+    limits = {"tokens": ["1/hour"], "cost": ["0.000001/hour"]}
+    script = whole(b'{"input_tokens": 5000}')
+    async with Edge(script, allow=(), limits=limits, prices=PRICES) as (proxy, _):
+        body = {"model": "unpriced", "input": "x" * 4000}
+        assert [(await proxy.ask(body, path=path)).status for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/responses/input_tokens"])
+async def test_what_is_about_a_response_goes_where_its_model_is(path: str) -> None:
+    """Compacting and counting go to the upstream of the model, under its name there, bytes as they came."""
+    async with RawUpstream(whole(b"{}")) as one, RawUpstream(whole(b"{}")) as two:
+        upstreams = [{"base_url": one.url, "models": ["a"]}, {"base_url": two.url, "models": {"b": "big"}}]
+        async with running(make_config(*upstreams)) as proxy:
+            raw = b'{"seed": 1.0e3,  "model":"a"}'
+            assert (await proxy.ask(raw, path=path)).status == 200
+            assert (await proxy.ask({"model": "b"}, path=path)).status == 200
+    assert [request.body for request in one.requests] == [raw]
+    assert [asked(two)] == [{"model": "big"}]
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
@@ -177,6 +242,40 @@ async def test_every_turn_of_a_run_counts(wire: str, streamed: bool) -> None:
         assert [turn.cost for turn in detail.turns] == [130_000, 150_000]
         (row,) = await proxy.services.store.usage(UsageFilter())
         assert row.cost == 280_000
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["answered", "refused"])
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_retries_count_as_what_they_used(comes: bool, streamed: bool) -> None:
+    """A turn that is tried again is one turn of one request; a refused try uses nothing."""
+    first = reply(None, ("c1", TIME, ARGUMENTS), used=(30, 10))
+    second = reply("Noon", used=(50, 10))
+    if streamed:
+        first = stream(role(), call("c1", TIME, ARGUMENTS), finish("tool_calls"), usage(30, 10))
+        second = reported(50, 10)
+    refusal = b'{"error":{"message":"no"},"usage":{"prompt_tokens":500,"total_tokens":500}}'
+    slow = whole(refusal, "Retry-After-Ms: 1", status="429 Slow")
+    down = whole(refusal, "Retry-After-Ms: 1", status="503 Down")
+    scripts = [first, slow, down, second if comes else slow]
+    used, known = (100, {"429": 1, "503": 1, "200": 2}) if comes else (40, {"429": 2, "503": 1, "200": 1})
+    limits = {"requests": ["2/hour"], "tokens": [f"{used}/hour"], "cost": ["1/hour"]}
+    async with Edge(*scripts, limits=limits, prices=PRICES) as (proxy, upstream):
+        answer = await proxy.ask({**ASK, "stream": streamed})
+        assert answer.status == (200 if comes or streamed else 429)
+        assert len(upstream.requests) == 4
+        detail = await proxy.only_run()
+        assert (detail.run.status, detail.run.total_tokens) == ("completed" if comes else "failed", used)
+        assert detail.run.cost == (280_000 if comes else 130_000)
+        assert [turn.total_tokens for turn in detail.turns] == ([40, 60] if comes else [40, 0])
+        seen = await scrape(proxy)
+        refused = await proxy.ask(ASK)
+        assert f"tokens: {used} per hour" in refused.error["message"]
+        assert refused.header("x-ratelimit-remaining-requests") == "1"
+    for status in ("200", "429", "503"):
+        tries = value(seen, "toolrelay_upstream_requests_total", upstream="default", status=status)
+        assert tries == known[status]
+    tokens = [n for (name, _), n in seen.items() if name == "gen_ai_client_token_usage_sum"]
+    assert sum(tokens) == used
 
 
 async def test_cost_is_limited_in_the_currency_of_the_prices() -> None:
@@ -222,6 +321,29 @@ async def test_what_an_upstream_may_take_for_true_is_refused(
         answer = await proxy.ask({**ASK, **odd})
         assert (answer.status, answer.error["param"]) == (400, next(iter(odd)))
         assert upstream.requests == []
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings", "responses"])
+@pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
+@pytest.mark.parametrize("odd", [{"Model": "dear"}, {"STREAM": True}])
+async def test_a_second_reader_cannot_be_told_otherwise(
+    allow: tuple[str, ...], path: str, odd: dict[str, Any]
+) -> None:
+    """Rule E1: a reader that folds letters would take such a field for the one that was priced."""
+    async with Edge(reply("Hi"), allow=allow, limits={"cost": ["1/hour"]}, prices=PRICES) as (
+        proxy,
+        upstream,
+    ):
+        answer = await proxy.ask({**ASK, "input": "x", "prompt": None, **odd}, path=f"/v1/{path}")
+        assert (answer.status, answer.error["param"]) == (400, next(iter(odd)))
+        assert upstream.requests == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/messages", "/v1/engines/m/completions"])
+async def test_tokens_count_on_whatever_path_they_are_reported(path: str) -> None:
+    """A path that the proxy does not know is no way around a limit: what its answer says it used counts."""
+    async with Edge(whole(json.dumps({"usage": USED}).encode()), allow=(), limits=LIMITED) as (proxy, _):
+        assert [(await proxy.ask(ASK, path=path)).status for _ in range(2)] == [200, 429]
 
 
 @pytest.mark.parametrize("field", ["models", "fallbacks"])

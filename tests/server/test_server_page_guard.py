@@ -355,7 +355,19 @@ async def test_with_keys_bodies_may_be_called_anything() -> None:
 
 # ---------------------------------------------------------------- proxies in front
 
-FORWARDED = ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "x-forwarded-host", "X-Forwarded-Proto"]
+FORWARDED = [
+    "CF-Connecting-IP",
+    "Forwarded",
+    "True-Client-IP",
+    "Via",
+    "X-Client-IP",
+    "X-Forwarded-For",
+    "X-Forwarded-Port",
+    "X-Forwarded-Proto",
+    "X-Real-IP",
+    "cf-connecting-ip",
+    "x-forwarded-host",
+]
 
 
 @pytest.mark.parametrize("name", FORWARDED)

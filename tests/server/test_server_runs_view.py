@@ -231,6 +231,8 @@ def test_the_json_is_plain_and_complete() -> None:
     assert said["run"]["duration_s"] == 4
     assert [turn["number"] for turn in said["turns"]] == [1, 2]
     assert said["invocations"][0]["effect"] == "read_only"
+    row = DETAIL.invocations[0]
+    assert said["invocations"][0]["operation_id"] == f"{row.run_id}.{row.turn}.{row.seq}"
     assert said["invocations"][0]["arguments_redacted"] == {"city": "Wien"}
     assert set(said["messages"][0]) == {
         "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",

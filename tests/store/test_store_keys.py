@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from store_postgres import fetch
-from store_records import T0, files_below, query, spawn
+from store_records import T0, files_below, locked, query, spawn
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import StoreError, StoreUnavailable
@@ -71,6 +71,47 @@ async def test_a_store_without_keys_says_so(store: Store) -> None:
     await store.hash_key()
     found = await store.read_keys()
     assert (found.keys, found.ever_made) == ((), False)
+
+
+async def test_declared_keys_are_remembered(store: Store) -> None:
+    """Once noted, however often, keys of the configuration count as keys that were made."""
+    await store.hash_key()
+    for _ in range(2):
+        await store.note_keys()
+        found = await store.read_keys()
+        assert (found.keys, found.ever_made) == ((), True)
+
+
+@pytest.mark.parametrize("lost", ["mark", "record"])
+async def test_declared_keys_are_remembered_twice(
+    shared: tuple[Make, str], tmp_path: Path, lost: str
+) -> None:
+    """The record and the mark each know of declared keys without the other."""
+    make, url = shared
+    store = make()
+    await store.start()
+    await store.note_keys()
+    await store.aclose()
+    for path in files_below(tmp_path):
+        if path.is_file() and (path.suffix == ".keys") == (lost == "mark"):
+            path.unlink()
+    if lost == "record" and url.startswith("postgres"):
+        await fetch(url, "DELETE FROM key_state")
+    found = await peek_keys(url)
+    assert found is not None
+    assert (found.keys, found.ever_made) == ((), True)
+
+
+async def test_a_note_that_cannot_be_written_is_said(
+    make_sqlite: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record that takes no write does not keep a server from starting; the log tells, the mark stands."""
+    store: SqliteStore = make_sqlite(lock_timeout_s=0.05)
+    await store.start()
+    with locked(store.path), caplog.at_level(logging.WARNING):
+        await store.note_keys()
+    assert "client keys are declared" in caplog.text
+    assert (tmp_path / "r.db.keys").stat().st_size > 0
 
 
 async def test_a_revoked_key_stays_and_frees_its_name(store: Store) -> None:

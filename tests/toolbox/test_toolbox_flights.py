@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 from duffel_bodies import airline, airport, error, offer, offers, segment, trip_slice
 from local_service import Answer, Asked, Connection, Service, local_service, use
@@ -144,9 +145,11 @@ async def test_return_trip():
 
 
 async def test_no_offers():
-    """No offers is an empty list, and so are offers that have all expired."""
+    """No offers is an empty list; of offers that have all expired there is only a note."""
     assert await search(Answer(offers(), 201)) == []
-    assert await search(Answer(offers(offer(expires_at="2026-11-21T13:05:59Z")), 201)) == []
+    assert await search(Answer(offers(offer(expires_at="2026-11-21T13:05:59Z")), 201)) == [
+        {"note": "1 of 1 offers are left out: 1 expired"}
+    ]
 
 
 async def test_what_duffel_leaves_open():
@@ -174,16 +177,37 @@ async def test_what_duffel_leaves_open():
 
 
 async def test_cheapest_first_and_bounded():
-    """Offers come cheapest first, by number and not by text, and never more than fit."""
+    """Offers come cheapest first, by number and not by text, and never more than 50."""
     many = [offer(id=f"off_{price}", total_amount=f"{price}.00") for price in range(130, 70, -1)]
-    result = await search(Answer(offers(*many), 201))
-    assert [one["id"] for one in result] == [f"off_{price}" for price in range(71, 71 + len(result))]
-    assert 30 < len(result) <= 50
     async with local_service(Answer(offers(*many), 201)) as service:
-        context = CallContext("run", "inv", "caller", "call", max_result_bytes=3000)
-        assert 1 < len(await use(flights(service), TRIP, context)) < 6
-        context = CallContext("run", "inv", "caller", "call", max_result_bytes=256)
-        assert len(await use(flights(service), TRIP, context)) == 1
+        context = CallContext("run", "inv", "caller", "call", max_result_bytes=1 << 20)
+        *shown, note = await use(flights(service), TRIP, context)
+    assert [one["id"] for one in shown] == [f"off_{price}" for price in range(71, 121)]
+    assert note == {"note": "10 of 60 offers are left out: 10 dearer, as 50 are shown at most"}
+
+
+@pytest.mark.parametrize("max_bytes", [256, 3000, 20000])
+async def test_what_does_not_fit_is_told(max_bytes):
+    """Rule T7: a result is as large as it may be, its JSON whole, and a note counts what it leaves out."""
+    many = [offer(id=f"off_{price}", total_amount=f"{price}.00") for price in range(130, 70, -1)]
+    many += [offer(expires_at="2026-11-21T13:05:59Z"), offer(total_amount="s3cret"), None]
+    async with local_service(Answer(offers(*many), 201)) as service:
+        context = CallContext("run", "inv", "caller", "call", max_result_bytes=max_bytes)
+        result = await use(flights(service), TRIP, context)
+    *shown, note = result
+    assert [one["id"] for one in shown] == [f"off_{price}" for price in range(71, 71 + len(shown))]
+    assert note == {
+        "note": f"{63 - len(shown)} of 63 offers are left out: 10 dearer, as 50 are shown at most; "
+        f"{50 - len(shown)} dearer, for want of room in the result; 1 expired; "
+        "2 in a form that is not understood"
+    }
+    size, one_more = len(orjson.dumps(result)), len(orjson.dumps(shown[0])) + 1
+    if max_bytes == 256:
+        assert len(shown) == 1, "one is always shown"
+    else:
+        assert size <= max_bytes < size + one_more + 10
+    (spec,) = await flights_provider(Capabilities(clock=CLOCK)).list_tools()
+    assert redact_output([note], spec.redaction) == [note]
 
 
 async def test_never_cached_past_an_offer():
@@ -210,7 +234,9 @@ async def test_never_cached_past_an_offer():
 )
 async def test_an_offer_that_makes_no_sense(broken):
     """It is left out; where no offer makes sense the search has failed, with none of it quoted."""
-    assert len(await search(Answer(offers(offer(**broken), offer()), 201))) == 1
+    found, note = await search(Answer(offers(offer(**broken), offer()), 201))
+    assert found["id"] == offer()["id"]
+    assert note == {"note": "1 of 2 offers are left out: 1 in a form that is not understood"}
     with pytest.raises(ToolFailure, match="not understood") as caught:
         await search(Answer(offers(offer(**broken)), 201))
     assert "s3cret" not in caught.value.message

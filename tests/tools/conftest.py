@@ -49,6 +49,23 @@ class StillClock:
         return datetime.fromisoformat("2026-11-21T13:05:00+00:00").astimezone(tz)
 
 
+class StillTime:
+    """What ``time`` is to the runner: seconds that pass only where a test adds them.
+
+    A run's seconds are counted before a call begins; how slow the machine is must not use them up.  How
+    long something is waited for is real.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        """The seconds up to now."""
+        return self.now
+
+    perf_counter = monotonic
+
+
 MakeRunner = Callable[..., Awaitable[Runner]]
 
 
@@ -56,6 +73,15 @@ MakeRunner = Callable[..., Awaitable[Runner]]
 def log() -> MemoryLog:
     """An empty log."""
     return MemoryLog()
+
+
+@pytest.fixture
+def still_time(monkeypatch: pytest.MonkeyPatch) -> StillTime:
+    """No time passes for the runner; to be asked for before one is made."""
+    still = StillTime()
+    for module in ("runner", "execution", "invocation"):
+        monkeypatch.setattr(f"proxy.tools.{module}.time", still)
+    return still
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import ConfigError, ToolFailure
+from proxy.toolbox.clock import FixedClock
 from proxy.tools import CacheControl, CallContext, Redaction, tool
 from proxy.tools.cache import ResultCache, SingleFlight, WorkCancelled, cache_key
 from proxy.tools.concurrency import Slots
@@ -18,6 +19,8 @@ from proxy.tools.ledger import RunLedger
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
 from proxy.tools.results import Output
+from proxy.tools.runner import Runner
+from proxy.tools.spec import ToolSpec
 
 READ = {"effect": "read_only", "redaction": Redaction(output=("*",))}
 NOW = datetime(2026, 11, 21, 13, 5, tzinfo=UTC)
@@ -164,6 +167,46 @@ async def test_no_caller_gets_what_was_fetched_for_another(make_runner, context,
     assert [one.caller for one in fetcher.contexts] == ["open", "other", "open"]
 
 
+class Changing(Registry):
+    """Tools one of which is another from one call to the next, under the same name."""
+
+    now: ToolSpec | None = None
+
+    def get(self, name: str) -> ToolSpec | None:
+        """The tool as it is now."""
+        return self.now or super().get(name)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"digest": "another"}, {"connection": "another"}, {"caller": "another"}, {"max_result_bytes": 999}, {}],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_what_makes_a_call_another_one(log, context, call, other, at_once):
+    """Rules R5, T9: who asks, over which connection, a tool of which definition: each is in the key."""
+    fetcher = Fetcher()
+    provider = FunctionProvider("t", [fetcher.tool])
+    (spec,) = provider.specs
+    registry = Changing({spec.name: (spec, provider)}, [provider])
+    runner = Runner(registry, Policy(allow=("*",)), log, None, FixedClock(NOW))
+    if at_once:
+        fetcher.go_on.clear()
+    first = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), context))
+    await fetcher.began.wait()
+    if not at_once:
+        await first
+    caller = other.get("caller", context.caller)
+    registry.now = replace(spec, **{name: value for name, value in other.items() if name != "caller"})
+    later = replace(context, run_id="run_2", caller=caller, ledger=RunLedger())
+    second = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), later))
+    await until(lambda: len(log.opened) == 2)
+    await until(lambda: second.done() or fetcher.times == 2 or not other)
+    fetcher.go_on.set()
+    results = [await first, await second]
+    assert [result.ok for result in results] == [True, True]
+    assert fetcher.times == (2 if other else 1)
+
+
 async def test_ten_equal_calls_at_once_make_one(make_runner, log, context, call):
     """Single flight: ten equal calls at the same moment are one execution."""
     fetcher = Fetcher()
@@ -226,7 +269,7 @@ async def test_nobody_waiting_ends_the_work(make_runner, context, call):
     assert (fetcher.times, fetcher.cancelled) == (2, 1)
 
 
-async def test_a_follower_waits_no_longer_than_its_own_run(make_runner, context, call):
+async def test_a_follower_waits_no_longer_than_its_own_run(still_time, make_runner, context, call):
     """Rule T7: the seconds of a run bound its wait for another's execution, and that goes on."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
@@ -240,7 +283,7 @@ async def test_a_follower_waits_no_longer_than_its_own_run(make_runner, context,
     assert fetcher.times == 1
 
 
-async def test_a_shared_execution_has_the_tools_own_time(make_runner, context, call):
+async def test_a_shared_execution_has_the_tools_own_time(still_time, make_runner, context, call):
     """A leader whose run is nearly over does not end the execution for the others."""
     fetcher = Fetcher()
     fetcher.go_on.clear()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from test_tools_runner import failure
+from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import StoreUnavailable, ToolFailure
 from proxy.store.memory import MemoryStore
@@ -126,13 +127,15 @@ async def test_without_credentials_nothing_runs(make_runner, log, context, call,
 
 @pytest.mark.parametrize("name", ["read", "send"])
 @pytest.mark.parametrize("budget_s", [None, 0.01])
-async def test_the_wait_for_credentials_is_bounded(make_runner, context, call, broker, name, budget_s):
+async def test_the_wait_for_credentials_is_bounded(
+    still_time, make_runner, context, call, broker, name, budget_s
+):
     """Rule T7: credentials that never come end with the tool's time or the run's, and say so."""
     mail = Mail()
-    seconds = 30.0 if budget_s else 0.01
+    seconds = LATE_S if budget_s else 0.01
     runner = await make_runner(mail.tools, credentials=broker, default_timeout_s=seconds)
     broker.ready.clear()
-    result = await asyncio.wait_for(runner.run(call(name), context, budget_s=budget_s), 10)
+    result = await asyncio.wait_for(runner.run(call(name), context, budget_s=budget_s), PATIENCE_S)
     assert failure(result)["error_code"] == "timeout"
     assert "the call was not made" in result.safe_message
     assert (mail.ran, broker.cancelled) == ([], 1)

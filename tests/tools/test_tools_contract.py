@@ -9,7 +9,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, field_serializer, field_validator
 
 from proxy.errors import ConfigError, ToolFailure
 from proxy.events import ToolCall
@@ -466,6 +466,47 @@ async def test_a_tool_that_blocks_the_loop_is_named(make_runner, context, call):
     with structlog.testing.capture_logs() as lines:
         assert (await runner.run(call("wait", "{}", 1), context)).ok
     assert not [line for line in lines if line["event"] == "tool_blocked_event_loop"]
+
+
+class SlowToCheck(BaseModel):
+    """An output whose validator takes its time."""
+
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def check(cls, value: int) -> int:
+        """Take it."""
+        time.sleep(0.12)
+        return value
+
+
+class SlowToShow(BaseModel):
+    """An output whose serializer takes its time."""
+
+    n: int
+
+    @field_serializer("n")
+    def shown(self, value: int) -> int:
+        """Take it."""
+        time.sleep(0.12)
+        return value
+
+
+@pytest.mark.parametrize("model", [SlowToCheck, SlowToShow])
+async def test_an_output_that_blocks_the_loop_is_named(make_runner, context, call, model):
+    """Checking and writing a result runs the tool's own code on the event loop, and is watched as well."""
+
+    @tool(output=model, **READ)
+    async def give() -> dict[str, int]:
+        """Give."""
+        return {"n": 1}
+
+    runner = await make_runner([give])
+    with structlog.testing.capture_logs() as lines:
+        assert json.loads((await runner.run(call("give"), context)).content) == {"n": 1}
+    blocked = [line for line in lines if line["event"] == "tool_blocked_event_loop"]
+    assert [(line["tool"], line["blocked_ms"] >= 100) for line in blocked] == [("t__give", True)]
 
 
 async def test_watching_changes_nothing():

@@ -114,7 +114,7 @@ async def test_a_repeat_waits_for_an_effect_under_way(pair: Any, call: Make) -> 
     assert world.bought == ["milk"]
 
 
-async def test_a_repeat_waits_no_longer_than_its_run_may(pair: Any, call: Make) -> None:
+async def test_a_repeat_waits_no_longer_than_its_run_may(still_time: Any, pair: Any, call: Make) -> None:
     """Rules R5, T7: with its time used up the repeat says that nobody knows, and does nothing."""
     world, one, two = pair
     world.go_on.clear()

@@ -4,8 +4,9 @@ import asyncio
 import copy
 import dataclasses
 import json
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from datetime import date
+from typing import Annotated, Any, Literal
 
 import pytest
 from argument_texts import argument_texts
@@ -36,6 +37,11 @@ READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*
 EFFECT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction(output=("*",))}
 Airport = Annotated[str, AfterValidator(str.upper)]
 ANY = Policy(allow=("*",))
+
+
+def _refuse(value: str) -> str:
+    """A validator that takes nothing."""
+    raise KeyError(value)
 
 
 @tool(effect="state_change", redaction=Redaction(private_arguments=("pin",)))
@@ -71,7 +77,7 @@ def test_a_plan_binds_all_that_its_execution_hangs_on():
     assert (found.call.call_id, found.call.name, found.spec.name) == ("call_1", "t__fly", "t__fly")
     assert (found.caller, found.connection, found.read_only) == ("key_1", "", False)
     assert found.decision == 'allowed: policy.allow has "*"'
-    assert found.arguments == b'{"pin":"s3cret","to":"BER"}'
+    assert found.arguments == b'{"pin":"s3cret","seats":1,"to":"BER"}'
     assert found.arguments_redacted == {"to": "ber", "pin": "[private]"}
     assert found.value == found.spec.validate({"to": "BER", "pin": "s3cret"})
     assert found.idempotency_key == "inv_1"
@@ -293,8 +299,64 @@ def test_arguments_that_come_as_they_are_shown_are_validated_once(text, times):
     assert len(seen) == times
 
 
+def test_a_default_that_is_written_out_is_the_same_call():
+    """Rule R5: a function cannot tell an argument left out from its default, so it is one call."""
+
+    @tool(**EFFECT)
+    async def book(
+        to: Airport,
+        back: date | None = None,
+        share: float = 1,
+        tags: Sequence[str] = (),
+        cabin: Annotated[Literal["economy", "first"], Field(description="Where")] = "economy",
+        bags: int = Field(default=2, ge=0),
+    ) -> str:
+        """Book."""
+        return to
+
+    bare = sound(book, '{"to":"ber"}')
+    assert json.loads(bare.arguments) == {
+        "to": "BER",
+        "back": None,
+        "share": 1.0,
+        "tags": [],
+        "cabin": "economy",
+        "bags": 2,
+    }
+    for written in ({"back": None}, {"share": 1}, {"tags": [], "cabin": "economy"}, {"bags": 2}):
+        assert sound(book, json.dumps({"to": "BER", **written})).equality == bare.equality
+    for other in ({"back": "2027-03-01"}, {"share": 0.5}, {"tags": ["a"]}, {"cabin": "first"}, {"bags": 0}):
+        assert sound(book, json.dumps({"to": "BER", **other})).equality != bare.equality
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "written"),
+    [
+        (SecretStr, SecretStr("a"), "**********"),
+        (Airport, "ber", "ber"),
+        (str, None, "x"),
+        (bool, 1, True),
+        (Annotated[str, Field(exclude=True)], "a", "b"),
+        (Annotated[str, AfterValidator(_refuse)], "a", "b"),
+        (str, Field(default_factory=lambda: "a"), "a"),
+        (list[int], Field(default_factory=list), []),
+    ],
+)
+def test_a_default_that_writing_would_change_is_told_apart(kind, default, written):
+    """Rule R5: what JSON cannot say of a default, or makes another value of, is no part of the call."""
+
+    async def take(to: Airport, one: Any = default) -> None:
+        """Take."""
+
+    take.__annotations__["one"] = kind
+    take = tool(**READ)(take)
+    assert sound(take, '{"to":"ber"}').arguments == b'{"to":"BER"}'
+    found = planned(take, json.dumps({"to": "ber", "one": written}))
+    assert isinstance(found, Refusal) or b'"one"' in found.arguments
+
+
 def test_what_was_not_given_is_told_from_a_default():
-    """A tool may tell null, and a default, from an argument that was not given."""
+    """A tool with a model may tell null, and a default, from an argument that was not given."""
 
     class Change(BaseModel):
         """A change."""
@@ -357,6 +419,30 @@ async def test_spellings_that_validation_makes_one_are_one_call(make_runner, log
         assert [one.content for one in results] == ["BER"] * 3
         assert seen == ["BER"]
     assert [row.arguments_redacted for row in log.closed[:3]] == [{"to": "ber"}, {"to": "BER"}, {"to": "bEr"}]
+
+
+async def test_a_default_written_out_is_not_run_again(make_runner, context, call):
+    """Rule R5: with a default written out or left out, an effect is caused once and a result kept once."""
+    seen = []
+
+    @tool(**EFFECT)
+    async def book(to: str, seats: int = 1) -> str:
+        """Book."""
+        seen.append((to, seats))
+        return to
+
+    @tool(**READ, cache_ttl_s=60)
+    async def find(to: str, seats: int = 1) -> str:
+        """Find."""
+        seen.append((to, seats))
+        return to
+
+    runner = await make_runner([book, find])
+    for turn, name in enumerate(("book", "find"), 1):
+        seen.clear()
+        for seq, text in enumerate(('{"to":"a"}', '{"to":"a","seats":1}', '{"seats":2,"to":"a"}')):
+            assert (await runner.run(call(name, text, seq), context.at_turn(turn))).content == "a"
+        assert seen == [("a", 1), ("a", 2)]
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

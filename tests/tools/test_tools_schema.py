@@ -16,8 +16,8 @@ from proxy.tools.schema import (
     derive_schema,
     property_names,
     spec_digest,
-    to_strict,
 )
+from proxy.tools.strict import to_strict
 
 
 class Cabin(Enum):
@@ -42,6 +42,17 @@ class Search(BaseModel):
     adults: Annotated[int, Field(ge=1, le=9)] = 1
     note: str | None = None
     extra: dict[str, int] = {}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """So many closed objects, one in the other."""
+    inner = {"a": nested(levels - 1)} if levels > 1 else {}
+    return {
+        "type": "object",
+        "properties": inner,
+        "required": list(inner),
+        "additionalProperties": False,
+    }
 
 
 def schema_of(model: Any) -> dict[str, Any]:
@@ -195,6 +206,39 @@ def test_strict_closes_and_requires_everything():
             "parameters.properties.a.items.not: strict mode has no",
         ),
         ({"a": True}, "parameters.properties.a: strict mode needs a schema"),
+        ({"a": {}}, "parameters.properties.a: strict mode needs a type"),
+        ({"a": {"description": "x"}}, "parameters.properties.a: strict mode needs a type"),
+        ({"a": {"enum": [{}]}}, "parameters.properties.a: strict mode needs a type"),
+        ({"a": {"anyOf": [{"type": "null"}, {}]}}, r"parameters.properties.a.anyOf\[1\]: strict mode needs"),
+        ({"a": {"type": "array"}}, "parameters.properties.a: strict mode takes no list of anything"),
+        ({"a": {"type": ["array", "null"]}}, "parameters.properties.a: strict mode takes no list of any"),
+        ({"a": {"type": "array", "items": {}}}, "parameters.properties.a.items: strict mode needs a type"),
+        (
+            {"a": {"type": "array", "items": {"type": "null"}, "uniqueItems": True}},
+            "parameters.properties.a.uniqueItems: strict mode has no such keyword here. use a list",
+        ),
+        ({"a": {"type": "string", "maxLength": 5}}, "parameters.properties.a.maxLength: strict mode has no"),
+        ({"a": {"type": "string", "maximum": 5}}, "parameters.properties.a.maximum: strict mode has no"),
+        ({"a": {"type": "string", "format": "uri"}}, "parameters.properties.a.format: strict mode does not"),
+        (
+            {"a": {"type": "string", "pattern": "^(?!x)y$"}},
+            "parameters.properties.a.pattern: strict mode takes no look-around",
+        ),
+        (
+            {"a": {"type": ["object", "null"], "properties": {}, "additionalProperties": True}},
+            "parameters.properties.a.additionalProperties: strict mode takes no open object",
+        ),
+        (
+            {"a": {"type": ["object", "null"], "properties": {"b": {"type": "string"}}}},
+            "parameters.properties.a.properties.b: strict mode requires every field",
+        ),
+        ({"a": {"enum": list(range(1001))}}, "parameters.properties.a.enum: strict mode takes 1000 values"),
+        (
+            {"a": {"enum": [f"{n:060}" for n in range(251)]}},
+            "parameters.properties.a.enum: strict mode takes 15000 characters",
+        ),
+        ({"a": nested(10)}, f"parameters{'.properties.a' * 10}: strict mode takes 10 levels"),
+        ({"a": {"$ref": "#", "description": "x"}}, "a reference with a neighbour leads back to itself"),
     ],
 )
 def test_strict_refuses_with_the_path(fields, fault):
@@ -203,6 +247,43 @@ def test_strict_refuses_with_the_path(fields, fault):
     schema = {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
     with pytest.raises(ConfigError, match=fault):
         to_strict(schema, "tool t__x")
+
+
+def test_strict_takes_what_the_guide_lists():
+    """Rule T8: what strict mode knows stays as it was; notes that it does not take go."""
+    fields = {
+        "text": {"type": "string", "pattern": "^[a-z]+$"},
+        "mail": {"type": ["string", "null"], "format": "email"},
+        "number": {"type": "number", "minimum": 0, "exclusiveMaximum": 9, "multipleOf": 0.5},
+        "list": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+        "inner": {
+            "type": ["object", "null"],
+            "properties": {"kind": {"type": "string", "const": "a"}},
+            "required": ["kind"],
+            "additionalProperties": False,
+        },
+        "deep": nested(9),
+    }
+    schema = {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+    assert to_strict(schema, "tool t__x") == schema
+    noted = {"type": "object", "properties": {"a": {"enum": [1, None], "examples": [1], "readOnly": True}}}
+    assert to_strict(noted, "tool t__x")["properties"]["a"] == {
+        "type": ["integer", "null"],
+        "enum": [1, None],
+    }
+
+
+def test_strict_closes_an_object_that_may_be_null():
+    """Rule T8: an object is closed, and its fields required, also where ``null`` stands beside it."""
+    inner = {"type": ["object", "null"], "properties": {"b": {"type": ["string", "null"]}}}
+    schema = {"type": "object", "properties": {"a": inner}, "required": ["a"]}
+    strict = to_strict(schema, "tool t__x")["properties"]["a"]
+    assert (strict["required"], strict["additionalProperties"]) == (["b"], False)
 
 
 def test_private_paths_must_exist():

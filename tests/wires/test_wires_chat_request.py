@@ -315,7 +315,7 @@ CALLS = {"id": "a", "type": "function", "function": {"name": "book", "arguments"
             {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
             {"role": "assistant", "function_call": {"arguments": " {} ", "name": "f", "x": None}},
         ),
-        ({"role": "assistant", "tool_calls": 5}, {"role": "assistant", "tool_calls": [5, {}]}),
+        ({"role": "assistant", "tool_calls": 5}, {"role": "assistant", "tool_calls": []}),
         ({"role": "assistant", "content": ["x"]}, {"role": "assistant", "content": ["x"], "refusal": None}),
     ],
 )
@@ -335,6 +335,10 @@ def test_libraries_echo_a_message_each_in_its_way(one: dict[str, Any], other: di
         {"role": "assistant", "content": "x", "function_call": {"name": "f"}},
         {"role": "assistant", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "x"}]},
         {"role": "assistant", "content": [{"type": "image_url", "text": "x"}]},
+        {"role": "assistant", "content": "x", "tool_calls": [5]},
+        {"role": "assistant", "content": "x", "tool_calls": [{}]},
+        {"role": "assistant", "content": "x", "refusal": "no"},
+        {"role": "assistant", "content": "x", "audio": {"id": "a"}},
     ],
 )
 def test_what_tells_messages_apart(other: dict[str, Any]) -> None:

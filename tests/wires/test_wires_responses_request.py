@@ -7,7 +7,7 @@ from responses_rig import OURS, WIRE
 from responses_script import custom, function, function_call, message, output, reasoning, user
 
 from proxy.errors import RequestError
-from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
+from proxy.wires.responses.request import ResponsesRequest, answer_text, parse_responses_request
 
 
 def parse(*items: Any, **more: Any) -> ResponsesRequest:
@@ -261,3 +261,10 @@ def test_where_a_client_returns_by_references() -> None:
     found = parse(*items).returned_calls()
     assert [(one.position, set(one.call_ids)) for one in found] == [(1, {"c1", "c2"})]
     assert parse(user("a"), reference, user("b")).returned_calls() == []
+
+
+def test_texts_of_an_answer_stay_apart() -> None:
+    """Rule R4: no text of one message reads like the texts of two."""
+    lists = [["a", "b"], ["ab"], ["a\0b"], ["a1:b"], ["b", "a"]]
+    assert len({answer_text([message(text) for text in texts]) for texts in lists}) == len(lists)
+    assert answer_text([message(""), reasoning("x")]) == ""

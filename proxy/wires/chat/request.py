@@ -3,6 +3,7 @@
 Source: OpenAI's API reference, "Create chat completion".
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
@@ -14,7 +15,13 @@ from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.base import Answer, ReturnedCalls
 from proxy.wires.declared import listed_tools
-from proxy.wires.digest import Beginnings, conversation_digest
+from proxy.wires.digest import (
+    Beginnings,
+    canonical_arguments,
+    conversation_digest,
+    people_named,
+    sent_arguments,
+)
 
 __all__ = [
     "MAX_CALL_ID",
@@ -25,11 +32,15 @@ __all__ = [
 
 MAX_CALL_ID = 128
 _PREVIEW = 120
+_BESIDE_TEXT = ("name", "refusal", "audio", "tool_call_id")
 
 
 @value_class
 class ChatRequest:
-    """The parts of a request that decide what happens to it."""
+    """The parts of a request that decide what happens to it.
+
+    ``people`` is whom the body names, as :func:`people_named` gives it.
+    """
 
     model: str
     stream: bool
@@ -48,6 +59,7 @@ class ChatRequest:
     max_calls: int | None = None
     open_names: bool = False
     brings_ours: bool = False
+    people: str = ""
     _beginnings: Beginnings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,11 +103,55 @@ class ChatRequest:
         ]
 
     def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
-        words = ("chat answer", caller, shape, self.model, text)
+        words = ("chat answer", caller, self.people, shape, self.model, text)
         return conversation_digest(words, self._beginnings.upto(upto))
 
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
-        return conversation_digest(("chat", caller, *sorted(call_ids)), self._beginnings.upto(upto))
+        words = ("chat", caller, self.people, self.model, *sorted(call_ids))
+        return conversation_digest(words, self._beginnings.upto(upto))
+
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
+        message = self.messages[position]
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list) or not calls:
+            return True
+        if message.get("content") and not is_shown(_answer_text(message) or ""):
+            return False
+        made = {call.get("id"): call for call in orjson.loads(held["messages"][-1]).get("tool_calls") or ()}
+        shown = {call["client_id"]: made.get(call["call_id"]) for call in held["calls"]}
+        shown.pop(None, None)
+        if not self._answered_once(position + 1, shown):
+            return False
+        returned = [call for call in calls if isinstance(call, dict) and isinstance(call.get("id"), str)]
+        return len(calls) == len(returned) == len(shown) and all(
+            _is_call(call, shown.get(call["id"])) for call in returned
+        )
+
+    def _answered_once(self, start: int, shown: Collection[str]) -> bool:
+        """Whether the results from a place on are of these calls and of no other, one of each at most."""
+        following = itertools.islice(self.messages, start, None)
+        results = itertools.takewhile(lambda message: message.get("role") == "tool", following)
+        answered = [str(message.get("tool_call_id")) for message in results]
+        return len(set(answered)) == len(answered) and set(answered) <= set(shown)
+
+
+def _is_call(call: Mapping[str, Any], made: Mapping[str, Any] | None) -> bool:
+    """Whether a call that a client sends back is the one that a model made, whatever its id."""
+    if made is None:
+        return False
+    custom, model_custom = call.get("custom"), made.get("custom")
+    if isinstance(custom, dict) and isinstance(model_custom, dict):
+        return [custom.get(key) for key in ("name", "input")] == [
+            model_custom.get(key) for key in ("name", "input")
+        ]
+    function, model_function = call.get("function"), made.get("function")
+    return (
+        isinstance(function, dict)
+        and isinstance(model_function, dict)
+        and custom is None
+        and function.get("name") == model_function.get("name")
+        and sent_arguments(function.get("arguments")) == sent_arguments(model_function.get("arguments"))
+    )
 
 
 def _check_result(
@@ -141,11 +197,23 @@ def _calls_of(message: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def _answer_text(message: Mapping[str, Any]) -> str | None:
-    """The text of an answer, as a string or as one text part; ``None`` for anything else."""
-    content = message.get("content")
-    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
-        content = content[0].get("text")
+    """The text of an answer, as a string or as one text part; ``None`` for anything else.
+
+    An answer of ours says nothing beside its text: what says more was changed.
+    """
+    content = _plain(message.get("content"))
+    if any(message.get(key) for key in _BESIDE_TEXT):
+        return None
     return content if isinstance(content, str) and content else None
+
+
+def _plain(content: Any) -> Any:
+    """Content of one text part as its text; anything else as it is."""
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        only = content[0]
+        if only.get("type") == "text":
+            return only.get("text")
+    return content
 
 
 def _visible(message: Mapping[str, Any]) -> list[Any]:
@@ -154,21 +222,20 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
     Libraries add and drop null fields and echo fields of the reply; role, content, calls and what
     a result answers stay.
     """
-    content = message.get("content")
-    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
-        only = content[0]
-        if only.get("type") == "text":
-            content = only.get("text")
+    content = _plain(message.get("content"))
     calls = []
     listed = message.get("tool_calls")
     for call in listed if isinstance(listed, list) else ():
-        inner = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
-        if isinstance(inner, dict):
-            arguments = inner.get("arguments", inner.get("input"))
-            calls.append([call.get("id"), inner.get("name"), _canonical(arguments)])
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and not call.get("custom"):
+            arguments = canonical_arguments(function.get("arguments"))
+            calls.append([call.get("id"), function.get("name"), arguments])
+        else:
+            # The input of a custom tool is text, in which every letter counts.
+            calls.append(call)
     legacy = message.get("function_call")
     if isinstance(legacy, dict):
-        legacy = [legacy.get("name"), _canonical(legacy.get("arguments"))]
+        legacy = [legacy.get("name"), canonical_arguments(legacy.get("arguments"))]
     return [
         message.get("role"),
         content or None,
@@ -176,15 +243,9 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
         legacy,
         message.get("tool_call_id"),
         message.get("name"),
+        message.get("refusal") or None,
+        message.get("audio") or None,
     ]
-
-
-def _canonical(arguments: Any) -> Any:
-    """Arguments as every library writes them: some parse them and write them anew."""
-    try:
-        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
-    except (orjson.JSONDecodeError, TypeError):
-        return arguments
 
 
 def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
@@ -222,6 +283,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         and response_format.get("type") in ("json_object", "json_schema"),
         legacy=legacy,
         preview=_preview(messages),
+        people=people_named(payload),
     )
 
 

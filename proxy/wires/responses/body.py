@@ -6,6 +6,7 @@ everything again, reasoning and all, item by item as it came.  With a ``conversa
 appends to it by itself and wants only the outputs.
 """
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,6 @@ import orjson
 
 from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
 from proxy.records import MessageRecord
-from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import HeldTurn, Mask, StateHabit
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
@@ -440,7 +440,10 @@ def _is_model_item(raw: bytes) -> bool:
 
 
 def _unique_calls(items: Sequence[bytes]) -> list[bytes]:
-    """Items in which no call id stands twice: upstreams refuse that, and models repeat ids."""
+    """Items in which no call id stands twice: upstreams refuse that, and models repeat ids.
+
+    A new id follows from the old one, so that the next request begins with the same bytes.
+    """
     seen: set[str] = set()
     renamed: dict[str, str] = {}
     unique = []
@@ -450,7 +453,11 @@ def _unique_calls(items: Sequence[bytes]) -> list[bytes]:
         if isinstance(call_id, str):
             if item.get("type") == "function_call":
                 if call_id in seen:
-                    renamed[call_id] = mint_call_id()
+                    again = renamed.get(call_id, call_id)
+                    while again in seen:
+                        again = f"call_{hashlib.blake2b(again.encode(), digest_size=12).hexdigest()}"
+                    renamed[call_id] = again
+                    seen.add(again)
                 seen.add(call_id)
             if call_id in renamed:
                 raw = join_object({**members(raw), "call_id": orjson.dumps(renamed[call_id])})

@@ -78,9 +78,10 @@ def is_model_item(item: Mapping[str, Any]) -> bool:
 
     A reference counts as the model's: clients refer to what they were given, and send their own whole.
     """
-    kind = item.get("type") or "message"
+    # A client may send anything, also what no set takes.
+    kind = str(item.get("type") or "message")
     if kind == "message":
-        return item.get("role") not in _CLIENT_ROLES
+        return str(item.get("role")) not in _CLIENT_ROLES
     return kind not in _CLIENT_ITEMS
 
 

@@ -9,18 +9,26 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+import orjson
+
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.base import Answer, ReturnedCalls
 from proxy.wires.declared import listed_tools
-from proxy.wires.digest import Beginnings, conversation_digest
+from proxy.wires.digest import (
+    Beginnings,
+    conversation_digest,
+    people_named,
+    sent_arguments,
+)
 from proxy.wires.responses.items import as_upstream_items, is_model_item, item_text
 
 __all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
 
 _MAX_CALL_ID = 128
 _PREVIEW = 120
-_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+_TEXTS = ("text", "input_text", "output_text")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 @value_class
@@ -30,7 +38,8 @@ class ResponsesRequest:
     ``items`` is ``input`` as a list, ``conversation`` the id of the one that is gone on with.
     ``asked`` is the whole body, for the fields of the resource that repeat it.  ``open_names`` says
     that the request may bring tools that nobody here sees (a stored prompt): a name that is unknown
-    is then the client's.
+    is then the client's.  ``people`` is whom the body names, ``told`` what the model is told beside
+    the input: ``instructions`` and a stored prompt, in one form.
     """
 
     model: str
@@ -48,6 +57,8 @@ class ResponsesRequest:
     open_names: bool
     asked: Mapping[str, Any] = field(repr=False)
     choices: int = 1
+    people: str = ""
+    told: str = ""
 
     _beginnings: Beginnings = field(init=False, repr=False, compare=False)
 
@@ -151,8 +162,24 @@ class ResponsesRequest:
             stretch = []
         return found
 
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
+        if self.conversation:
+            return True
+        stretch = list(itertools.takewhile(is_model_item, self.items[position:]))
+        made = [orjson.loads(item) for item in held["items"]]
+        text = answer_text(stretch)
+        referred = any(item.get("type") == "item_reference" for item in stretch)
+        if text and not referred and not is_shown(text):
+            return False
+        # What does not come back is hidden, or was dropped on the way.  Nothing may be new, or moved.
+        known = iter(_told_apart(made))
+        ids = [item.get("id") for item in made]
+        return all(
+            one[1] in ids if one[0] == "item_reference" else one in known for one in _told_apart(stretch)
+        )
+
     def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
-        words = ("responses answer", caller, shape, self.model, self.continues or "", text)
+        words = ("responses answer", *self._words(caller), shape, text)
         return conversation_digest(words, self._beginnings.upto(upto))
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
@@ -163,8 +190,16 @@ class ResponsesRequest:
         return kind == "function_call" or (kind == "custom_tool_call" and item.get("name") in self.declared)
 
     def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
-        words = ("responses", caller, self.continues or "", self.conversation, *sorted(call_ids))
+        words = ("responses", *self._words(caller), self.conversation, *sorted(call_ids))
         return conversation_digest(words, self._beginnings.upto(upto))
+
+    def _words(self, caller: str) -> tuple[str, ...]:
+        """What must be the same beside the items, for answers and for calls.
+
+        What the model is told counts behind a ``previous_response_id`` too: the API carries none of
+        it over, so each request brings its own.
+        """
+        return (caller, self.people, self.model, self.told, self.continues or "")
 
 
 def _visible(item: Mapping[str, Any]) -> list[Any] | None:
@@ -176,21 +211,56 @@ def _visible(item: Mapping[str, Any]) -> list[Any] | None:
         return None
     kind = item.get("type") or "message"
     if kind == "message":
-        content = item.get("content")
-        parts = content if isinstance(content, list) else []
-        rest = [part for part in parts if not isinstance(part, dict) or "text" not in part]
-        return [item.get("role"), item_text(item), rest]
+        return [item.get("role"), *_spoken(item)]
     if kind == "function_call":
         return [kind, item.get("call_id"), item.get("name"), item.get("arguments")]
     if kind == "function_call_output":
         return [kind, item.get("call_id"), item.get("output")]
-    return [{key: value for key, value in item.items() if key not in ("id", "status") and value is not None}]
+    # Of a reference the id is all that there is.
+    dropped = ("status",) if kind == "item_reference" else ("id", "status")
+    return [{key: value for key, value in item.items() if key not in dropped and value is not None}]
+
+
+def _spoken(item: Mapping[str, Any]) -> list[Any]:
+    """The content of a message in order: its texts bare, everything else as it is.
+
+    A model's texts are one text, as some libraries hand them on; of a client's each stands for itself.
+    """
+    content = item.get("content")
+    spoken: list[Any] = []
+    for part in content if isinstance(content, list) else [content]:
+        known = isinstance(part, dict) and part.get("type", "text") in _TEXTS
+        text = part.get("text") if isinstance(part, dict) and known else part
+        if isinstance(text, str) and spoken and isinstance(spoken[-1], str) and is_model_item(item):
+            spoken[-1] += text
+        elif text:
+            spoken.append(text if isinstance(text, str) else part)
+    return spoken
+
+
+def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """What of a model's items must be found again among those that it made.
+
+    Nothing of texts, which are compared as a whole, of reasoning, and of what we made.
+    """
+    found: list[Any] = []
+    for item in items:
+        kind = item.get("type") or "message"
+        if kind == "item_reference":
+            found.append([kind, item.get("id")])
+        elif kind == "function_call":
+            found.append([kind, item.get("call_id"), item.get("name"), sent_arguments(item.get("arguments"))])
+        elif as_upstream_items(item) is not None or kind == "reasoning":
+            continue
+        elif kind != "message" or not all(isinstance(part, str) for part in _spoken(item)):
+            found.append(_visible(item))
+    return found
 
 
 def answer_text(items: Iterable[Mapping[str, Any]]) -> str:
-    """The texts of an answer's messages, apart from one another."""
+    """The texts of an answer's messages in one, each behind its length, so that no two lists are alike."""
     texts = (item_text(item) for item in items if (item.get("type") or "message") == "message")
-    return "\0".join(text for text in texts if text)
+    return "".join(f"{len(text)}:{text}" for text in texts if text)
 
 
 def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
@@ -222,7 +292,15 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         max_calls=bound if type(bound) is int and bound >= 0 else None,
         open_names=payload.get("prompt") is not None,
         asked=payload,
+        people=people_named(payload),
+        told=_told(payload),
     )
+
+
+def _told(payload: Mapping[str, Any]) -> str:
+    """``instructions`` and the stored prompt in one form; empty where there are none."""
+    told = [payload.get("instructions") or None, payload.get("prompt") or None]
+    return orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode() if any(told) else ""
 
 
 def _conversation(given: Any) -> str:

@@ -1,0 +1,121 @@
+"""What ends the process, and what a tool's own task raises to no avail."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import pytest
+import structlog
+from chat_script import call, content, finish, role, stream
+from proxy_process import serving, write_config
+from raw_upstream import RawUpstream
+
+from proxy.commands import common
+from proxy.commands.server import STOPPING, on_signals
+
+LOOPS = [None, common._loop_factory()]
+ASK = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+DEADLY = """
+import asyncio
+from proxy.tools import Redaction, tool
+
+KEPT = []
+
+async def end(kind):
+    raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[kind]("canary")
+
+@tool(effect="read_only", redaction=Redaction())
+async def deadly(kind: str) -> str:
+    \"\"\"Start a task that would end the process.\"\"\"
+    KEPT.append(asyncio.create_task(end(kind)))
+    await asyncio.wait(KEPT)
+    return "begun"
+"""
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "best"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
+    """``run_async`` on asyncio's loop, and on the one that is served with."""
+    monkeypatch.setattr(common, "_loop_factory", lambda: request.param)
+    return common.run_async
+
+
+async def raises(error: BaseException) -> None:
+    """Raise."""
+    raise error
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_a_task_of_a_tool_does_not_end_the_process(run, error):
+    """Rule T1: what is raised in another task than the main one is logged, and everything goes on."""
+
+    async def main() -> str:
+        with on_signals(dict.fromkeys(STOPPING, lambda: None)):
+            slow = asyncio.create_task(asyncio.sleep(0.01, "slow"))
+            started = asyncio.create_task(raises(error))
+            await asyncio.wait({started})
+            assert started.exception() is error
+            return await slow
+
+    with structlog.testing.capture_logs() as lines:
+        assert run(main()) == "slow"
+    assert [(line["event"], line["log_level"], line["exception"]) for line in lines] == [
+        ("exit_prevented", "error", type(error).__name__)
+    ]
+    assert "test_commands_exit.py:" in lines[0]["raised_at"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError()], ids=repr)
+def test_what_the_main_task_raises_comes_out(run, error):
+    """The command itself may end the process, also after a tool has tried to."""
+
+    async def main() -> None:
+        started = asyncio.create_task(raises(SystemExit(4)))
+        await asyncio.wait({started})
+        assert isinstance(started.exception(), SystemExit)
+        raise error
+
+    with structlog.testing.capture_logs(), pytest.raises(type(error)) as caught:
+        run(main())
+    assert caught.value is error
+
+
+def test_a_real_interrupt_ends_what_does_not_listen(run):
+    """Ctrl-C in a command that has no handlers of its own ends it, as does one in a server that stops."""
+    ended: list[str] = []
+
+    async def main() -> None:
+        heard = asyncio.Event()
+        with on_signals({signal.SIGINT: heard.set}):
+            signal.raise_signal(signal.SIGINT)
+            await heard.wait()
+            ended.append("heard")
+        try:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            ended.append("ended")
+
+    with structlog.testing.capture_logs() as lines, pytest.raises(KeyboardInterrupt):
+        run(main())
+    assert (ended, lines) == (["heard", "ended"], [])
+
+
+@pytest.mark.parametrize("kind", ["exit", "interrupt"])
+async def test_a_server_outlives_the_tasks_of_its_tools(tmp_path, kind):
+    """Rule T1: the run goes on to its answer, the log names the place, and a signal stops as ever."""
+    called = stream(role(), call("c", "deadly__deadly", f'{{"kind":"{kind}"}}'), finish("tool_calls"))
+    async with RawUpstream(called, stream(role(), content("Done."), finish())) as upstream:
+        write_config(tmp_path, upstream.url, allow=("deadly__*",))
+        (tmp_path / "deadly.py").write_text(DEADLY)
+        config = tmp_path / "toolrelay.toml"
+        config.write_text(config.read_text().replace('"effect.py"', '"effect.py", "deadly.py"'))
+        async with serving(tmp_path) as proxy:
+            answer = await proxy.ask(ASK)
+            assert answer.clean
+            assert b"Done." in answer.body
+            line = await proxy.says("exit_prevented")
+            assert "deadly.py:" in line.string
+            proxy.signal()
+            assert await proxy.ended() == 0
+        assert not any("canary" in line for line in proxy.log)
