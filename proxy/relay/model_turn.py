@@ -123,7 +123,8 @@ class ModelTurns:
                 # Only the first turn comes back with an error status; it is the client's to see.
                 return await self._relay_refusal(state, response)
             if not await self._read(job, state, command, response):
-                return Finish(answered=True)
+                # The client has it as it came; of an error under a 200 the record is to say so.
+                return Finish(error=state.run.turn.error, answered=True)
         except UpstreamError as error:
             self._broken(error)
             raise
