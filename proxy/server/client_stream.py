@@ -114,6 +114,10 @@ class HttpClientStream:
     def keep_back(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
 
+    def tell(self, name: str, value: str) -> None:
+        others = [pair for pair in self._headers if pair[0] != name]
+        self._headers = [*others, (name, value)] if value else others
+
     def start(self, status: int, headers: Headers) -> None:
         request = self._request
         theirs = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)

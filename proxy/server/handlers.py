@@ -14,7 +14,7 @@ from multidict import istr
 from proxy.errors import ModelMissing, RequestError
 from proxy.relay.base import ClientStream
 from proxy.relay.fallback import BY_ID, STAYS, Candidates, NextUpstream
-from proxy.relay.history import History, Restored
+from proxy.relay.history import History
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import OfferRules, parse_wanted
@@ -347,17 +347,14 @@ class Api:
         while True:
             plan = await self._planner.plan(call, candidates.next())
             if plan.job is not None:
-                return await self._orchestrate(call, plan.job, plan.restored)
+                return await self._orchestrate(call, plan.job)
             with contextlib.suppress(NextUpstream):
                 return await self._pass_to(request, target, wire.path, [body], plan.route, candidates, caller)
 
-    async def _orchestrate(self, call: Call, job: Job, restored: Restored) -> web.StreamResponse:
+    async def _orchestrate(self, call: Call, job: Job) -> web.StreamResponse:
         request = call.request
         request.facts.run_id = job.run_id
-        headers = [("x-toolrelay-run", job.run_id)]
-        if restored:
-            headers.append(("x-toolrelay-restored", f"turns={restored.turns}, bytes={restored.size}"))
-        client = self._client(request, job.wire.path, job.caller, *headers)
+        client = self._client(request, job.wire.path, job.caller, ("x-toolrelay-run", job.run_id))
         bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
         try:
             await self._orchestrator.run(job, self._overheard(client, call.raw))

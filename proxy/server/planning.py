@@ -13,7 +13,7 @@ from multidict import istr
 from proxy.errors import RequestError
 from proxy.relay.fallback import Candidates
 from proxy.relay.headers import forwardable
-from proxy.relay.history import History, Restored
+from proxy.relay.history import History
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard
@@ -64,7 +64,6 @@ class Plan:
 
     route: Route
     job: Job | None
-    restored: Restored
 
 
 class Planner:
@@ -133,7 +132,7 @@ class Planner:
             if home is not route:
                 return await self.plan(call, home, in_run=in_run)
         if not offer and not restored and not asked.brings_ours and not in_run:
-            return Plan(route, None, restored)
+            return Plan(route, None)
         if call.ledger is None and not view.acts:
             call.ledger = RunLedger()  # There is no effect that a repeat could share.
         elif call.ledger is None:
@@ -169,7 +168,7 @@ class Planner:
             candidates=call.candidates,
             elsewhere=lambda: self._elsewhere(call),
         )
-        return Plan(route, job, restored)
+        return Plan(route, job)
 
     async def _elsewhere(self, call: Call) -> Job:
         """The job of the next upstream: its habits and its names, over the same request."""

@@ -570,6 +570,18 @@ async def test_an_object_instead_of_a_stream_is_relayed(allow: tuple[str, ...]) 
     assert answer.header("content-type") == "application/json"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_error_under_a_200_is_one_on_record(stream: bool) -> None:
+    """Rule W2: an error object that comes under a 200 is relayed, and the run has failed by its code."""
+    body = b'{"error":{"message":"the model is overloaded","type":"server_error","code":"overloaded"}}'
+    async with proxied(whole(body), allow=("core__*",)) as (proxy, _):
+        answer = await proxy.ask({**HELLO, "stream": stream})
+        assert b"the model is overloaded" in answer.body
+        if stream:
+            assert (answer.status, answer.body) == (200, body)
+        assert (await proxy.run_reaches("failed")).run.error_code == "overloaded"
+
+
 @both
 @pytest.mark.parametrize("stream", [True, False])
 async def test_what_is_not_json_is_relayed(stream: bool, allow: tuple[str, ...]) -> None:
