@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple, Protocol
 
+from limits import RateLimitItem, parse_many
+
 from proxy.errors import ConfigError, RequestError, ToolRelayError
 from proxy.relay.prices import NANOS
 
@@ -22,7 +24,6 @@ __all__ = [
     "LimitKind",
     "LimitSet",
     "LimitsUnavailable",
-    "Rate",
     "Standing",
     "Verdict",
     "parse_cost_limits",
@@ -43,20 +44,6 @@ _MAX_WINDOW_S: Final = 10 * 366 * 86400
 _MAX_TEXT: Final = 200
 _MOST_LIMITS: Final = 16
 _AMOUNT = re.compile(r"\d+(?:\.\d+)?(?=\s*(?:/|per\b))")
-# The notation of the ``limits`` library, which itself would load ten times what this needs.  Runs of
-# white space are one space when it is used.
-_RATE = re.compile(r" ?([0-9]+) ?(?:/|per) ?([0-9]+)? ?([a-z]+) ?", re.IGNORECASE)
-_BETWEEN = re.compile(r"[,;|]")
-_UNITS: Final = {
-    written: seconds for seconds, name in (*_PERIODS, (1, "second")) for written in (name, f"{name}s")
-}
-
-
-class Rate(NamedTuple):
-    """So much within so many seconds, as somebody wrote it."""
-
-    amount: int
-    seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +54,10 @@ class KeyLimits:
     reads them.
     """
 
-    requests: tuple[Rate, ...] | None = None
-    tool_calls: tuple[Rate, ...] | None = None
-    tokens: tuple[Rate, ...] | None = None
-    cost: tuple[Rate, ...] | None = None
+    requests: tuple[RateLimitItem, ...] | None = None
+    tool_calls: tuple[RateLimitItem, ...] | None = None
+    tokens: tuple[RateLimitItem, ...] | None = None
+    cost: tuple[RateLimitItem, ...] | None = None
     concurrent_streams: int | None = None
 
 
@@ -106,10 +93,10 @@ class LimitSet(NamedTuple):
         """``limits``, and ``general`` where they say nothing; open streams are the caller's own alone."""
 
         def chosen(
-            kind: LimitKind, own: tuple[Rate, ...] | None, others: tuple[Rate, ...] | None
+            kind: LimitKind, own: tuple[RateLimitItem, ...] | None, others: tuple[RateLimitItem, ...] | None
         ) -> tuple[Limit, ...]:
             items = dict.fromkeys((others if own is None else own) or ())
-            return tuple(Limit(kind, *item) for item in items)
+            return tuple(Limit(kind, item.amount, item.get_expiry()) for item in items)
 
         return cls(
             chosen("requests", limits.requests, general.requests),
@@ -170,56 +157,44 @@ class Counters(Protocol):
     async def aclose(self) -> None: ...
 
 
-def parse_limits(setting: str, texts: Sequence[str]) -> tuple[Rate, ...]:
+def parse_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem, ...]:
     """Limits as written (``"600/minute"``, ``"5 per second"``), all of which hold at once.
 
     Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
     """
-    items: list[Rate] = []
+    items: list[RateLimitItem] = []
     for text in texts[: _MOST_LIMITS + 1]:
         items += _parsed(setting, text, text, "600/minute")
     return _few(setting, items)
 
 
-def parse_cost_limits(setting: str, texts: Sequence[str]) -> tuple[Rate, ...]:
+def parse_cost_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem, ...]:
     """Limits of cost as written (``"5/day"``, ``"0.50/hour"``), their amounts in billionths.
 
     Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
     """
-    items: list[Rate] = []
+    items: list[RateLimitItem] = []
     for text in texts[: _MOST_LIMITS + 1]:
         whole = _AMOUNT.sub(lambda found: str(int(Decimal(found[0]) * NANOS)), text[:_MAX_TEXT])
         items += _parsed(setting, text, whole, "0.50/hour")
     return _few(setting, items)
 
 
-def _parsed(setting: str, text: str, whole: str, example: str) -> list[Rate]:
+def _parsed(setting: str, text: str, whole: str, example: str) -> list[RateLimitItem]:
     # A client writes limits too, into its tokens: a run of spaces would take the parser's pattern
     # hours, and a window without end is more than what counts can count.
     try:
-        parsed = _rates(" ".join(whole.split())) if len(text) <= _MAX_TEXT else []
+        parsed = parse_many(" ".join(whole.split())) if len(text) <= _MAX_TEXT else []
     except ValueError:
         parsed = []
-    if not parsed or any(not 1 <= item.amount <= _MAX_AMOUNT for item in parsed):
+    if not parsed or any(not 1 <= item.amount <= _MAX_AMOUNT or item.multiples < 1 for item in parsed):
         raise ConfigError(setting, f"{text[:80]!r} is no limit", f'Write it like "{example}"')
-    if any(item.seconds > _MAX_WINDOW_S for item in parsed):
+    if any(item.get_expiry() > _MAX_WINDOW_S for item in parsed):
         raise ConfigError(setting, f"{text[:80]!r} counts over more than 10 years", "Choose a shorter time")
     return parsed
 
 
-def _rates(text: str) -> list[Rate]:
-    """The rates in a text of single spaces; raises ValueError where one cannot be read."""
-    rates = []
-    for written in _BETWEEN.split(text):
-        found = _RATE.fullmatch(written)
-        unit = _UNITS.get(found[3].lower()) if found else None
-        if found is None or unit is None:
-            raise ValueError("no rate")
-        rates.append(Rate(int(found[1]), unit * (int(found[2] or 1) or 1)))
-    return rates
-
-
-def _few(setting: str, items: Sequence[Rate]) -> tuple[Rate, ...]:
+def _few(setting: str, items: Sequence[RateLimitItem]) -> tuple[RateLimitItem, ...]:
     """The limits, if they are so many that each request can be held to all of them."""
     if len(items) > _MOST_LIMITS:
         raise ConfigError(setting, f"has more than {_MOST_LIMITS} limits", "Leave out what others imply")

@@ -9,7 +9,6 @@ from waiting import until
 
 NOT_NEEDED = {
     "asyncpg",  # for a record in PostgreSQL
-    "limits",  # for tests
     "lxml",  # for pages, in a process of their own
     "opentelemetry",  # for traces
     "pygments",  # for what rich draws

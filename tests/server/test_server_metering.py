@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import responses_script
 from chat_script import DONE, call, chunk_of, content, finish, reply, role, stream, usage
+from limits import parse
 from raw_upstream import HANG, RawUpstream, Step, chunked, event, whole
 from running_proxy import Proxy, make_config, running
 from test_server_metrics import scrape, value
 
-from proxy.server.limits import KeyLimits, parse_limits
+from proxy.server.limits import KeyLimits
 from proxy.store.base import UsageFilter
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -488,7 +489,7 @@ async def test_a_limit_of_one_key_asks_for_usage_for_that_key() -> None:
     from proxy.server.rate_limiter import RateLimiter
 
     made = RateLimiter(KeyLimits(), MemoryCounters(), on_error="open")
-    own = KeyLimits(tokens=parse_limits("x", ["5/hour"]))
+    own = KeyLimits(tokens=(parse("5/hour"),))
     assert (await made.admit(Caller("a", "a", own))).counts_usage
     assert not (await made.admit(Caller("b", "b"))).counts_usage
 

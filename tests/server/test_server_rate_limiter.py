@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from chat_script import DONE, content, finish, reply, role, stream
+from limits import parse
 from raw_upstream import RawUpstream, Step, whole
 from redis_server import HURRY, SERVER, cable, need_redis
 from running_proxy import Proxy, make_config, running
@@ -112,7 +113,7 @@ async def test_a_callers_own_limits_hold() -> None:
     """A key's limits take the place of the general ones, equal ones in another object too."""
     made = limiter(requests=["100/minute"], tool_calls=["100/minute"])
     for _ in range(2):
-        own = KeyLimits(requests=parse_limits("x", ["2/minute"]), tool_calls=parse_limits("x", ["1/minute"]))
+        own = KeyLimits(requests=(parse("2/minute"),), tool_calls=(parse("1/minute"),))
         admission = await made.admit(Caller("key_1", "key_1", own))
     assert dict(admission.headers)["x-ratelimit-remaining-requests"] == "0"
     assert await admission.hit("tool_calls", "whoever") is None
@@ -137,12 +138,10 @@ async def test_a_key_pays_for_its_tokens() -> None:
     """Minted tokens have limits of their own, and all of them together those of their key."""
     made = limiter()
     key = KeyLimits(
-        requests=parse_limits("x", ["3/minute"]),
-        tokens=parse_limits("x", ["10/minute"]),
-        tool_calls=parse_limits("x", ["1/minute"]),
+        requests=(parse("3/minute"),), tokens=(parse("10/minute"),), tool_calls=(parse("1/minute"),),
         concurrent_streams=2,
-    )
-    own = KeyLimits(requests=parse_limits("x", ["2/minute"]))
+    )  # fmt: skip
+    own = KeyLimits(requests=(parse("2/minute"),))
 
     def token(subject: str) -> Caller:
         return Caller("key", f"key/{subject}", own, also_counted_as="key", also_limits=key)
@@ -162,8 +161,8 @@ async def test_a_key_pays_for_its_tokens() -> None:
 async def test_a_token_past_its_own_tool_calls_costs_its_key_none() -> None:
     """A page that keeps calling past its token's limit takes nothing from the key's other tokens."""
     made = limiter()
-    key = KeyLimits(tool_calls=parse_limits("x", ["3/minute"]))
-    own = KeyLimits(tool_calls=parse_limits("x", ["1/minute"]))
+    key = KeyLimits(tool_calls=(parse("3/minute"),))
+    own = KeyLimits(tool_calls=(parse("1/minute"),))
     first, second = [
         await made.admit(Caller("key", f"key/{name}", limits, also_counted_as="key", also_limits=key))
         for name, limits in (("ann", own), ("bea", None))
@@ -207,7 +206,7 @@ async def test_a_client_that_leaves_at_the_door_gives_its_place_back() -> None:
 async def test_what_a_token_uses_its_key_has_used() -> None:
     """Tokens that were used through a minted token count against its key's limit."""
     made = limiter()
-    key = KeyLimits(tokens=parse_limits("x", ["10/minute"]))
+    key = KeyLimits(tokens=(parse("10/minute"),))
     admission = await made.admit(Caller("key", "key/ann", also_counted_as="key", also_limits=key))
     admission.spend(10, 0)
     assert "tokens" in (await refused(made, Caller("key", "key", key))).message
