@@ -24,9 +24,11 @@ from proxy.server.tool_faults import misplaced_bounds
 from proxy.server.views import narrowed_policy, own_bounds
 from proxy.store.base import Store
 from proxy.store.factory import open_store, peek_keys
+from proxy.tools.bounds import ArgumentBound, needs_giving
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
 from proxy.tools.schema import may_have
+from proxy.tools.spec import ToolSpec
 
 if TYPE_CHECKING:  # As in ``common``.
     from rich.table import Table
@@ -317,12 +319,19 @@ def bounds_of_keys(entrance: Entrance, registry: Registry) -> tuple[list[str], l
 def bound_lines(registry: Registry, policy: Policy, whose: str = "") -> list[str]:
     """For each argument that a policy bounds, what it may be, and the line that says so."""
     return [
-        f"bounded {spec.name}{whose}: {path} {bound} ({where})"
+        f"bounded {spec.name}{whose}: {path} {bound}{_left_out(bound, path, spec)} ({where})"
         for spec in registry.tools()
         for where, bounds in policy.bounds_of(spec.name)
         for path, bound in bounds.items()
         if may_have(spec.parameters, path)
     ]
+
+
+def _left_out(bound: ArgumentBound, path: str, spec: ToolSpec) -> str:
+    """A word on a bound that the tool's own default does not meet."""
+    if not needs_giving(bound, path, spec.schema_with_defaults):
+        return ""
+    return ", has to be given since the tool's own default is not allowed"
 
 
 def key_table(entrance: Entrance, registry: Registry, policy: Policy) -> "Table | None":

@@ -32,7 +32,7 @@ from proxy.server.edge_request import EdgeRequest
 from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
-from proxy.server.metering import ReadBody, counted_by_body, meter
+from proxy.server.metering import BY_BODY, ReadBody, counted_by_body, meter
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
@@ -61,6 +61,7 @@ _ROUTED = frozenset({"/completions", "/embeddings", *READS_IDS})
 _FORMS = frozenset({"/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"})
 """Inference paths that take files, as forms; what else is sent to any of these paths must be JSON."""
 
+_COUNTS_INPUT = "/responses/input_tokens"
 _OURS = (b'"toolrelay"', b"_toolrelay")
 _MAX_MINT_BYTES = 16 * 1024
 _TOOLS = istr("x-toolrelay-tools")
@@ -232,7 +233,12 @@ class Api:
                 if below in READS_IDS:
                     await self._check_ids(request, payload)
             wire = "responses" if below.startswith("/responses") else "chat"
-            routes = list(self._routes(request, view, payload.get("model"), wire))
+            model = payload.get("model")
+            if (below in BY_BODY and not reads) or (below == _COUNTS_INPUT and model is None):
+                # Limits do not change who answers, and only counting input needs no model.
+                routes = [Route(view.router.default, "", renamed=False)]
+            else:
+                routes = list(self._routes(request, view, model, wire))
             if below == "/embeddings":
                 # Vectors of two models cannot be compared: better none than some of another.
                 routes = [route for route in routes if route.model == routes[0].model]

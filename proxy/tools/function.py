@@ -140,6 +140,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     inputs = _inputs(function, declaration, capabilities, where)
     schema, validate, unpack, defaults = _contract(identifier, inputs.arguments, declaration, where)
     check_schema(schema, where)
+    loose = schema
     if declaration.strict:
         strict = to_strict(schema, where)
         if declaration.parameters is not None and strict != schema:
@@ -169,6 +170,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         connection=declaration.connection,
         validate_output=validate_output,
         defaults=defaults,
+        loose_parameters=loose if declaration.strict else None,
         cache_ttl_s=_within(declaration.cache_ttl_s, 0, 30 * 86400, "cache_ttl_s", where),
         retries=_within(declaration.retries, 0, _MAX_RETRIES, "retries", where),
     )
