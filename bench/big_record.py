@@ -42,7 +42,8 @@ FILTERS: Final[dict[str, RunFilter]] = {
     "all": RunFilter(),
     "status": RunFilter(status="cancelled"),
     "model": RunFilter(model="model-3"),
-    "caller": RunFilter(caller="caller-7"),
+    "key": RunFilter(caller="caller-7"),
+    "end user": RunFilter(caller="caller-3/someone"),
     "tool": RunFilter(tool=_TOOLS[0]),
     "rare tool": RunFilter(tool=_RARE),
     "errors": RunFilter(errors_only=True),
@@ -97,6 +98,12 @@ def _id(number: int) -> str:
     return f"run_{number:012d}"
 
 
+def _caller(number: int) -> str:
+    """A key, or an end user of one."""
+    key = number % 50
+    return f"caller-{key}/someone" if key == 3 else f"caller-{key}"
+
+
 def _runs(count: int) -> Iterator[tuple[Any, ...]]:
     offered = json.dumps(_TOOLS)
     for number in range(count):
@@ -104,7 +111,7 @@ def _runs(count: int) -> Iterator[tuple[Any, ...]]:
         status = ("failed", "cancelled")[number % 2] if number % 40 < 2 else "completed"
         error = "upstream_broken" if status == "failed" else None
         yield (
-            _id(number), _OWNER, f"req-{number}", f"caller-{number % 50}", "chat", f"model-{number % 9}",
+            _id(number), _OWNER, f"req-{number}", _caller(number), "chat", f"model-{number % 9}",
             "default", 1, status, at, at + 3.5, error, "stop", 2, 3, 900, 120, 1020, offered, "{}",
             "silent", f"{number % 30:064x}",
         )  # fmt: skip

@@ -29,7 +29,9 @@ StatusOption = Annotated[
 ]
 ModelOption = Annotated[str | None, typer.Option(help="Of this model.")]
 ToolOption = Annotated[str | None, typer.Option(help="That called this tool.")]
-KeyOption = Annotated[str | None, typer.Option(metavar="CALLER", help="Of this caller.")]
+KeyOption = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Of this key, by name or id; one end user: KEY/USER.")
+]
 ErrorsOption = Annotated[bool, typer.Option("--errors", help="That ended in an error.")]
 RunArgument = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.")]
 
@@ -166,13 +168,14 @@ def runs_purge(
 def usage(
     config: ConfigOption = None,
     by: Annotated[
-        str, typer.Option(metavar="WORDS", help="What to tell apart, with commas: key, model, tool, day.")
+        str,
+        typer.Option(metavar="WORDS", help="What to tell apart, with commas: key, caller, model, tool, day."),
     ] = "model",
     since: SinceOption = None,
     until: UntilOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What runs used: tokens, calls and cost, by key, model, tool and day."""
+    """What runs used: tokens, calls and cost, by key, caller, model, tool and day."""
     from proxy.commands import usage
 
     chosen: list[UsageKey] = []

@@ -16,6 +16,7 @@ from proxy.errors import ConfigError
 from proxy.records import RunRecord
 from proxy.server.config import Config
 from proxy.server.json_views import detail_to_json, run_to_json, to_line
+from proxy.server.key_names import named_callers, recorded_caller
 from proxy.server.runs_view import render_detail, render_list
 from proxy.server.terminal import counted
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
@@ -38,12 +39,14 @@ _PAGE = 200
 async def list_runs(config: Config, wanted: RunFilter, limit: int, *, as_json: bool) -> None:
     """Print the newest runs that fit, one line each."""
     async with Record(config) as store:
+        wanted = await _whose(config, store, wanted)
         runs = [run async for run in _each(store, wanted, limit)]
+        names = named_callers((await store.read_keys()).keys)
     if as_json:
         for run in runs:
             say(to_line(run_to_json(run)))
     else:
-        render_list(console(), runs)
+        render_list(console(), runs, names)
 
 
 async def show_run(config: Config, run_id: str, *, as_json: bool, content: bool) -> None:
@@ -66,6 +69,7 @@ async def export_runs(
     Raises ConfigError where ``out`` is there already or cannot be written.
     """
     async with Record(config) as store:
+        wanted = await _whose(config, store, wanted)
         if content:
             chosen = {name: value for name, value in asdict(replace(wanted, limit=0)).items() if value}
             log_content_read("runs export", out=str(out or "-"), filter=chosen)
@@ -137,6 +141,13 @@ def log_content_read(command: str, **facts: Any) -> None:
         user = f"uid {os.getuid()}"
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.commands")
     log.warning("content_read", command=command, user=user, **facts)
+
+
+async def _whose(config: Config, store: Store, wanted: RunFilter) -> RunFilter:
+    """The filter with the caller that the record has for a key's name."""
+    if wanted.caller is None:
+        return wanted
+    return replace(wanted, caller=await recorded_caller(store, config.keys, wanted.caller))
 
 
 async def _each(store: Store, wanted: RunFilter, limit: int | None) -> AsyncIterator[RunRecord]:

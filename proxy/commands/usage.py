@@ -1,6 +1,6 @@
 """``toolrelay usage``: what runs used, from the record."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +10,8 @@ from proxy.commands.common import console, say, text
 from proxy.commands.runs import Record, to_line
 from proxy.relay.prices import cost_number, cost_text
 from proxy.server.config import Config
+from proxy.server.key_names import named_callers
+from proxy.server.runs_view import shown_caller
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
 
 __all__ = ["show_usage"]
@@ -28,6 +30,7 @@ async def show_usage(
     """Print a line for each group.  Tokens are the model's and no tool's: by tool there are none."""
     async with Record(config) as store:
         rows = await store.usage(UsageFilter(by, since, until))
+        names = named_callers((await store.read_keys()).keys)
     columns = _OF_TOOLS if "tool" in by else _OF_RUNS
     if as_json:
         for row in rows:
@@ -36,19 +39,24 @@ async def show_usage(
                 values["cost"] = cost_number(row.cost)
             say(to_line(_group(by, row) | values))
     elif rows:
-        console().print(_table(by, columns, rows))
+        console().print(_table(by, columns, rows, names))
     else:
         say("No tool calls." if "tool" in by else "No runs.")
 
 
-def _table(by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageRow]) -> Table:
+def _table(
+    by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageRow], names: Mapping[str, str]
+) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for key in by:
         table.add_column(key, overflow="ellipsis", no_wrap=True)
     for name in columns:
         table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
     for row in rows:
-        shown = [text(value) for value in _group(by, row).values()]
+        shown = [
+            text(shown_caller(str(value), names) if key in ("key", "caller") else value)
+            for key, value in _group(by, row).items()
+        ]
         numbers = [cost_text(row.cost) if name == "cost" else _number(getattr(row, name)) for name in columns]
         table.add_row(*shown, *numbers)
     return table

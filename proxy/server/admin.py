@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -14,6 +14,7 @@ from proxy.errors import ConfigError, RequestError, StoreError
 from proxy.server.doors import Door
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.json_views import detail_to_json, run_to_json, to_line, tool_to_json
+from proxy.server.key_names import recorded_caller
 from proxy.server.request_target import Target
 from proxy.server.run_filters import parse_filter
 from proxy.store.base import RunDetail, RunFilter, Store
@@ -42,12 +43,14 @@ class Admin:
         registry: Registry,
         policy: Policy,
         tools_enabled: bool,
+        declared: Container[str],
     ) -> None:
         self._door = door
         self._store = store
         self._registry = registry
         self._policy = policy
         self._tools_enabled = tools_enabled
+        self._declared = declared
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.admin")
 
     async def answer(self, request: EdgeRequest, target: Target) -> web.Response:
@@ -99,6 +102,9 @@ class Admin:
         """A page of runs, the newest first; ``before`` is the last id of the page before it."""
         limit = _limit(query.get("limit"))
         wanted = replace(_filter(query), limit=limit + 1, before=_before(query))
+        if wanted.caller is not None:
+            caller = await recorded_caller(self._store, self._declared, wanted.caller)
+            wanted = replace(wanted, caller=caller)
         runs = await self._store.list_runs(wanted)
         if not runs and wanted.before is not None and await self._find(wanted.before) is None:
             # Purged meanwhile: an empty page would say that this was the end.

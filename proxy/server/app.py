@@ -521,6 +521,7 @@ def _admin(services: Services, door: Door) -> Admin:
         registry=services.registry,
         policy=services.policy,
         tools_enabled=services.config.tools.enabled,
+        declared=services.config.keys,
     )
 
 

@@ -1,5 +1,6 @@
 """Who sent a request, and what they may do: settled once, before anything else is read."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -7,7 +8,7 @@ from proxy.server.limits import KeyLimits
 from proxy.tools.bounds import ArgumentBound
 from proxy.wires.base import Trace
 
-__all__ = ["Caller", "OwnBound", "Rights"]
+__all__ = ["Caller", "OwnBound", "Rights", "person_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +68,8 @@ class Caller:
     also_limits: KeyLimits | None = None
     rights: Rights = EVERYTHING
     end_user: str = ""
+
+
+def person_name(user: str) -> str:
+    """What the record calls an end user, behind the key and a slash: 24 hexadecimal digits."""
+    return hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

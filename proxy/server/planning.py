@@ -3,7 +3,6 @@
 The same bytes are planned for anew for each upstream that is asked: its tools, names and habits differ.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route
 from proxy.relay.shape import prompt_shape
+from proxy.server.callers import person_name
 from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.metering import price_of
 from proxy.server.request_target import Target
@@ -198,8 +198,7 @@ class Planner:
                 user = payload.get(name)
         if not isinstance(user, str) or not user:
             return name_of_key, False
-        person = hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-        return f"{name_of_key}/{person}", True
+        return f"{name_of_key}/{person_name(user)}", True
 
     def remembers(self, request: EdgeRequest) -> bool:
         """Whether answers are looked up and remembered for this request.

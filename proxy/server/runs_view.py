@@ -22,7 +22,7 @@ from proxy.server.kept_back import kept_back
 from proxy.server.terminal import counted, safe_cell
 from proxy.store.base import RunDetail
 
-__all__ = ["render_detail", "render_list"]
+__all__ = ["render_detail", "render_list", "shown_caller"]
 
 _BAR_CELLS: Final = 32
 _NAME_LIMIT: Final = 64
@@ -54,8 +54,14 @@ class _Span:
     style: str
 
 
-def render_list(console: Console, runs: Sequence[RunRecord]) -> None:
-    """Print runs as a table, in the order given."""
+def shown_caller(caller: str, names: Mapping[str, str]) -> str:
+    """A caller with the name of its key, where ``names`` has it by the key's id."""
+    key, slash, person = caller.partition("/")
+    return f"{names.get(key, key)}{slash}{person}"
+
+
+def render_list(console: Console, runs: Sequence[RunRecord], names: Mapping[str, str] | None = None) -> None:
+    """Print runs as a table, in the order given; ``names`` are those of keys by their ids."""
     if not runs:
         console.print("No runs.", highlight=False)
         return
@@ -73,7 +79,7 @@ def render_list(console: Console, runs: Sequence[RunRecord]) -> None:
             _moment(run.started_at),
             _status(run.status),
             safe_cell(run.model, limit=_NAME_LIMIT),
-            safe_cell(run.caller, limit=_NAME_LIMIT),
+            safe_cell(shown_caller(run.caller, names or {}), limit=_NAME_LIMIT),
             str(run.turns),
             str(run.tool_calls),
             str(run.total_tokens),

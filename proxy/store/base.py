@@ -34,15 +34,17 @@ __all__ = [
     "UsageRow",
 ]
 
-UsageKey = Literal["key", "model", "tool", "day"]
-"""What usage can be told apart by: the caller, the model, the tool, the day (UTC)."""
+UsageKey = Literal["key", "caller", "model", "tool", "day"]
+"""What usage can be told apart by: the key, the caller (each end user of a key), the model, the tool, the
+day (UTC)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """Which runs to list: newest first, ``limit`` at most, older than ``before`` (a run id) if given.
 
-    ``since`` and ``until`` bound when they started; ``until`` itself is outside.
+    ``since`` and ``until`` bound when they started; ``until`` itself is outside.  ``caller`` is a key,
+    with all its end users, or one of these (``KEY/PERSON``).
     """
 
     limit: int = 50

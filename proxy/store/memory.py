@@ -25,7 +25,7 @@ from proxy.records import (
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
 from proxy.store.memory_effects import MemoryEffects
 from proxy.store.memory_keys import MemoryKeys
-from proxy.store.memory_reports import count_usage, may_purge
+from proxy.store.memory_reports import count_usage, key_of, may_purge
 from proxy.store.shelf import (
     ContentPolicy,
     hidden_shelf,
@@ -361,7 +361,7 @@ def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:
     return (
         (wanted.status is None or run.status == wanted.status)
         and (wanted.model is None or run.model == wanted.model)
-        and (wanted.caller is None or run.caller == wanted.caller)
+        and (wanted.caller is None or wanted.caller in (run.caller, key_of(run.caller)))
         and (wanted.since is None or run.started_at >= wanted.since)
         and (wanted.until is None or run.started_at < wanted.until)
         and (not wanted.errors_only or is_error(run))

@@ -6,9 +6,14 @@ from proxy.records import RunRecord, ToolInvocationRecord
 from proxy.store.base import PurgeFilter, UsageFilter, UsageKey, UsageRow
 from proxy.store.sql_reports import MAX_GROUPS, day_of
 
-__all__ = ["count_usage", "may_purge"]
+__all__ = ["count_usage", "key_of", "may_purge"]
 
 RunWithCalls = tuple[RunRecord, Sequence[ToolInvocationRecord]]
+
+
+def key_of(caller: str) -> str:
+    """The key that a caller came with, as the column ``runs.caller_key`` has it."""
+    return caller.partition("/")[0]
 
 
 def count_usage(wanted: UsageFilter, found: Iterable[RunWithCalls]) -> list[UsageRow]:
@@ -41,7 +46,8 @@ def may_purge(wanted: PurgeFilter, run: RunRecord, calls: Iterable[ToolInvocatio
 
 def _group(by: Sequence[UsageKey], run: RunRecord, tool: str) -> tuple[str | int, ...]:
     values: dict[UsageKey, str | int] = {
-        "key": run.caller,
+        "key": key_of(run.caller),
+        "caller": run.caller,
         "model": run.model,
         "tool": tool,
         "day": day_of(run.started_at),

@@ -373,7 +373,9 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
         source, at, id_ = "run_tools t JOIN runs ON runs.id = t.run_id", "t.started_at", "t.run_id"
         clauses.append("t.tool = ?")
         values.append(clean_name(wanted.tool))
-    for column, value in (("status", wanted.status), ("model", wanted.model), ("caller", wanted.caller)):
+    # A key's runs are those of its end users too, whose names have a slash behind the key's.
+    whose = "caller" if "/" in (wanted.caller or "") else "caller_key"
+    for column, value in (("status", wanted.status), ("model", wanted.model), (whose, wanted.caller)):
         if value is not None:
             clauses.append(f"{column} = ?")
             values.append(clean_name(value))

@@ -49,7 +49,8 @@ DELETE_LOST: Final = (
 # Halves are rounded away from zero, so this is the whole part of a positive number.
 _DAY: Final = f"ROUND(CAST(r.started_at / {_DAY_S} - 0.5 AS NUMERIC))"
 _GROUP_BY: Final[dict[UsageKey, str]] = {
-    "key": "r.caller",
+    "key": "r.caller_key",
+    "caller": "r.caller",
     "model": "r.model",
     "tool": "i.tool",
     "day": _DAY,

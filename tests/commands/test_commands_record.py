@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.records import ClientKey, MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.server.callers import person_name
 from proxy.server.run_filters import parse_moment
 from proxy.store.sqlite import SqliteStore
 
@@ -135,7 +136,7 @@ def test_the_word_list_may_be_left_out(record: Path, here: Any) -> None:
         (["runs", "purge", "--all"], ["--yes"]),
         (["runs", "purge", "--run", "run_x"], ["no run fits"]),
         (["runs", "replay", "run_plain", "--model", "n"], ["--upstream"]),
-        (["usage", "--by", "cost"], ["key, model, tool, day"]),
+        (["usage", "--by", "cost"], ["key, caller, model, tool, day"]),
         (["usage", "--by", "day,day"], ["twice"]),
     ],
 )
@@ -285,6 +286,55 @@ def test_usage_is_counted(record: Path, here: Any) -> None:
     assert shown[1].split() == ["open", "5", "10", "5", "1", "100", "15", "115", "-"]
     assert here("usage", "--since", "1s").stdout == "No runs.\n"
     assert here("usage", "--since", "1s", "--by", "key,tool").stdout == "No tool calls.\n"
+
+
+def keep_keys(path: Path, *named: tuple[str, str]) -> None:
+    """Client keys in a record, by id and name, all but the last of a name revoked."""
+
+    async def write() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        for at, (id_, name) in enumerate(named):
+            gone = NOW if name in [later for _, later in named[at + 1 :]] else None
+            await store.put_key(ClientKey(id_, name, bytes(32), "pepper", {}, NOW + at, revoked_at=gone))
+        await store.aclose()
+
+    asyncio.run(write())
+
+
+def test_a_key_is_named_by_its_name(tmp_path: Path, here: Any) -> None:
+    """Runs are asked for by a key's name, with its end users or one of them, and shown by it."""
+    path, alice = tmp_path / "toolrelay.db", person_name("alice")
+    callers = ("key_1", f"key_1/{alice}", "config:app", "key_0", "open")
+    fill(path, [run(f"run_{at}", caller=caller) for at, caller in enumerate(callers)])
+    keep_keys(path, ("key_0", "old"), ("key_1", "web"), ("key_2", "old"))
+    (tmp_path / "toolrelay.toml").write_text('[keys.app]\nsecret = "env:APP"\n')
+
+    def found(key: str) -> list[str]:
+        result = here("runs", "list", "--json", "--key", key)
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line)["id"] for line in result.stdout.splitlines()]
+
+    assert found("web") == found("key_1") == ["run_1", "run_0"]
+    assert found("web/alice") == found(f"key_1/{alice}") == ["run_1"]
+    assert found("web/bob") == []
+    assert found("app") == found("config:app") == ["run_2"]
+    assert found("old") == []  # the last of that name
+    assert found("key_0") == ["run_3"]
+    assert found("open") == ["run_4"]
+    exported = here("runs", "export", "--key", "web").stdout.splitlines()
+    assert [json.loads(line)["run"]["id"] for line in exported] == ["run_1", "run_0"]
+    table = here("runs").stdout
+    assert f"web/{alice}" in table
+    assert "key_1" not in table
+    assert "key_0" in table  # its name is that of two
+    usage = here("usage", "--by", "key").stdout.splitlines()
+    assert [line.split()[:2] for line in usage[1:]] == [
+        ["config:app", "1"],
+        ["key_0", "1"],
+        ["web", "2"],
+        ["open", "1"],
+    ]
 
 
 def test_content_is_read_for_as_long_as_it_is_kept(tmp_path: Path, here: Any) -> None:

@@ -19,7 +19,7 @@ from waiting import PATIENCE_S
 
 from proxy.commands.runs import list_runs, show_run
 from proxy.errors import RequestError, StoreError
-from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.records import ClientKey, MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.server.app import Overrides, create_app
 from proxy.server.callers import Caller
 from proxy.server.json_views import to_line
@@ -214,6 +214,7 @@ async def test_runs_come_in_pages() -> None:
         ("errors=false&status=cancelled", [5]),
         ("since=2025-10-09T08:53:25&until=2025-10-09T08:53:27", [6, 5]),
         ("since=1h", []),
+        ("key=by-name", [4]),
         ("key=nobody", []),
         ("model=%F0%9F%92%A9", []),
     ],
@@ -222,6 +223,7 @@ async def test_runs_are_found_as_on_the_command_line(query: str, found: list[int
     """The filters are those of ``runs list``, read alike."""
     async with administered() as (proxy, _):
         fill(proxy.services.store)
+        await proxy.services.store.put_key(ClientKey("key_b", "by-name", bytes(32), "pepper", {}, T0))
         assert numbers(await look(proxy, f"/runs?{query}")) == found
 
 

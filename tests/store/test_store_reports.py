@@ -104,6 +104,24 @@ async def test_usage_by_key_model_and_day(store: Store) -> None:
     ]
 
 
+async def test_a_key_is_meant_with_its_end_users(store: Store) -> None:
+    """Lists and sums of a key have the runs of all who came with it, and of no key whose name it begins."""
+    for number, caller in enumerate(["key_a", "key_a/alice", "key_a/bob", "key_ab", "key_a2/alice"]):
+        store.put_run(ended(f"run_{number}", caller=caller, started_at=T0 + number))
+    listed = {
+        wanted: [row.id for row in await store.list_runs(RunFilter(caller=wanted))]
+        for wanted in ("key_a", "key_a/alice", "key_a/", "key_ab", "key", "alice")
+    }
+    assert listed.pop("key_a") == ["run_2", "run_1", "run_0"]
+    assert listed == {"key_a/alice": ["run_1"], "key_a/": [], "key_ab": ["run_3"], "key": [], "alice": []}
+    page = await store.list_runs(RunFilter(caller="key_a", before="run_2", limit=1))
+    assert [row.id for row in page] == ["run_1"]
+    by_key = await store.usage(UsageFilter(by=("key",)))
+    assert [(row.group, row.runs) for row in by_key] == [(("key_a",), 3), (("key_a2",), 1), (("key_ab",), 1)]
+    by_caller = await store.usage(UsageFilter(by=("caller", "key")))
+    assert [row.group for row in by_caller][1:3] == [("key_a/alice", "key_a"), ("key_a/bob", "key_a")]
+
+
 async def test_usage_by_tool_counts_calls(store: Store) -> None:
     """Each tool's own calls, failures and seconds, and no tokens, which are no tool's."""
     for number, (tool, status) in enumerate(

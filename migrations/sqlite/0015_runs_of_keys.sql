@@ -1,0 +1,6 @@
+-- A caller is a key, or one of its end users: KEY/PERSON.  Runs of a key are those of all of them.
+
+ALTER TABLE runs ADD COLUMN caller_key TEXT
+    GENERATED ALWAYS AS (substr(caller, 1, instr(caller || '/', '/') - 1)) VIRTUAL;
+
+CREATE INDEX runs_by_key ON runs (caller_key, started_at, id);
