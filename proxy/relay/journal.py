@@ -32,6 +32,7 @@ class Journal:
         turn = state.run.turn
         state.run.count_usage()
         usage = turn.usage
+        failed = str(turn.error.get("code") or "upstream_error")[:64] if turn.error else error
         self._store.put_turn(
             TurnRecord(
                 run_id=job.run_id,
@@ -44,7 +45,7 @@ class Journal:
                 output_tokens=usage.output_tokens if usage else 0,
                 total_tokens=usage.total_tokens if usage else 0,
                 tool_calls=len(turn.calls),
-                error_code=str(turn.error.get("code") or "upstream_error")[:64] if turn.error else None,
+                error_code=failed,
                 cost=turn.cost,
                 withheld=state.withheld,
             )
@@ -78,7 +79,8 @@ class Journal:
         """Close the run.  Its messages are kept where tools took part, since nobody else remembers
         them, and where the request is kept, but not where the client asked that nothing be (rules
         R2 and R3)."""
-        self._tell_turn(job, state, error)
+        if state.told < state.run.turn.number:  # its client left, or the run was ended, in the middle of it
+            self.turn_ended(job, state, error)
         record = self._run(job, state, status, error)
         if (state.run.turns_hidden or job.kept_request) and job.request.keeps:
             rows = list(job.editor.records(job.run_id, mask))

@@ -210,7 +210,8 @@ class ModelTurns:
 
     async def _relay_refusal(self, state: State, response: UpstreamResponse) -> Finish:
         await pump(response, state.client, error_event=None, broken=self._broken)
-        return Finish(error={"code": f"http_{response.status}"}, answered=True)
+        state.run.turn.error = {"code": f"http_{response.status}"}
+        return Finish(error=state.run.turn.error, answered=True)
 
     async def _read(self, job: Job, state: State, command: CallModel, response: UpstreamResponse) -> bool:
         """Read the turn.  Returns whether the client still waits for its answer."""

@@ -111,7 +111,8 @@ class Orchestrator:
                 raise
             end = stopped()
             error = end.code
-            self._journal.turn_ended(job, state)
+            if state.told < state.run.turn.number:
+                self._journal.turn_ended(job, state, error)
             await self._fail(job, state, end)
         finally:
             self._settle(job, state)

@@ -13,7 +13,7 @@ from proxy.tools.plan import Refusal
 from proxy.tools.registry import Registry
 from proxy.tools.results import Output, failure_text, fit, safe_words
 
-__all__ = ["Outcomes", "failed", "mark_untrusted", "unrecorded"]
+__all__ = ["Outcomes", "failed", "mark_untrusted"]
 
 
 def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
@@ -26,11 +26,6 @@ def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
         error_code=failure.code,
         safe_message=message,
     )
-
-
-def unrecorded() -> ToolFailure:
-    """What is said where the record cannot be written."""
-    return ToolFailure("the call could not be put on record, so it was not made")
 
 
 def mark_untrusted(invocation: Invocation, tool: str) -> None:
@@ -59,6 +54,15 @@ class Outcomes:
         invocation.decided(refusal.decision, refusal.arguments_redacted)
         await self._journal.open(invocation, durable=False)
         return self.fail(invocation, refusal.failure)
+
+    def unrecorded(self, invocation: Invocation) -> ToolResult:
+        """A call that was not made since its row could not be committed before it (rule R1).
+
+        How it ended is queued like any other row, so that it is on record once that is written again.
+        """
+        invocation.decision += "; not made, the record could not be written"
+        invocation.opened = True
+        return self.fail(invocation, ToolFailure("the call could not be put on record, so it was not made"))
 
     def fail(self, invocation: Invocation, failure: ToolFailure) -> ToolResult:
         """Close the row, if there is one, of a call that came to nothing good."""

@@ -26,7 +26,7 @@ from proxy.tools.execution import Executor, OnCrash
 from proxy.tools.invocation import Invocation, InvocationJournal, OnClosed, OnStart, fault_facts
 from proxy.tools.ledger import Claim, RunContext, fingerprint
 from proxy.tools.loop_watch import MAX_STEP_S
-from proxy.tools.outcome import Outcomes, failed, mark_untrusted, unrecorded
+from proxy.tools.outcome import Outcomes, failed, mark_untrusted
 from proxy.tools.paging import ResultShelf
 from proxy.tools.plan import PlannedCall, Refusal, admit, plan
 from proxy.tools.policy import Intersections, Policy
@@ -327,7 +327,7 @@ class Runner:
         try:
             earlier = await self._shared.begin(invocation, claim, patience_s)
         except StoreError:
-            return self._outcomes.fail(invocation, unrecorded())
+            return self._outcomes.unrecorded(invocation)
         if earlier is None:
             return await self._perform(invocation, planned)
         return await self._repeat(invocation, planned, earlier)
@@ -339,7 +339,7 @@ class Runner:
         try:
             earlier = None if self._shared is None else await self._shared.earlier(claim)
         except StoreError:
-            return self._outcomes.fail(invocation, unrecorded())
+            return self._outcomes.unrecorded(invocation)
         if earlier is None:
             return await self._outcomes.refuse(invocation, planned.unconnected(failure))
         return await self._repeat(invocation, planned, earlier)
@@ -385,7 +385,7 @@ class Runner:
             if not invocation.claimed:
                 await self._journal.open(invocation, durable=not planned.read_only)
         except StoreError:
-            return self._outcomes.fail(invocation, unrecorded())
+            return self._outcomes.unrecorded(invocation)
         if invocation.abandoned:
             if self._shared is not None:
                 self._shared.release(invocation)

@@ -48,7 +48,8 @@ async def test_leaving_in_the_middle_of_a_stream(allow: tuple[str, ...]) -> None
         await leaving(proxy, ASK, reading)
         await upstream.all_closed()
         if allow:
-            assert (await proxy.run_reaches("cancelled")).run.error_code == "client_gone"
+            detail = await proxy.run_reaches("cancelled")
+            assert [turn.error_code for turn in detail.turns] == [detail.run.error_code] == ["client_gone"]
 
 
 @both
@@ -118,7 +119,9 @@ async def test_leaving_during_a_follow_up(follow: list[Step]) -> None:
     async with looping(FIRST, follow, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK, lambda _: upstream.asked(2))
         await upstream.all_closed()
-        assert (await proxy.run_reaches("cancelled")).run.turns == 2
+        detail = await proxy.run_reaches("cancelled")
+        assert [turn.error_code for turn in detail.turns] == [None, "client_gone"]
+        assert detail.run.turns == 2
 
 
 async def test_leaving_while_a_follow_up_waits_to_be_retried() -> None:

@@ -100,3 +100,20 @@ async def test_a_locked_record_stops_effects_and_nothing_else(
     assert [line for line in loud if "the record cannot be written (locked)" in line]
     assert [line for line in loud if "writes to the record are being lost: too many writes wait" in line]
     assert [line for line in loud if f"the record is written again; {lost:.0f} writes were lost" in line]
+
+
+async def test_an_effect_that_was_refused_is_on_record_afterwards(watch: Watch, tmp_path: Path) -> None:
+    """Rule R1: a call that was not made, since its row could not be written before it, is told of later."""
+    path = tmp_path / "r.db"
+    async with looping(BUY, ANSWER, store={"url": f"sqlite:///{path}"}) as (proxy, _):
+        store = proxy.services.store
+        assert isinstance(store, SqliteStore)
+        store._writer._lock_timeout_s = 0.5
+        with locked(path):
+            assert await says(proxy) == "It is noon."
+        store._writer._lock_timeout_s = LATE_S
+        (row,) = (await proxy.run_reaches("completed")).invocations
+        assert (row.tool, row.status, row.error_code) == ("probe_tools__buy", "error", "execution_failed")
+        assert row.decision.endswith("; not made, the record could not be written")
+        assert watch.started == []
+        assert store.lost == 0

@@ -313,7 +313,8 @@ async def test_a_broken_stream_says_so(name: str, allow: tuple[str, ...]) -> Non
         assert b'finish_reason":"stop' not in answer.body
         assert len(upstream.requests) == 1
         if allow:
-            assert (await proxy.run_reaches("failed")).run.error_code == "upstream_broken"
+            detail = await proxy.run_reaches("failed")
+            assert detail.run.error_code == detail.turns[0].error_code == "upstream_broken"
 
 
 @both
@@ -422,7 +423,8 @@ async def test_the_upstreams_error_passes(stream: bool, allow: tuple[str, ...]) 
         assert answer.header("x-should-retry") is None
         assert len(upstream.requests) == 1
         if allow:
-            assert (await proxy.run_reaches("failed")).run.error_code == "http_429"
+            detail = await proxy.run_reaches("failed")
+            assert detail.run.error_code == detail.turns[0].error_code == "http_429"
 
 
 @both
