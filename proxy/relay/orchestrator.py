@@ -116,6 +116,8 @@ class Orchestrator:
         finally:
             self._settle(job, state)
             self._journal.ended(job, state, status, error, self._mask(state))
+            if status in ("completed", "suspended"):
+                self._repeats.answered(job.repeat, job.ledger)
             job.ledger.forget_images()
 
     def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
