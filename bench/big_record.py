@@ -204,7 +204,9 @@ async def _tool_turn(store: SqliteStore, at: int) -> None:
         "started",
         END,
     )
-    await store.claim_effect(call, EffectClaim(f"place:{name}", f"request:{name}", False, END))
+    await store.claim_effect(
+        call, EffectClaim(f"place:{name}", f"request:{name}", False, END, f"tool:{name}")
+    )
     store.close_invocation(call)
     store.put_turn(TurnRecord(name, 1, "id", "tool_calls", END, END + 1))
     store.put_hidden(HiddenTurns(name, "v", name, "caller-7", "chat", b"x" * 400, END))

@@ -37,6 +37,7 @@ ToolErrorCode = Literal[
     "rate_limited",
     "result_too_large",
     "execution_failed",
+    "already_ran",
     "redaction_missing",
     "budget_exhausted",
     "cancelled",

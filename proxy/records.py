@@ -244,14 +244,36 @@ class EffectClaim:
     """What a call takes for itself before it causes its effect (rule R5).
 
     ``place`` names the run, the turn and the place in it.  ``request`` is a digest of the client's
-    request and of the call that it led to; empty where equal calls are to have effects of their
-    own.  ``is_repeat`` says that the client called the request a repeat, ``asked_at`` when it came.
+    request and of the call that it led to, ``tool`` one of the request and the tool alone, and ``number``
+    says which of that tool's effects for the request it is, from 0; both digests are empty where equal
+    calls are to have effects of their own.  ``is_repeat`` says that the client called the request a
+    repeat, ``asked_at`` when it came.
     """
 
     place: str
     request: str = ""
     is_repeat: bool = False
     asked_at: float = 0.0
+    tool: str = ""
+    number: int = 0
+
+    @property
+    def slot(self) -> str:
+        """The tool's effect of this number, whatever its arguments; empty where they are not counted."""
+        return f"{self.tool}:{self.number}" if self.tool else ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All that is taken, what says most of an effect first."""
+        return tuple(filter(None, (self.place, self.request, self.slot)))
+
+    def yields_to(self, key: str, *, is_repeat: bool, asked_at: float) -> bool:
+        """Whether what another request has taken under one of these keys is in the way of this claim.
+
+        It is in the way of a repeat, and of a request that its own repeat overtook.  Nobody comes to a
+        place twice with a right to it.
+        """
+        return key == self.place or self.is_repeat or (is_repeat and asked_at >= self.asked_at)
 
 
 @value_class
@@ -274,13 +296,17 @@ class EarlierEffect:
     """The effect that somebody else has claimed, as far as it is known.
 
     ``started`` is under way, ``interrupted`` broke off with its process: nobody knows whether it
-    happened.  ``result`` is ``None`` until it is over, and where it was not kept.
+    happened.  ``result`` is ``None`` until it is over, and where it was not kept.  ``another`` says that
+    it came of another call of the tool for the same request, with ``arguments_redacted``, if those are
+    still known.
     """
 
     invocation_id: str
     status: InvocationStatus
     error_code: ToolErrorCode | None = None
     result: EffectResult | None = None
+    another: bool = False
+    arguments_redacted: Any = None
 
 
 @value_class
@@ -327,7 +353,15 @@ class EffectLog(Protocol):
         ``None``: it is committed, and the effect is the caller's to cause, once.  Else nothing was
         written, and this is what there is already.  A claim is in the way for
         :data:`REPEATS_WITHIN_S`; that of a request alone is not in the way of a later request that
-        is no repeat.  Raises :class:`~proxy.errors.StoreUnavailable` where nothing is committed.
+        is no repeat.  Where nothing but the tool's number is taken, it is by ``another`` call.  Raises
+        :class:`~proxy.errors.StoreUnavailable` where nothing is committed.
+        """
+        ...
+
+    async def number_effects(self, claim: EffectClaim) -> Mapping[int, str]:
+        """The effects of the claim's tool for its request that are in its way: ids of their executions
+        by their number, in the order of those.  Raises :class:`~proxy.errors.StoreError` where the record
+        cannot be read.
         """
         ...
 

@@ -22,9 +22,26 @@ from proxy.server.connection import EdgeRunner
 from proxy.server.secret import Secret
 from proxy.store.base import RunDetail, RunFilter
 
-__all__ = ["SERVER_KEY", "Answer", "Conversation", "Door", "Proxy", "make_config", "running"]
+__all__ = [
+    "ONLY_DEPARTURE",
+    "SERVER_KEY",
+    "Answer",
+    "Conversation",
+    "Door",
+    "Proxy",
+    "make_config",
+    "running",
+]
 
 SERVER_KEY = "sk-server-0123456789abcdef"
+
+ONLY_DEPARTURE: dict[str, Any] = {
+    "server": {"send_timeout_s": LATE_S},
+    "tools": {"timeout_s": LATE_S, "keepalive_s": LATE_S},
+}
+"""For a test of what a client's departure ends: nothing of it ends by itself or by a comment that fails.
+
+Upstreams are late in every configuration of :func:`make_config`."""
 
 
 @dataclass

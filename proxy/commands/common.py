@@ -8,15 +8,18 @@ import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
-from rich.console import Console
-from rich.text import Text
 
 from proxy.server.config import Config, Options, load_config
 from proxy.server.terminal import plain_text, safe_cell
 from proxy.tools.invocation import fault_facts
+
+if TYPE_CHECKING:  # Two megabytes that a command which prints no table does without.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 __all__ = [
     "CONFIG_NAME",
@@ -30,6 +33,7 @@ __all__ = [
     "run_async",
     "say",
     "say_error",
+    "table",
     "text",
 ]
 
@@ -166,12 +170,24 @@ def confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def console() -> Console:
+def console() -> "Console":
     """Standard output for tables; as wide as needed where it is no terminal, so that nothing is cut."""
+    from rich.console import Console
+
     terminal = sys.stdout.isatty()
     return Console(width=None if terminal else 240, highlight=False, soft_wrap=not terminal)
 
 
-def text(value: object, style: str = "") -> Text:
+def table(*titles: str) -> "Table":
+    """A table without a frame, with a column for each title."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False)
+    for title in titles:
+        made.add_column(title)
+    return made
+
+
+def text(value: object, style: str = "") -> "Text":
     """Untrusted text for a table: no markup, no control characters."""
     return safe_cell(str(value), style, MAX_LINE)

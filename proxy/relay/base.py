@@ -44,6 +44,13 @@ class ClientStream(Protocol):
         """From now on blank out what of these stands whole in a piece that is sent."""
         ...
 
+    def tell(self, name: str, value: str) -> None:
+        """Send a header of ours with the response, in place of what was told by this name; none if empty.
+
+        Comes too late once the response has started, and then does nothing.
+        """
+        ...
+
     def start(self, status: int, headers: Headers) -> None:
         """Begin the response; its head goes out with the first bytes, or with :meth:`flush`."""
         ...

@@ -4,10 +4,15 @@ Credentials, cookies and hop-by-hop headers are the upstream room's to drop, sin
 whatever asks for a request.  Here stands what the proxy itself adds or means something else by.
 """
 
+from typing import Final
+
 from proxy.upstreams.base import Headers
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 
-__all__ = ["forwardable", "is_coded", "returned"]
+__all__ = ["RESTORED", "forwardable", "is_coded", "restored_words", "returned"]
+
+RESTORED: Final = "x-toolrelay-restored"
+
 
 _NOT_FORWARDED = frozenset(
     {
@@ -102,3 +107,8 @@ def _renamed(columns: Columns) -> Columns:
     """The upstream's own id of the request is not the one that clients know it by."""
     names = ["x-upstream-request-id" if name.lower() == "x-request-id" else name for name in columns.names]
     return columns._replace(names=tuple(names))
+
+
+def restored_words(turns: int, size: int) -> str:
+    """What :data:`RESTORED` says of turns that were put back, and the bytes they add; empty for none."""
+    return f"turns={turns}, bytes={size}" if turns else ""

@@ -32,7 +32,7 @@ _AMBIGUOUS = "several"
 
 @value_class
 class Restored:
-    """How many hidden turns were put back, how many bytes that added, and whose word is in them.
+    """How many hidden turns were put back, and whose word is in them.
 
     ``untrusted`` names a tool whose result was a stranger's text, if one is among them.  ``upstream``
     is the one that the newest of them came from; signatures and caches are its own.  ``bound`` says
@@ -40,7 +40,6 @@ class Restored:
     """
 
     turns: int = 0
-    size: int = 0
     untrusted: str = ""
     upstream: str = ""
     bound: bool = False
@@ -86,7 +85,7 @@ class History:
         self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None, named: bool
     ) -> "Restored":
         continuation = b"" if request.continues is None else await self._resume(request, editor, caller)
-        turns, size, bound = int(bool(continuation)), 0, bool(continuation)
+        turns, bound = int(bool(continuation)), bool(continuation)
         untrusted, upstream = _marks(orjson.loads(continuation or b"{}"))
         for returned in request.returned_calls()[-_MOST_LOOKUPS:] if named else ():
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
@@ -94,7 +93,7 @@ class History:
             if held is not None and held.caller == caller:
                 kept = orjson.loads(held.payload)
                 if _is_shown(request, returned.position, kept):
-                    size += editor.restore(returned.position, held.payload)
+                    editor.restore(returned.position, held.payload)
                     turns += 1
                     stranger, home = _marks(kept)
                     untrusted, upstream = untrusted or stranger, upstream if bound else home
@@ -109,11 +108,11 @@ class History:
             if found and found[0].caller == caller:
                 kept = orjson.loads(found[0].payload)
                 if _is_shown(request, answer.position, kept):
-                    size += editor.restore(answer.position, found[0].payload, needed=False)
+                    editor.restore(answer.position, found[0].payload, needed=False)
                     turns += 1
                     stranger, home = _marks(kept)
                     untrusted, upstream = untrusted or stranger, upstream if bound else home
-        return Restored(turns, size, untrusted, upstream, bound) if turns else _NOTHING
+        return Restored(turns, untrusted, upstream, bound) if turns else _NOTHING
 
     def remember(
         self,
@@ -129,10 +128,13 @@ class History:
         mask: Mask,
         untrusted: str = "",
         upstream: str = "",
-    ) -> None:
-        """Keep the turns behind an answer for when the client sends the answer back."""
+    ) -> bool:
+        """Keep the turns behind an answer for when the client sends the answer back.
+
+        Returns whether the record has something to be found, as the next two do.
+        """
         if not visible or not request.keeps:
-            return
+            return False
         payload = _marked(editor.suspend(message, (), mask), untrusted=untrusted)
         self._store.put_hidden(
             HiddenTurns(
@@ -145,6 +147,7 @@ class History:
                 created_at=self._now(),
             )
         )
+        return True
 
     async def _resume(self, request: ClientRequest, editor: BodyEditor, caller: str) -> bytes:
         """Go on from a response of ours; what it left, empty if the request names none of the caller's."""
@@ -168,22 +171,24 @@ class History:
         mask: Mask,
         untrusted: str = "",
         upstream: str = "",
-    ) -> None:
+    ) -> bool:
         """Keep a response whose whole only we know, under the id the client was given."""
-        if isinstance(editor, ChainedEditor) and isinstance(resource.get("id"), str):
-            self._store.put_response(
-                ResponseRecord(
-                    id=resource["id"],
-                    run_id=run_id,
-                    caller=caller,
-                    response=orjson.dumps(resource),
-                    input_items=editor.input_items(),
-                    continuation=_marked(
-                        editor.continuation(message, calls, mask), untrusted=untrusted, upstream=upstream
-                    ),
-                    created_at=self._now(),
-                )
+        if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
+            return False
+        self._store.put_response(
+            ResponseRecord(
+                id=resource["id"],
+                run_id=run_id,
+                caller=caller,
+                response=orjson.dumps(resource),
+                input_items=editor.input_items(),
+                continuation=_marked(
+                    editor.continuation(message, calls, mask), untrusted=untrusted, upstream=upstream
+                ),
+                created_at=self._now(),
             )
+        )
+        return True
 
     async def hold(
         self,
@@ -199,7 +204,7 @@ class History:
         mask: Mask,
         untrusted: str = "",
         upstream: str = "",
-    ) -> None:
+    ) -> bool:
         """Hold a turn until the client returns with the results of its own calls.
 
         Upstreams use ids again, so another turn may be held under the same key.  Which of the two a
@@ -228,6 +233,7 @@ class History:
                 ephemeral=not request.keeps,
             )
         )
+        return request.keeps
 
 
 def _marked(payload: bytes, **marks: str) -> bytes:

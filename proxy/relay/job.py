@@ -89,6 +89,7 @@ class State:
     says that use is limited; then ``events`` counts those of the turn's stream.
     ``masked`` are arguments as they may be written in the clear, by the call's name and arguments.
     ``withheld`` maps tools that the run offers, and its turns from here on do not, to the rule.
+    ``to_find`` says that the record is given something that the client's next request is looked up in.
     """
 
     run: Run
@@ -111,6 +112,7 @@ class State:
     events: int = 0
     masked: dict[tuple[str, str], str] = field(default_factory=dict)
     withheld: Mapping[str, str] = field(default_factory=dict)
+    to_find: bool = False
 
     @property
     def offer(self) -> Offer:

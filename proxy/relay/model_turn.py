@@ -11,7 +11,7 @@ import orjson
 from proxy.errors import ToolRelayError, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.fallback import Reread, ask
-from proxy.relay.headers import is_coded, returned
+from proxy.relay.headers import RESTORED, is_coded, restored_words, returned
 from proxy.relay.job import Job, State
 from proxy.relay.offer import Offer
 from proxy.relay.passthrough import AFTER_END_S, flush_soon, pump
@@ -123,7 +123,8 @@ class ModelTurns:
                 # Only the first turn comes back with an error status; it is the client's to see.
                 return await self._relay_refusal(state, response)
             if not await self._read(job, state, command, response):
-                return Finish(answered=True)
+                # The client has it as it came; of an error under a 200 the record is to say so.
+                return Finish(error=state.run.turn.error, answered=True)
         except UpstreamError as error:
             self._broken(error)
             raise
@@ -181,6 +182,7 @@ class ModelTurns:
         # What is said of images in results of tools sounds much the same.
         if not (no_tools and "image" not in message.lower()) and job.editor.recover(message, code):
             await response.aclose()
+            state.client.tell(RESTORED, restored_words(*job.editor.put_back))
             return await self._request(job)
         if no_tools:
             await response.aclose()
@@ -218,7 +220,8 @@ class ModelTurns:
             state.offer.declared, state.offer.is_hidden, self._settings.max_argument_bytes
         )
         if is_coded(response.headers):
-            if command.number > 1:
+            if command.number > 1 or state.offer:
+                # Nobody here can tell whether a server's call hides in it (rule W5).
                 raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
             return await self._relay(state, response)
         streamed = response.content_type == "text/event-stream"

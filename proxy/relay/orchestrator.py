@@ -20,6 +20,7 @@ from proxy.events import ToolCall, ToolResult
 from proxy.records import RunStatus, ToolEffect
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
 from proxy.relay.fallback import NextUpstream
+from proxy.relay.headers import RESTORED, restored_words
 from proxy.relay.history import History
 from proxy.relay.job import Job, Offered, State
 from proxy.relay.journal import Journal
@@ -151,6 +152,9 @@ class Orchestrator:
             job.editor.rename_model(job.route.model)
         job.editor.offer(job.offer.added, job.offer.replaced)
         job.editor.withhold(job.offer.guarded)
+        if job.put_back or started_at is not None:
+            # Another upstream may get another conversation than the one that was asked first.
+            client.tell(RESTORED, restored_words(*job.editor.put_back))
         if asks_usage:
             job.editor.ask_usage()
         self._journal.began(job, state)
@@ -322,7 +326,7 @@ class Orchestrator:
         if not (writer.composing or job.put_back) or not job.request.keeps or state.reader is None:
             return
         if (resource := writer.result()) is not None:
-            self._history.keep(
+            state.to_find |= self._history.keep(
                 job.editor,
                 resource,
                 run_id=job.run_id,
@@ -338,7 +342,7 @@ class Orchestrator:
         """Keep the hidden turns behind an answer that leaves the client nothing to do."""
         run = state.run
         if job.shape is not None and run.turns_hidden and not run.turn.calls and state.reader is not None:
-            self._history.remember(
+            state.to_find |= self._history.remember(
                 job.request,
                 job.editor,
                 state.writer.visible,
@@ -356,7 +360,7 @@ class Orchestrator:
         """Keep what the client does not see of this turn until it returns, if one person is who asks."""
         if not job.named:
             return
-        await self._history.hold(
+        state.to_find |= await self._history.hold(
             job.request,
             job.editor,
             state.writer.visible,
@@ -427,7 +431,7 @@ class Orchestrator:
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep(job, state)
         self._remember(job, state)
-        if self._settings.shared and (state.run.turns_hidden or job.put_back):
+        if self._settings.shared and state.to_find:
             # The client goes on as soon as it has this end, and may reach another process.
             client.flush()
             await self._store.settle(_SETTLE_S)

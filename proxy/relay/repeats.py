@@ -11,7 +11,7 @@ openai-node send ``x-stainless-retry-count`` with every attempt, and no idempote
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from proxy.records import REPEATS_WITHIN_S
 from proxy.tools.ledger import AskedFor, RunLedger
@@ -19,18 +19,20 @@ from proxy.tools.ledger import AskedFor, RunLedger
 __all__ = ["Repeats", "repeat_key"]
 
 
-def repeat_key(caller: str, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[str, bool]:
+def repeat_key(
+    caller: str, path: str, body: bytes, given: str = "", tries: Sequence[str] = ()
+) -> tuple[str, bool]:
     """What makes two requests the same one, and whether this one says that it is a repeat.
 
-    The same ``Idempotency-Key`` is the same request, whatever its body; else the same body is.
+    The same ``Idempotency-Key`` (``given``) is the same request, whatever its body; else the same body
+    is.  ``tries`` is what its lines of ``x-stainless-retry-count`` say, of which one is enough.
     """
-    given = headers.get("Idempotency-Key", "")
     word = b"key\0" + given.encode("utf-8", "surrogatepass") if given else b"body\0" + body
     digest = hashlib.blake2b(digest_size=24)
     for part in (caller.encode(), path.encode(), word):
         digest.update(len(part).to_bytes(8, "big") + part)
-    count = headers.get("x-stainless-retry-count", "0")
-    return digest.hexdigest(), bool(given) or (count.isdecimal() and int(count[:9]) > 0)
+    again = any(count.isdecimal() and int(count[:9]) > 0 for count in tries)
+    return digest.hexdigest(), bool(given) or again
 
 
 class Repeats:

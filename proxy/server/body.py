@@ -1,7 +1,7 @@
 """Request bodies: read whole under a bound, or streamed under a bound."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from aiohttp import HttpVersion11, hdrs, web
@@ -20,6 +20,10 @@ _COUNTED = {
     "functions": _MAX_TOOLS,
 }
 """Entries of a request's long lists.  No model takes so many; work on them grows with their number."""
+
+
+_NO_CODING = frozenset({"", "identity"})
+_EXPECTED = frozenset({"", "100-continue"})
 
 
 def check_counts(payload: Mapping[str, Any], size: int) -> None:
@@ -42,7 +46,7 @@ def check_counts(payload: Mapping[str, Any], size: int) -> None:
 
 def _check(request: EdgeRequest, limit: int) -> None:
     headers = request.headers
-    if hdrs.CONTENT_ENCODING in headers and headers[hdrs.CONTENT_ENCODING].lower() not in ("", "identity"):
+    if hdrs.CONTENT_ENCODING in headers and not _NO_CODING.issuperset(request.listed(hdrs.CONTENT_ENCODING)):
         raise RequestError(415, "Request bodies must not be compressed.", code="unsupported_content_encoding")
     if hdrs.TRANSFER_ENCODING in headers and headers[hdrs.TRANSFER_ENCODING].strip().lower() != "chunked":
         raise RequestError(
@@ -53,13 +57,26 @@ def _check(request: EdgeRequest, limit: int) -> None:
         )
     if request.content_length > limit:
         raise _too_large(limit)
-    if hdrs.EXPECT in headers and _expected(request) not in ("", "100-continue"):
+    if hdrs.EXPECT in headers and not _EXPECTED.issuperset(_expected(request)):
         raise RequestError(417, "Expect takes 100-continue and nothing else.", code="expectation_failed")
 
 
-def _expected(request: EdgeRequest) -> str:
+def _check_charset(kind: str) -> None:
+    """Refuse a character set that others may read the body in: JSON has none but UTF-8 (RFC 8259, 8.1)."""
+    for parameter in kind.lower().split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().startswith("charset") and value.strip(" \t\"'") not in ("utf-8", "utf8"):
+            raise RequestError(
+                415,
+                "JSON is UTF-8: leave charset out of Content-Type.",
+                param="Content-Type",
+                code="content_type_not_allowed",
+            )
+
+
+def _expected(request: EdgeRequest) -> Sequence[str]:
     """What the client expects before it sends its body; nothing that HTTP/1.0 knows."""
-    return request.headers.get(hdrs.EXPECT, "").strip().lower() if request.version >= HttpVersion11 else ""
+    return request.listed(hdrs.EXPECT) if request.version >= HttpVersion11 else ()
 
 
 def _too_large(limit: int) -> RequestError:
@@ -67,12 +84,15 @@ def _too_large(limit: int) -> RequestError:
 
 
 def body_here(request: EdgeRequest, limit: int) -> bytes | None:
-    """The whole body if it is here, as one of a few kilobytes nearly always is: it comes with its head.
+    """The whole JSON body if it is here, as one of a few kilobytes nearly always is: it comes with its head.
 
     ``None`` where :func:`read_body` has to wait for it.  Raises :class:`RequestError` (413, 415) before
     reading what it must not.
     """
     _check(request, limit)
+    headers = request.headers
+    if hdrs.CONTENT_TYPE in headers and (kind := headers[hdrs.CONTENT_TYPE]) != "application/json":
+        _check_charset(kind)
     content = request.content
     if not content.is_eof():
         return None
@@ -112,7 +132,7 @@ async def _pieces(
     request: EdgeRequest, limit: int, timeout_s: float, *, earned_s: float
 ) -> AsyncIterator[bytes]:
     """The body's pieces.  ``earned_s`` are the seconds by which each byte puts the end of patience off."""
-    if _expected(request):
+    if any(_expected(request)):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # Else it would count as an answer that has begun.
         request.writer.output_size = 0

@@ -65,6 +65,22 @@ class HttpClientStream:
     head and framing included.
     """
 
+    __slots__ = (
+        "_bodiless",
+        "_chunked",
+        "_flows",
+        "_headers",
+        "_held",
+        "_last",
+        "_request",
+        "_response",
+        "_secrets",
+        "_transport",
+        "_until_close",
+        "first_byte_at",
+        "sent",
+    )
+
     def __init__(self, request: EdgeRequest, headers: Headers, *, last: bool = False) -> None:
         self._request = request
         self._headers = headers
@@ -97,6 +113,10 @@ class HttpClientStream:
 
     def keep_back(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
+
+    def tell(self, name: str, value: str) -> None:
+        others = [pair for pair in self._headers if pair[0] != name]
+        self._headers = [*others, (name, value)] if value else others
 
     def start(self, status: int, headers: Headers) -> None:
         request = self._request
@@ -131,7 +151,7 @@ class HttpClientStream:
         self._held = _head(_status_line(minor, status), theirs, ours)
         self._transport = request.protocol.transport
         self._response = _SentResponse(status, keep_alive=keep_alive)
-        request.started = True
+        request.answer_begins()
 
     def flush(self) -> None:
         if self._held:

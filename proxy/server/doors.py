@@ -26,6 +26,7 @@ from proxy.server.stored_responses import is_own_operation
 from proxy.store.base import KeySource
 
 __all__ = [
+    "INFERENCE",
     "TOKENS_PATH",
     "Door",
     "Entrance",
@@ -44,7 +45,7 @@ Mode = Literal["open", "keys", "forward"]
 TOKENS_PATH: Final = "/toolrelay/tokens"
 """Where tokens are made, below ``/v1``."""
 
-_INFERENCE: Final = frozenset(
+INFERENCE: Final = frozenset(
     {
         "/audio/speech",
         "/audio/transcriptions",
@@ -115,7 +116,7 @@ def may_call(rights: Rights, method: str, below: str) -> bool:
     """Whether a path below ``/v1`` is served to somebody."""
     if not rights.keyed:
         return True
-    if method == "POST" and below in _INFERENCE:
+    if method == "POST" and below in INFERENCE:
         return True
     if method == "GET" and (below == "/models" or below.startswith("/models/")):
         return True

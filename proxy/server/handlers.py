@@ -14,7 +14,7 @@ from multidict import istr
 from proxy.errors import ModelMissing, RequestError
 from proxy.relay.base import ClientStream
 from proxy.relay.fallback import BY_ID, STAYS, Candidates, NextUpstream
-from proxy.relay.history import History, Restored
+from proxy.relay.history import History
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import OfferRules, parse_wanted
@@ -27,12 +27,12 @@ from proxy.server.admin import Admin
 from proxy.server.body import body_here, check_counts, read_body, stream_body
 from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
-from proxy.server.doors import TOKENS_PATH, Door, credential
+from proxy.server.doors import INFERENCE, TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
-from proxy.server.metering import ReadBody, counted_by_body, meter
+from proxy.server.metering import BY_BODY, ReadBody, counted_by_body, meter
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
@@ -57,7 +57,11 @@ from proxy.wires.rawjson import join_object, load_strict, members
 
 __all__ = ["Api", "ApiSettings"]
 
-_JSON_PATHS = frozenset({"/chat/completions", "/responses", "/completions", "/embeddings", *READS_IDS})
+_ROUTED = frozenset({"/completions", "/embeddings", *READS_IDS})
+_FORMS = frozenset({"/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"})
+"""Inference paths that take files, as forms; what else is sent to any of these paths must be JSON."""
+
+_COUNTS_INPUT = "/responses/input_tokens"
 _OURS = (b'"toolrelay"', b"_toolrelay")
 _MAX_MINT_BYTES = 16 * 1024
 _TOOLS = istr("x-toolrelay-tools")
@@ -137,8 +141,7 @@ class Api:
         facts.endpoint = target.endpoint
         if below is None:
             return await self._own(request, target)
-        headers = request.headers
-        if hdrs.UPGRADE in headers and headers[hdrs.UPGRADE].lower() == "websocket":
+        if hdrs.UPGRADE in request.headers and "websocket" in request.listed(hdrs.UPGRADE):
             # What follows may be meant for another protocol, so it is not read as a request.
             return error_response(
                 426,
@@ -222,21 +225,32 @@ class Api:
     ) -> web.StreamResponse:
         """What has no server tools: read only as far as it takes to know where it goes."""
         reads = must_read(request.caller.rights, request, below)
-        if reads or (request.method == "POST" and (below in _JSON_PATHS or counted_by_body(request, below))):
-            _, payload = body = await self._read(request)
+        posts = request.method == "POST"
+        if reads or (posts and (below in _ROUTED or counted_by_body(request, below))):
+            raw, payload = await self._read(request)
             if reads and request.caller.rights.keyed:
                 self._check_body(request, view, payload)
                 if below in READS_IDS:
                     await self._check_ids(request, payload)
             wire = "responses" if below.startswith("/responses") else "chat"
-            routes = list(self._routes(request, view, payload.get("model"), wire))
+            model = payload.get("model")
+            if (below in BY_BODY and not reads) or (below == _COUNTS_INPUT and model is None):
+                # Limits do not change who answers, and only counting input needs no model.
+                routes = [Route(view.router.default, "", renamed=False)]
+            else:
+                routes = list(self._routes(request, view, model, wire))
             if below == "/embeddings":
                 # Vectors of two models cannot be compared: better none than some of another.
                 routes = [route for route in routes if route.model == routes[0].model]
-            candidates, held = Candidates.of(routes, payload), [body]
-            del _, payload, body
+            candidates = Candidates.of(routes, payload)
+            held: list[ReadBody] = [(raw, payload)]
+            del raw, payload
             return await self._pass(request, target, below, held, candidates)
-        return await self._pass_by(request, target, below, view)
+        held = []
+        if posts and below in INFERENCE and not (below in _FORMS and _is_form(request)):
+            # Nothing hangs on what it says, but nothing goes up that two readers could take for two things.
+            held = [((await self._read(request))[0], None)]
+        return await self._pass_by(request, target, below, view, held)
 
     async def _mint(self, request: EdgeRequest, target: Target, below: str) -> web.StreamResponse:
         """A token for one of the caller's own users.  Nothing below this path goes upstream."""
@@ -281,7 +295,7 @@ class Api:
         caller = self._planner.caller(request, payload)[0]
         await check_references(request.caller.rights, payload, caller, self._store)
 
-    async def _read(self, request: EdgeRequest) -> ReadBody:
+    async def _read(self, request: EdgeRequest) -> tuple[bytes, dict[str, Any]]:
         """A JSON body as its bytes and what they say."""
         raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
         return raw, load_strict(raw)
@@ -315,12 +329,12 @@ class Api:
             self._check_body(request, view, payload)
             if wire.path in READS_IDS:
                 await self._check_ids(request, payload)
-        wanted = parse_wanted(request.headers.get(_TOOLS))
+        wanted = parse_wanted(request.sole(_TOOLS))
         routes = self._routes(request, view, payload.get("model"), wire.name)
         if len(routes) > 1 and wanted and wanted.names:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
-        trace = trace_of(request.headers.get(_TRACE), view)
+        trace = trace_of(request.sole(_TRACE), view)
         self._planner.remembers(request)
         caller, named = self._planner.caller(request, payload)
         # What earlier requests may have left with the client: an id of ours, or items.
@@ -329,24 +343,24 @@ class Api:
             lambda route: bool(view.selections[route.served.upstream.name].offered)
         )
         if not offers and not (wanted and wanted.names) and not goes_on:
-            held = [body]
+            held: list[ReadBody] = [body]
             del whole, raw, payload, body
             return await self._pass(request, target, wire.path, held, candidates, caller)
-        call = Call(request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates)
+        run_id = next(self._planner.run_ids)
+        call = Call(
+            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run_id
+        )
         while True:
             plan = await self._planner.plan(call, candidates.next())
             if plan.job is not None:
-                return await self._orchestrate(call, plan.job, plan.restored)
+                return await self._orchestrate(call, plan.job)
             with contextlib.suppress(NextUpstream):
                 return await self._pass_to(request, target, wire.path, [body], plan.route, candidates, caller)
 
-    async def _orchestrate(self, call: Call, job: Job, restored: Restored) -> web.StreamResponse:
+    async def _orchestrate(self, call: Call, job: Job) -> web.StreamResponse:
         request = call.request
         request.facts.run_id = job.run_id
-        headers = [("x-toolrelay-run", job.run_id)]
-        if restored:
-            headers.append(("x-toolrelay-restored", f"turns={restored.turns}, bytes={restored.size}"))
-        client = self._client(request, job.wire.path, job.caller, *headers)
+        client = self._client(request, job.wire.path, job.caller, ("x-toolrelay-run", job.run_id))
         bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
         try:
             await self._orchestrator.run(job, self._overheard(client, call.raw))
@@ -358,7 +372,7 @@ class Api:
 
     # Passing through.
 
-    async def _pass(
+    def _pass(
         self,
         request: EdgeRequest,
         target: Target,
@@ -366,25 +380,44 @@ class Api:
         held: list[ReadBody],
         candidates: Candidates,
         caller: str = "",
-    ) -> web.StreamResponse:
+    ) -> Awaitable[web.StreamResponse]:
         """Hand a request on to the first upstream that answers, and pump its answer back.
 
         ``held`` is its body, of which nothing else keeps anything; it is empty where the body is streamed.
         """
+        route = candidates.next()
+        # Where nobody is left to take its place there is nothing to try again.
+        hand_on = self._pass_to if candidates.last else self._pass_on
+        return hand_on(request, target, below, held, route, candidates, caller)
+
+    async def _pass_on(
+        self,
+        request: EdgeRequest,
+        target: Target,
+        below: str,
+        held: list[ReadBody],
+        route: Route,
+        candidates: Candidates,
+        caller: str,
+    ) -> web.StreamResponse:
+        """:meth:`_pass_to` that upstream, or to the next one where it gives no answer."""
         while True:
             try:
-                return await self._pass_to(
-                    request, target, below, held, candidates.next(), candidates, caller
-                )
+                return await self._pass_to(request, target, below, held, route, candidates, caller)
             except NextUpstream:
-                continue
+                route = candidates.next()
 
     async def _pass_by(
-        self, request: EdgeRequest, target: Target, below: str, view: View
+        self,
+        request: EdgeRequest,
+        target: Target,
+        below: str,
+        view: View,
+        held: list[ReadBody] | None = None,
     ) -> web.StreamResponse:
-        """Hand on what nothing is read of: to the first upstream that the caller may use."""
+        """Hand on what decides nothing: to the first upstream that the caller may use."""
         default = Route(view.router.default, "", renamed=False)
-        return await self._pass(request, target, below, [], Candidates([default], STAYS))
+        return await self._pass(request, target, below, held or [], Candidates([default], STAYS))
 
     async def _pass_to(
         self,
@@ -405,7 +438,7 @@ class Api:
         body = held[0] if held else None
         raw = None if body is None else body[0]
         metered = meter(request.admission, self._prices, below, route, body) if posts else None
-        if metered is not None:
+        if metered is not None and metered.body is not None:
             raw = metered.body
         sent: bytes | AsyncIterator[bytes] | None = raw
         if raw is None and request.body_exists:
@@ -431,7 +464,7 @@ class Api:
                 error_event=error_event,
                 broken=self._observing.broken,
                 tap=metered.tap if metered is not None else None,
-                total_s=route.served.total_timeout_s,
+                total=route.served.total,
             )
         finally:
             if metered is not None:
@@ -464,3 +497,7 @@ class Api:
 
     def _overheard(self, client: HttpClientStream, asked: bytes) -> ClientStream:
         return client if self._listen is None else OverheardStream(client, self._listen(asked))
+
+
+def _is_form(request: EdgeRequest) -> bool:
+    return request.content_type == "multipart/form-data"

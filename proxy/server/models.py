@@ -21,35 +21,51 @@ async def list_models(router: Router, headers: Headers) -> bytes:
 
     An upstream that does not answer is left out.  Raises :class:`UpstreamError` where none does.
     """
-    answers = await asyncio.gather(*(_ask(served, headers) for served in router.served))
-    failures = [answer for answer in answers if isinstance(answer, UpstreamError)]
-    if failures and len(failures) == len(answers):
-        raise failures[0]
-    merged: dict[str, dict[str, Any]] = {}
-    for served, answer in zip(router.served, answers, strict=True):
-        if isinstance(answer, UpstreamError):
-            structlog.get_logger("proxy.server").warning(
-                "models_left_out", upstream=served.upstream.name, error_code=answer.code
-            )
-            continue
-        for model in _shown(served, answer):
-            if router.permits(model["id"]):
-                merged.setdefault(model["id"], model)
-    return orjson.dumps({"object": "list", "data": list(merged.values())})
+    models, failures = await _gather(router, headers)
+    if failures and len(failures) == len(router.served):
+        raise failures[0][1]
+    return orjson.dumps({"object": "list", "data": list(models.values())})
 
 
 async def show_model(router: Router, model: str, headers: Headers) -> bytes:
-    """One model by the name that clients use.  Raises :class:`RequestError` (404) for any other."""
-    listed = orjson.loads(await list_models(router, headers))
-    for entry in listed["data"]:
-        if entry["id"] == model:
-            return orjson.dumps(entry)
+    """One model by the name that clients use.
+
+    Raises :class:`RequestError` (404) for any other, and :class:`UpstreamError` where an upstream that may
+    serve it does not answer: nobody knows then that there is no such model.
+    """
+    if router.permits(model):
+        models, failures = await _gather(router, headers)
+        if model in models:
+            return orjson.dumps(models[model])
+        for served, failure in failures:
+            if served.model_name(model) is not None:
+                raise failure
     raise RequestError(
         404,
         f"The model {model[:100]!r} does not exist or is not served here.",
         param="model",
         code="model_not_found",
     )
+
+
+async def _gather(
+    router: Router, headers: Headers
+) -> tuple[dict[str, dict[str, Any]], list[tuple[Served, UpstreamError]]]:
+    """The models that are served, by name; and the upstreams that did not say theirs, with why."""
+    answers = await asyncio.gather(*(_ask(served, headers) for served in router.served))
+    models: dict[str, dict[str, Any]] = {}
+    failures: list[tuple[Served, UpstreamError]] = []
+    for served, answer in zip(router.served, answers, strict=True):
+        if isinstance(answer, UpstreamError):
+            structlog.get_logger("proxy.server").warning(
+                "models_left_out", upstream=served.upstream.name, error_code=answer.code
+            )
+            failures.append((served, answer))
+            continue
+        for model in _shown(served, answer):
+            if router.permits(model["id"]):
+                models.setdefault(model["id"], model)
+    return models, failures
 
 
 async def _ask(served: Served, headers: Headers) -> list[dict[str, Any]] | UpstreamError:

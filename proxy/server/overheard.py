@@ -47,6 +47,9 @@ class OverheardStream:
     def keep_back(self, secrets: Secrets | None) -> None:
         self._client.keep_back(secrets)
 
+    def tell(self, name: str, value: str) -> None:
+        self._client.tell(name, value)
+
     def start(self, status: int, headers: Headers) -> None:
         self._listener.started(status, headers)
         self._client.start(status, headers)

@@ -133,7 +133,7 @@ class PageGuard:
         if from_page:
             if not _may_call(self._cors, request):
                 raise _not_allowed("Web pages of this origin may not call; server.cors_origins has no such")
-        elif _SEC_FETCH_SITE in headers and headers[_SEC_FETCH_SITE].lower() not in _OWN_SITES:
+        elif _SEC_FETCH_SITE in headers and not _is_own_site(request):
             # Images, scripts and links of other sites: browsers name no origin there.
             raise _not_allowed("Web pages of other sites may not call without naming their origin")
         through = self._proxies is not None and self._proxies.trusts(request.remote)
@@ -169,8 +169,12 @@ def _may_call(cors: Cors, request: EdgeRequest) -> bool:
         return False
     if cors.allows(said[0]):
         return True
-    site = request.headers.get("Sec-Fetch-Site", "same-origin").lower()
-    return site in _OWN_SITES and _is_own(said[0], request.headers.get("Host", "").lower())
+    return _is_own_site(request) and _is_own(said[0], request.headers.get("Host", "").lower())
+
+
+def _is_own_site(request: EdgeRequest) -> bool:
+    """Whether nothing that a browser says of the page calls it one of another site."""
+    return _OWN_SITES.issuperset(request.listed(_SEC_FETCH_SITE))
 
 
 def _is_own(origin: str, host: str) -> bool:

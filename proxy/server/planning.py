@@ -4,9 +4,8 @@ The same bytes are planned for anew for each upstream that is asked: its tools, 
 """
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from multidict import istr
@@ -14,7 +13,7 @@ from multidict import istr
 from proxy.errors import RequestError
 from proxy.relay.fallback import Candidates
 from proxy.relay.headers import forwardable
-from proxy.relay.history import History, Restored
+from proxy.relay.history import History
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
 from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard
@@ -22,7 +21,7 @@ from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route
 from proxy.relay.shape import prompt_shape
-from proxy.server.edge_request import EdgeRequest
+from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.metering import price_of
 from proxy.server.request_target import Target
 from proxy.server.views import TRACES, View
@@ -34,6 +33,8 @@ from proxy.wires.base import ClientRequest, Trace, Wire
 __all__ = ["Call", "Plan", "Planner", "headers_up", "trace_of"]
 
 _HISTORY = istr("x-toolrelay-history")
+_IDEMPOTENCY_KEY = istr("Idempotency-Key")
+_RETRY_COUNT = istr("x-stainless-retry-count")
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class Call:
     wanted: Wanted | None
     trace: Trace
     candidates: Candidates
-    run_id: str = field(default_factory=lambda: f"run_{os.urandom(16).hex()}")
+    run_id: str
     repeat: str = ""
     ledger: RunLedger | None = None
     pinned: bool = False
@@ -63,7 +64,6 @@ class Plan:
 
     route: Route
     job: Job | None
-    restored: Restored
 
 
 class Planner:
@@ -90,6 +90,8 @@ class Planner:
         self._remember = remember
         self._keep_requests = keep_requests
         self._end_user = end_user
+        self.run_ids = new_ids("run_")
+        """A new one for each run."""
 
     def able(
         self, routes: Sequence[Route], asked: ClientRequest, view: View, wanted: Wanted
@@ -130,11 +132,11 @@ class Planner:
             if home is not route:
                 return await self.plan(call, home, in_run=in_run)
         if not offer and not restored and not asked.brings_ours and not in_run:
-            return Plan(route, None, restored)
+            return Plan(route, None)
         if call.ledger is None and not view.acts:
             call.ledger = RunLedger()  # There is no effect that a repeat could share.
         elif call.ledger is None:
-            call.repeat, again = repeat_key(caller, wire.path, call.raw, request.headers)
+            call.repeat, again = repeat_key(caller, wire.path, call.raw, *_of_repeats(request))
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
         policy = view.policies[route.served.upstream.name]
         if restored.untrusted:
@@ -166,7 +168,7 @@ class Planner:
             candidates=call.candidates,
             elsewhere=lambda: self._elsewhere(call),
         )
-        return Plan(route, job, restored)
+        return Plan(route, job)
 
     async def _elsewhere(self, call: Call) -> Job:
         """The job of the next upstream: its habits and its names, over the same request."""
@@ -204,7 +206,8 @@ class Planner:
 
         Raises :class:`RequestError` for a wish that is neither on nor off.
         """
-        wish = request.headers.get(_HISTORY, "on").strip().lower()
+        given = request.sole(_HISTORY)
+        wish = "on" if given is None else given.strip().lower()
         if wish not in ("on", "off"):
             raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
         return self._remember and wish == "on"
@@ -212,6 +215,11 @@ class Planner:
     def _takes_tools(self, route: Route) -> bool:
         served = route.served
         return served.tools and not self._memory.refuses(served.upstream.name, route.model)
+
+
+def _of_repeats(request: EdgeRequest) -> tuple[str, Sequence[str]]:
+    """What a request is called by its client, and what it says of its attempts."""
+    return request.sole(_IDEMPOTENCY_KEY) or "", request.listed(_RETRY_COUNT)
 
 
 def trace_of(header: str | None, view: View) -> Trace:

@@ -86,10 +86,10 @@ class ServerConfig(Section):
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
     workers: int = Field(default=1, ge=1, le=1024, description="Processes that serve.")
     max_body_bytes: Bytes = Field(
-        default=33554432, description="Largest body of a request that is read whole (chat, responses)."
+        default=33554432, description="Largest body of a request that is read whole (JSON for inference)."
     )
     max_upload_bytes: Bytes = Field(
-        default=536870912, description="Largest body of a request that is streamed through (files, audio)."
+        default=536870912, description="Largest body of a request that is streamed through (files, forms)."
     )
     header_timeout_s: Seconds = Field(
         default=20, description="Seconds in which the whole head of a request must have arrived."

@@ -135,6 +135,10 @@ class MemoryStore(MemoryKeys):
             self.close_invocation(record)
         return earlier
 
+    async def number_effects(self, claim: EffectClaim) -> Mapping[int, str]:
+        """The effects of the claim's tool that are in its way, by number."""
+        return self._effects.number(claim)
+
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
         """What became of a claimed effect."""
         return self._effects.find(claim)

@@ -36,14 +36,13 @@ class MemoryEffects:
 
     def claim(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
         """Take the effect, or give what is there already."""
-        place = self._claims.get(claim.place)
-        request = self._claims.get(claim.request)
-        for taken, is_repeat in ((place, True), (request, claim.is_repeat)):
-            if taken is not None and self._stands(taken, claim, is_repeat=is_repeat):
-                return self._earlier(taken)
+        for key in claim.keys:
+            taken = self._claims.get(key)
+            if taken is not None and self._stands(taken, claim, key):
+                return self._earlier(taken, another=key == claim.slot)
         effect = _Effect(record, claim, self._clock())
         self._mine[record.id] = effect
-        for key in filter(None, (claim.place, claim.request)):
+        for key in claim.keys:
             self._claims[key] = effect
             self._claims.move_to_end(key)
         while len(self._claims) > _MOST:
@@ -56,6 +55,16 @@ class MemoryEffects:
         if found is None or found.at < self._clock() - REPEATS_WITHIN_S:
             return None
         return self._earlier(found)
+
+    def number(self, claim: EffectClaim) -> dict[int, str]:
+        """The effects of the claim's tool that are in its way, by number."""
+        mine = f"{claim.tool}:"
+        taken = {
+            int(key.removeprefix(mine)): effect.record.id
+            for key, effect in self._claims.items()
+            if key.startswith(mine) and self._stands(effect, claim, key)
+        }
+        return dict(sorted(taken.items()))
 
     def closed(self, record: ToolInvocationRecord) -> None:
         """Take note of how an execution stands."""
@@ -79,14 +88,15 @@ class MemoryEffects:
             if effect.record.run_id in run_ids:
                 effect.result = None
 
-    def _stands(self, taken: _Effect, claim: EffectClaim, *, is_repeat: bool) -> bool:
-        """Whether a claim is in the way of another."""
+    def _stands(self, taken: _Effect, claim: EffectClaim, key: str) -> bool:
+        """Whether what is taken under a key is in the way of a claim."""
         if taken.at < self._clock() - REPEATS_WITHIN_S:
             return False
-        return is_repeat or (taken.claim.is_repeat and taken.claim.asked_at >= claim.asked_at)
+        return claim.yields_to(key, is_repeat=taken.claim.is_repeat, asked_at=taken.claim.asked_at)
 
-    def _earlier(self, effect: _Effect) -> EarlierEffect:
+    def _earlier(self, effect: _Effect, *, another: bool = False) -> EarlierEffect:
         record = effect.record
         if effect.at < self._oldest():
             effect.result = None
-        return EarlierEffect(record.id, record.status, record.error_code, effect.result)
+        shown = record.arguments_redacted if another else None
+        return EarlierEffect(record.id, record.status, record.error_code, effect.result, another, shown)

@@ -53,6 +53,7 @@ __all__ = [
     "read_effect",
     "read_hidden",
     "read_invocation",
+    "read_json",
     "read_message",
     "read_native",
     "read_response",
@@ -302,15 +303,15 @@ def read_run(row: Row) -> RunRecord:
     """A run from the values of :data:`RUN_COLUMNS`."""
     values = dict(zip(RUN_COLUMNS, row, strict=True))
     values["stream"] = bool(values["stream"])
-    values["offered"] = tuple(_decode(values["offered"]))
-    values["withheld"] = _decode(values["withheld"])
+    values["offered"] = tuple(read_json(values["offered"]))
+    values["withheld"] = read_json(values["withheld"])
     return RunRecord(**values)
 
 
 def read_turn(row: Row) -> TurnRecord:
     """A turn from the values of :data:`TURN_COLUMNS`."""
     values = dict(zip(TURN_COLUMNS, row, strict=True))
-    return TurnRecord(**values | {"withheld": _decode(values["withheld"])})
+    return TurnRecord(**values | {"withheld": read_json(values["withheld"])})
 
 
 def read_message(row: Row) -> MessageRecord:
@@ -324,7 +325,7 @@ def read_invocation(row: Row) -> ToolInvocationRecord:
     values["effect"] = ToolEffect(values["effect"])
     for column in ("arguments_redacted", "result_redacted"):
         if values[column] is not None:
-            values[column] = _decode(values[column])
+            values[column] = read_json(values[column])
     return ToolInvocationRecord(**values)
 
 
@@ -356,7 +357,7 @@ def read_result(row: Row) -> KeptResult:
 
 def read_effect(value: bytes) -> EffectResult:
     """What :func:`effect_value` wrote."""
-    return EffectResult(*_decode(value))
+    return EffectResult(*read_json(value))
 
 
 def runs_query(wanted: RunFilter) -> tuple[str, Row]:
@@ -425,7 +426,8 @@ def _json(value: Any) -> str:
         return '"<not serialisable>"'
 
 
-def _decode(text: str | bytes) -> Any:
+def read_json(text: str | bytes) -> Any:
+    """What a JSON column holds; raises :class:`~proxy.errors.StoreError` where that is no JSON."""
     try:
         return json.loads(text)
     except ValueError as error:

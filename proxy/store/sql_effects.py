@@ -5,6 +5,9 @@ that must not be, so that the database itself refuses the whole of it: nothing h
 and of two processes that claim at the same moment one is refused.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
 from typing import Final
 
 from proxy.records import (
@@ -55,9 +58,15 @@ FORGET_RESULTS: Final = (
 """A result is content and has its days; that the effect was caused is none."""
 
 _FIND: Final = """
-    SELECT c.invocation_id, CASE WHEN c.created_at >= ? THEN c.result END, c.sealed_by, i.status, i.error_code
+    SELECT c.key, c.is_repeat, c.asked_at, c.invocation_id, CASE WHEN c.created_at >= ? THEN c.result END,
+        c.sealed_by, i.status, i.error_code, i.arguments_redacted
     FROM effect_claims c LEFT JOIN tool_invocations i ON i.id = c.invocation_id
-    WHERE c.key IN (?, ?) AND c.created_at >= ? ORDER BY c.created_at LIMIT 1
+    WHERE c.key IN (?, ?, ?) AND c.created_at >= ? ORDER BY c.created_at
+"""
+_STEP: Final = 32
+_NUMBERED: Final = f"""
+    SELECT key, is_repeat, asked_at, invocation_id FROM effect_claims
+    WHERE key IN ({", ".join("?" * _STEP)}) AND created_at >= ?
 """
 
 
@@ -85,21 +94,48 @@ class SqlEffects(SqlBase):
 
         Raises :class:`~proxy.errors.StoreUnavailable` where neither can be done.
         """
+        claim = _clean(claim)
         mine = (rows.clean_text(record.id), self._owner_id, self._clock())
         # Nobody comes to a place twice with a right to it, so that every claim of one is a repeat's.
-        claims: list[rows.Row] = [(_place(claim), 1, claim.asked_at, *mine)]
-        if claim.request:
-            claims.append((claim.request, int(claim.is_repeat), claim.asked_at, *mine))
+        claims: list[rows.Row] = [
+            (key, int(claim.is_repeat or key == claim.place), claim.asked_at, *mine) for key in claim.keys
+        ]
         row = (self._owner_id, *rows.invocation_row(record))
         try:
             await self._writer.commit(
                 _CLAIM, claims, also=[(_PUT_INVOCATION, [row])], undo=self._withdrawal(record)
             )
         except RowRefused:
-            earlier = await self.find_effect(claim)
+            earlier = await self._in_the_way(claim)
             if earlier is None or earlier.invocation_id == record.id:
                 raise
             return earlier
+        return None
+
+    async def number_effects(self, claim: EffectClaim) -> Mapping[int, str]:
+        """The effects of the claim's tool that are in its way, by number.
+
+        Numbers have few gaps, of effects that never began, so that they are asked for by name until none
+        comes: the table needs no index for it.
+        """
+        known: dict[int, str] = {}
+        since = self._clock() - REPEATS_WITHIN_S
+        for first in count(0, _STEP):
+            numbers = {replace(claim, number=number).slot: number for number in range(first, first + _STEP)}
+            found = list(await self._query(_NUMBERED, (*numbers, since)))
+            for key, is_repeat, asked_at, invocation_id in found:
+                if claim.yields_to(key, is_repeat=bool(is_repeat), asked_at=asked_at):
+                    known[numbers[key]] = invocation_id
+            if not found:
+                break
+        return dict(sorted(known.items()))
+
+    async def _in_the_way(self, claim: EffectClaim) -> EarlierEffect | None:
+        """What has refused a claim."""
+        found = {row[0]: row for row in await self._find_claims(*claim.keys)}
+        for key in claim.keys:
+            if key in found and claim.yields_to(key, is_repeat=bool(found[key][1]), asked_at=found[key][2]):
+                return self._earlier(found[key], another=key == claim.slot)
         return None
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
@@ -107,16 +143,26 @@ class SqlEffects(SqlBase):
 
         Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
         """
-        keys = (_place(claim), claim.request or _place(claim))
+        claim = _clean(claim)
+        found = await self._find_claims(claim.place, claim.request or claim.place)
+        return self._earlier(found[0]) if found else None
+
+    async def _find_claims(self, *keys: str) -> list[rows.Row]:
+        """The claims of up to three keys that have not had their time, the oldest first."""
+        asked = (*keys, *keys[:1] * (3 - len(keys)))
         since = self._clock() - REPEATS_WITHIN_S
-        found = list(await self._query(_FIND, (self._oldest_kept(), *keys, since)))
-        if not found:
-            return None
-        invocation_id, value, sealed_by, status, error_code = found[0]
+        return [tuple(row) for row in await self._query(_FIND, (self._oldest_kept(), *asked, since))]
+
+    def _earlier(self, row: rows.Row, *, another: bool = False) -> EarlierEffect:
+        invocation_id, value, sealed_by, status, error_code, arguments = row[3:]
         if value is not None:
             value = self._ring.open(CLAIMS, (invocation_id, value), sealed_by)[1]
         result = None if value is None else rows.read_effect(value)
-        return EarlierEffect(invocation_id, status or "success", error_code, result)
+        earlier = EarlierEffect(invocation_id, status or "success", error_code, result)
+        if another:
+            shown = None if arguments is None else rows.read_json(arguments)
+            earlier = replace(earlier, another=True, arguments_redacted=shown)
+        return earlier
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
         """Queue what the model was given, unless content is not kept."""
@@ -139,5 +185,6 @@ class SqlEffects(SqlBase):
         return Write(_WITHDRAW_INVOCATION, [(self._clock(), id_)], also=[(_RELEASE, [(id_,)])])
 
 
-def _place(claim: EffectClaim) -> str:
-    return rows.clean_text(claim.place)
+def _clean(claim: EffectClaim) -> EffectClaim:
+    """The claim with a place that any database takes; the other keys are digests."""
+    return claim if claim.place.isascii() else replace(claim, place=rows.clean_text(claim.place))

@@ -144,6 +144,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     redaction = declaration.redaction
     # Whoever types an argument as a secret need not say so twice.
     private = dict.fromkeys((*redaction.private_arguments, *secret_paths(schema)))
+    loose = schema
     if declaration.strict:
         strict = to_strict(schema, where)
         if declaration.parameters is not None and strict != schema:
@@ -173,6 +174,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         connection=declaration.connection,
         validate_output=validate_output,
         defaults=defaults,
+        loose_parameters=loose if declaration.strict else None,
         cache_ttl_s=_within(declaration.cache_ttl_s, 0, 30 * 86400, "cache_ttl_s", where),
         retries=_within(declaration.retries, 0, _MAX_RETRIES, "retries", where),
     )

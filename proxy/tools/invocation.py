@@ -46,9 +46,9 @@ class Invocation:
 
     ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` says
     where a result came from that was not made for this call alone.  ``claimed`` says that its effect is
-    claimed on record, ``begun`` that it was begun, by this call or another, ``untrusted`` that its
-    result has a stranger's text in it.  ``connecting`` says that it waits for credentials,
-    ``connected_s`` for how many seconds it did.
+    claimed on record, ``begun`` that it was begun, by this call or another (``caused_by``, else empty),
+    ``untrusted`` that its result has a stranger's text in it.  ``connecting`` says that it waits for
+    credentials, ``connected_s`` for how many seconds it did.
     """
 
     id: str
@@ -66,6 +66,7 @@ class Invocation:
     abandoned: bool = False
     claimed: bool = False
     begun: bool = False
+    caused_by: str = ""
     connecting: bool = False
     connected_s: float = 0.0
     untrusted: bool = False

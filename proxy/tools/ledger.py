@@ -16,6 +16,7 @@ __all__ = ["AskedFor", "Claim", "RunContext", "RunLedger", "fingerprint"]
 class Claim:
     """A place or an effect that somebody has taken; ``result`` is what came of it.
 
+    ``invocation_id`` is the execution that caused it, once that is known, which may be another's.
     ``fingerprint`` tells equal calls from different ones without keeping their arguments.  ``begun``
     says, once there is a result, that an effect was begun: one that was not is anybody's to cause.
     ``untrusted`` says that a stranger's text is in the result.
@@ -49,6 +50,8 @@ class RunLedger:
         self._max_calls = max_calls
         self._places: dict[tuple[int, int], Claim] = {}
         self._effects: dict[str, Claim] = {}
+        self._answered: set[str] = set()
+        self._numbers: dict[str, int] = {}
         self._untrusted: tuple[int, str] | None = None
 
     def mark_untrusted(self, tool: str, turn: int = 0) -> None:
@@ -68,6 +71,25 @@ class RunLedger:
         other = RunLedger(self._max_calls, request=request)
         other._effects = self._effects
         return other
+
+    def answered(self, invocation_id: str) -> bool:
+        """Whether the model has been answered for this effect, of this run or an earlier attempt."""
+        return invocation_id in self._answered
+
+    def answer_for(self, invocation_id: str) -> None:
+        """A call of this run caused this effect, equals it, or was not made because of it."""
+        self._answered.add(invocation_id)
+
+    def next_number(self, tool: str) -> int:
+        """The number that the next effect of a tool would have if nobody else had caused any.
+
+        ``tool`` is :attr:`~proxy.records.EffectClaim.tool`.
+        """
+        return self._numbers.get(tool, 0)
+
+    def take_number(self, tool: str, number: int) -> None:
+        """An effect of this run has this number."""
+        self._numbers[tool] = number + 1
 
     @property
     def full(self) -> bool:

@@ -95,17 +95,20 @@ class Outcomes:
         """An identical call with an effect: on record, answered with the first one's result (rule R5)."""
         if earlier.untrusted:
             mark_untrusted(invocation, tool)
-        return await self._repeated(invocation, earlier.result.result(), earlier.invocation_id)
+        invocation.context.ledger.answer_for(earlier.invocation_id)
+        return await self._repeated(invocation, earlier.result.result(), f"repeat of {earlier.invocation_id}")
 
     async def repeat_of(self, invocation: Invocation, earlier: EarlierEffect, tool: str) -> ToolResult:
         """The same for one that another process has made, or this one before it was started again."""
         if earlier.result is not None and earlier.result.untrusted:
             mark_untrusted(invocation, tool)
-        return await self._repeated(invocation, repeated_result(invocation, earlier), earlier.invocation_id)
+        how = "not made after" if earlier.another else "repeat of"
+        result = repeated_result(invocation, earlier)
+        return await self._repeated(invocation, result, f"{how} {earlier.invocation_id}")
 
-    async def _repeated(self, invocation: Invocation, first: ToolResult, first_id: str) -> ToolResult:
+    async def _repeated(self, invocation: Invocation, first: ToolResult, decision: str) -> ToolResult:
         """Put a call on record that caused nothing, since another had."""
-        invocation.decision = f"repeat of {first_id}"
+        invocation.decision = decision
         await self._journal.open(invocation, durable=False)
         self._journal.close(
             invocation, "success" if first.ok else "error", first.error_code, first.redacted, 0

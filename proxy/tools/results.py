@@ -21,9 +21,11 @@ __all__ = [
     "Output",
     "ResourceLink",
     "RichResult",
+    "cut_by",
     "failure_text",
     "fit",
     "hard_limit",
+    "json_text",
     "note_text",
     "safe_words",
     "to_output",
@@ -32,6 +34,8 @@ __all__ = [
 _MAX_MESSAGE = 1000
 _MOST_LINKS = 1000
 _SMALLEST_HARD_LIMIT = 1 << 20
+_ESCAPES = 2
+"""Bytes that the ends of lines around the note of a cut are longer in JSON."""
 _LEAST_FOR_HANDLE = 512
 """Bytes of a result below which a note about a handle would take the room of the result."""
 
@@ -156,6 +160,17 @@ def failure_text(code: ToolErrorCode, message: str) -> str:
 def note_text(message: str) -> str:
     """What the model reads where a call went well and there is no output to show."""
     return orjson.dumps({"ok": True, "message": message}).decode()
+
+
+def json_text(value: Any) -> str:
+    """Plain JSON values as text that any wire can carry, with whole numbers of any size."""
+    return _encodable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def cut_by(text: str, excess: int) -> str:
+    """A text that is to stand in JSON, cut so that the JSON is ``excess`` bytes shorter."""
+    size = utf8_length(text)
+    return _cut(text, size, size - excess - _ESCAPES)
 
 
 def safe_words(message: str) -> str:

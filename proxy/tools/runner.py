@@ -308,6 +308,7 @@ class Runner:
             if not invocation.begun:
                 ledger.release_effect(planned.equality)
             claim.begun, claim.untrusted = invocation.begun, invocation.untrusted
+            claim.invocation_id = invocation.caused_by or invocation.id
             claim.result.set_result(result)
         return result
 
@@ -347,8 +348,10 @@ class Runner:
         self, invocation: Invocation, planned: PlannedCall, earlier: EarlierEffect
     ) -> ToolResult:
         """Answer with what came of an effect elsewhere."""
-        # Of one that is under way the next attempt asks the record again, which may know by then.
-        invocation.begun = earlier.status != "started"
+        if not earlier.another:
+            # Of one that is under way the next attempt asks the record again, which may know by then.
+            invocation.begun = earlier.status != "started"
+            invocation.caused_by = earlier.invocation_id
         return await self._outcomes.repeat_of(invocation, earlier, planned.spec.name)
 
     async def _connect(self, invocation: Invocation, planned: PlannedCall) -> ToolFailure | None:

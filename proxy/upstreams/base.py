@@ -58,7 +58,8 @@ class UpstreamRequest(NamedTuple):
     ``query`` is the raw query string without its ``?``.  Both are already normalised and are sent
     as they stand.  ``headers`` are the client's that may be forwarded; the upstream adds its own
     key and configured headers.  ``body`` given as bytes can be sent again after a connection
-    failure, an iterator cannot.  ``expect_stream`` asks for identity encoding of an event stream.
+    failure, an iterator cannot.  ``expect_stream`` asks for a body that can be read here: without a
+    coding, and gzip or deflate are taken off where it comes in one all the same.
     """
 
     method: str

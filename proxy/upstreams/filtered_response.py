@@ -24,8 +24,13 @@ class FilteredResponse(PulledResponse):
     connection (:meth:`_close`); it may push the body itself while that ``is_raw``, given as it comes.
     """
 
-    def __init__(self, upstream: str, status: int, headers: Headers, secrets: tuple[bytes, ...]) -> None:
-        """``headers`` are clean; ``secrets`` are taken out of the body where the status is an error."""
+    def __init__(
+        self, upstream: str, status: int, headers: Headers, secrets: tuple[bytes, ...], *, decode: bool
+    ) -> None:
+        """``headers`` are clean; ``secrets`` are taken out of the body where the status is an error.
+
+        ``decode`` says that somebody here has to read the body, whatever it is.
+        """
         self._upstream = upstream
         self._scrubber: Scrubber | None = None
         self._inflater: Inflater | None = None
@@ -35,7 +40,7 @@ class FilteredResponse(PulledResponse):
         self.headers: Headers = headers
         self.content_type, coding = described(headers)
         if coding or status >= 400:
-            self._prepare(headers, coding, secrets)
+            self._prepare(headers, coding, secrets, decode or self.content_type == "text/event-stream")
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives; see :meth:`proxy.upstreams.base.UpstreamResponse.chunks`."""
@@ -75,11 +80,11 @@ class FilteredResponse(PulledResponse):
     def _close(self) -> None:
         """Let go of the connection.  May be called again."""
 
-    def _prepare(self, headers: Headers, coding: str, secrets: tuple[bytes, ...]) -> None:
+    def _prepare(self, headers: Headers, coding: str, secrets: tuple[bytes, ...], decode: bool) -> None:
         """Choose what is done to the body, and the headers that fit what will come out of it."""
         must_scrub = self.status >= 400 and bool(secrets)
         self.is_raw = not must_scrub
-        if coding and (must_scrub or self.content_type == "text/event-stream"):
+        if coding and (must_scrub or decode):
             if coding in Inflater.CODINGS:
                 self._inflater = Inflater(coding)
                 self.is_raw = False

@@ -114,14 +114,12 @@ def media_type(headers: Headers) -> str:
 def described(headers: Headers) -> tuple[str, str]:
     """A body's media type, without parameters, and its sole content coding, both in lower case.
 
-    "" stands for what is absent.  Several codings count as one unknown.
+    "" stands for what is absent.  Several codings count as one unknown, in one line or in several.
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-    kind_at, coding_at = _describing(section.names)
+    kind_at, codings_at = _describing(section.names)
     kind = "" if kind_at is None else _media_type(section.values[kind_at])
-    return kind, "" if coding_at is None else section.values[coding_at].strip().lower().removeprefix(
-        "identity"
-    )
+    return kind, _coding([section.values[at] for at in codings_at]) if codings_at else ""
 
 
 def first(headers: Headers, wanted: str) -> str:
@@ -198,11 +196,16 @@ def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> _Uses:
 
 
 @by_names
-def _describing(names: tuple[str, ...]) -> tuple[int | None, int | None]:
-    """Where the first ``Content-Type`` and the first ``Content-Encoding`` stand."""
+def _describing(names: tuple[str, ...]) -> tuple[int | None, Sequence[int]]:
+    """Where the first ``Content-Type`` and each ``Content-Encoding`` stand."""
     low = [name.lower() for name in names]
-    kind, coding = [low.index(one) if one in low else None for one in ("content-type", "content-encoding")]
-    return kind, coding
+    kind = low.index("content-type") if "content-type" in low else None
+    return kind, [at for at, name in enumerate(low) if name == "content-encoding"]
+
+
+def _coding(lines: Sequence[str]) -> str:
+    said = [coding.strip() for coding in ",".join(lines).lower().split(",")]
+    return ", ".join([coding for coding in said if coding not in ("", "identity")])
 
 
 @lru_cache(maxsize=256)

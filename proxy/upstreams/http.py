@@ -121,7 +121,9 @@ class HttpUpstream:
                     raise attempt.body_error from None
                 raise UpstreamBroken(f"upstream {self._name!r} sent a malformed response head") from exc
             else:
-                return HttpResponse(self._name, response, self._idle_timeout_s, self._secrets)
+                return HttpResponse(
+                    self._name, response, self._idle_timeout_s, self._secrets, decode=request.expect_stream
+                )
 
     async def aclose(self) -> None:
         """Close pooled connections.  Nothing can be opened after."""

@@ -22,11 +22,13 @@ class HttpResponse(FilteredResponse):
         response: aiohttp.ClientResponse,
         idle_timeout_s: float,
         secrets: tuple[bytes, ...],
+        *,
+        decode: bool,
     ) -> None:
         """``secrets`` are taken out of headers, and out of the body where the status is an error."""
         raw = response.raw_headers
         headers = clean_response_headers([name for name, _ in raw], [value for _, value in raw], secrets)
-        super().__init__(upstream, response.status, headers, secrets)
+        super().__init__(upstream, response.status, headers, secrets, decode=decode)
         self._response = response
         self._idle_timeout_s = idle_timeout_s
         self._failure: UpstreamError | None = None

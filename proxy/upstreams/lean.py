@@ -40,12 +40,14 @@ _CHUNKED = ("Transfer-Encoding", "chunked")
 class LeanResponse(FilteredResponse):
     """An :class:`~proxy.upstreams.base.UpstreamResponse` over one exchange."""
 
-    def __init__(self, upstream: str, exchange: Exchange, secrets: tuple[bytes, ...]) -> None:
+    def __init__(
+        self, upstream: str, exchange: Exchange, secrets: tuple[bytes, ...], *, decode: bool
+    ) -> None:
         self._exchange = exchange
         headers = clean_response_headers(exchange.raw_names, exchange.raw_values, secrets)
         # A stream may stay open for an hour, and only the clean ones are asked for.
         exchange.raw_names, exchange.raw_values = [], []
-        super().__init__(upstream, exchange.status, headers, secrets)
+        super().__init__(upstream, exchange.status, headers, secrets, decode=decode)
 
     async def _next(self) -> bytes:
         return await self._exchange.next_piece()
@@ -144,7 +146,7 @@ class LeanUpstream:
                 exchange.close()
                 raise
             else:
-                return LeanResponse(self.name, exchange, self._secrets)
+                return LeanResponse(self.name, exchange, self._secrets, decode=request.expect_stream)
 
     async def aclose(self) -> None:
         """Close every connection.  Nothing can be opened after."""

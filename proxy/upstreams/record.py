@@ -180,7 +180,8 @@ class RecordingUpstream:
 
     async def aclose(self) -> None:
         """Close the upstream that is recorded, when all that it answered is written."""
-        await asyncio.gather(*self._saving, return_exceptions=True)
+        while self._saving:  # A turn that is written lets the answer of its client be written.
+            await asyncio.gather(*self._saving, return_exceptions=True)
         await self._inner.aclose()
 
     async def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:

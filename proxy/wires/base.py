@@ -196,12 +196,17 @@ class BodyEditor(Protocol):
         """Ask for a usage report in the stream, also where the client did not."""
         ...
 
-    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> int:
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Put a held turn back in place of the assistant message at ``position`` of the request.
 
         ``payload`` is what :meth:`suspend` made.  One that is not ``needed`` may be left out again
-        by :meth:`recover`.  Returns how many bytes were put back.
+        by :meth:`recover`.
         """
+        ...
+
+    @property
+    def put_back(self) -> tuple[int, int]:
+        """How many turns that the client knows nothing of are in the next request, and the bytes they add."""
         ...
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:

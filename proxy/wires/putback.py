@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["PutBack", "drop_unneeded", "laid_over", "says_too_long"]
+__all__ = ["PutBack", "count_back", "drop_unneeded", "laid_over", "says_too_long"]
 
 _TOO_LONG = re.compile(
     r"context[_ ](length|window|size)|maximum context|too many tokens|(prompt|input) is too long",
@@ -14,11 +14,23 @@ _TOO_LONG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What stands in place of the messages from a position up to ``end``; before it, if none do."""
+    """What stands in place of the messages from a position up to ``end``; before it, if none do.
+
+    ``size`` says how many bytes more that is.
+    """
 
     end: int
     messages: Sequence[bytes]
     needed: bool
+    size: int
+
+    @classmethod
+    def over(
+        cls, messages: Sequence[bytes], position: int, end: int, restored: Sequence[bytes], *, needed: bool
+    ) -> "PutBack":
+        """What is put in place of some of these messages."""
+        size = sum(map(len, restored)) - sum(map(len, messages[position:end]))
+        return cls(end, restored, needed, size)
 
 
 def laid_over(messages: Sequence[bytes], put_back: Mapping[int, PutBack]) -> list[bytes]:
@@ -31,6 +43,11 @@ def laid_over(messages: Sequence[bytes], put_back: Mapping[int, PutBack]) -> lis
         whole += over.messages
         done = over.end
     return whole + list(messages[done:])
+
+
+def count_back(put_back: Mapping[int, PutBack]) -> tuple[int, int]:
+    """How many turns are put back, and how many bytes that adds."""
+    return len(put_back), sum(over.size for over in put_back.values())
 
 
 def drop_unneeded(put_back: dict[int, PutBack]) -> bool:

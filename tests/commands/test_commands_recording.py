@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from waiting import PATIENCE_S, until
 from proxy.commands.record import recording
 from proxy.server.app import Overrides
 from proxy.toolbox.clock import FixedClock
+from proxy.upstreams import record
 
 TIME = "core__get_current_time"
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -113,6 +115,26 @@ async def test_an_error_and_a_break_are_recorded_as_the_client_got_them(tmp_path
         (file,) = (only(tmp_path / name) / "client").glob("response.*")
         assert file.name == ("response.json" if name == "refused" else "response.sse")
         assert file.read_bytes() == answer.body
+
+
+async def test_all_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ends while the turn of a client that left is being written writes its answer, too."""
+    save = record._save
+
+    def slowly(file: Path, data: bytes) -> None:
+        time.sleep(0.1)
+        save(file, data)
+
+    monkeypatch.setattr(record, "_save", slowly)
+    never = asyncio.Event()
+    script: list[Step] = [*stream(role(), content("It is noon."), finish())[:-1], never]
+    async with recorded(tmp_path, script) as (proxy, _):
+        async with asyncio.timeout(PATIENCE_S), proxy.sent(ASK) as conversation:
+            await conversation.reader.readuntil(b"data: [DONE]\n\n")
+            conversation.leave()
+        await until(lambda: bool(list(tmp_path.rglob("meta.toml"))))
+        never.set()
+    assert (only(tmp_path) / "client" / "response.sse").read_bytes().endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("allow", [(), (TIME,)])

@@ -10,7 +10,7 @@ from faults_rig import OFFERED, SSE_HEAD, TIME, Allow, ask, before, serve_proces
 from logged import logged_to
 from probe_tools import Watch
 from raw_upstream import HANG, RawUpstream, Step, chunk, head, whole
-from running_proxy import SERVER_KEY, Conversation, Proxy
+from running_proxy import ONLY_DEPARTURE, SERVER_KEY, Conversation, Proxy
 from waiting import LATE_S, PATIENCE_S, until
 from wire_kits import Kit
 
@@ -110,7 +110,7 @@ async def test_a_client_that_leaves(kit: Kit, allow: Allow, where: str, how: str
     scripts, stream, moment = _moments(kit)[where]
     # Without tools there is no later turn.
     allow = allow if len(scripts) == 1 else OFFERED
-    async with before(*scripts, allow=allow) as (proxy, upstream):
+    async with before(*scripts, allow=allow, **ONLY_DEPARTURE) as (proxy, upstream):
         async with proxy.sent(kit.ask(stream=stream), path=kit.path) as conversation:
             async with asyncio.timeout(PATIENCE_S):
                 await moment(conversation, upstream)
@@ -124,10 +124,23 @@ async def test_a_client_that_leaves(kit: Kit, allow: Allow, where: str, how: str
             await proxy.run_reaches("cancelled")
 
 
+async def test_a_reading_tool_ends_with_its_client(kit: Kit, watch: Watch) -> None:
+    """C38: a tool that only reads is cancelled for that alone; no further turn begins."""
+    first = kit.turn(("call_1", "probe_tools__slow", "{}"))
+    async with before(first, kit.stream("never"), **ONLY_DEPARTURE) as (proxy, upstream):
+        async with proxy.sent(kit.ask(), path=kit.path) as conversation:
+            await watch.has_started.wait()
+            conversation.leave()
+        detail = await proxy.run_reaches("cancelled")
+        assert watch.cancelled == ["slow"]
+        assert [call.status for call in detail.invocations] == ["cancelled"]
+        assert len(upstream.requests) == 1
+
+
 async def test_effects_outlive_their_client(kit: Kit, watch: Watch) -> None:
     """C38: an effect that has begun ends and is on record; no further turn begins."""
     first = kit.turn(("call_1", "probe_tools__slow_buy", "{}"))
-    async with before(first, kit.stream("bought")) as (proxy, upstream):
+    async with before(first, kit.stream("bought"), **ONLY_DEPARTURE) as (proxy, upstream):
         async with proxy.sent(kit.ask(), path=kit.path) as conversation:
             await watch.has_started.wait()
             conversation.leave()
@@ -145,7 +158,7 @@ async def test_effects_outlive_their_client(kit: Kit, watch: Watch) -> None:
 async def test_a_client_that_half_closes(kit: Kit) -> None:
     """C38: a client that sends no more has gone, as it has for any HTTP server that streams."""
     async with (
-        before([SSE_HEAD, chunk(kit.begun("a")), HANG]) as (proxy, upstream),
+        before([SSE_HEAD, chunk(kit.begun("a")), HANG], **ONLY_DEPARTURE) as (proxy, upstream),
         proxy.sent(kit.ask(), path=kit.path) as conversation,
     ):
         await conversation.reader.readuntil(b'"a"')
@@ -282,7 +295,7 @@ async def test_a_client_that_stops_reading(kit: Kit, allow: Allow) -> None:
         *[chunk(b": " + b"x" * 65_000 + b"\n\n")] * 3000,
         HANG,
     ]
-    async with before(flood, kit.stream("fine"), allow=allow) as (proxy, upstream):
+    async with before(flood, kit.stream("fine"), allow=allow, **ONLY_DEPARTURE) as (proxy, upstream):
         async with proxy.sent(kit.ask(), path=kit.path) as conversation:
             await conversation.reader.readuntil(b'"a"')
             last = -1

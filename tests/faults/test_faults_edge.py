@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
-from faults_rig import ask, before, raw, rest_of, served_next
+from faults_rig import TIME, ask, before, raw, rest_of, served_next
 from raw_upstream import RawUpstream, whole
 from running_proxy import Proxy
 from waiting import PATIENCE_S
 from wire_kits import Kit
+
+from proxy.server.doors import INFERENCE, TOKENS_PATH
 
 BEHIND = "/v1/behind"
 """What would reach the upstream as a request of its own if somebody else chose where a body ends."""
@@ -255,6 +258,79 @@ async def test_bodies_that_two_could_read_differently(kit: Kit, allow: tuple[str
         assert answer.status == 400
         assert answer.error["code"] in ("invalid_json", "duplicate_key")
         assert upstream.requests == []
+
+
+@pytest.mark.parametrize("path", sorted(INFERENCE - {TOKENS_PATH}))
+async def test_json_is_read_strictly_on_every_path(path: str) -> None:
+    """C34: no path for inference takes such a body, also where nothing hangs on what it says."""
+    async with before(whole(b"{}"), allow=()) as (proxy, upstream):
+        for name, body in BODIES.items():
+            answer = await proxy.ask(body, path=f"/v1{path}")
+            assert answer.status == 400, name
+            assert answer.error["code"] in ("invalid_json", "duplicate_key"), name
+        assert upstream.requests == []
+        good = b'{ "model" : "m", "input":1.50e2,"messages":[]}'
+        assert (await proxy.ask(good, path=f"/v1{path}")).status == 200
+        assert json.loads(upstream.requests[0].body) == json.loads(good)
+        assert b"1.50e2" in upstream.requests[0].body
+
+
+@pytest.mark.parametrize(
+    "charset",
+    ["charset=utf-7", 'Charset = "UTF-16"', "charset=utf-8; charset=utf-7", "charset*=utf-7''", "charset"],
+)
+async def test_json_is_utf_8(kit: Kit, allow: tuple[str, ...], charset: str) -> None:
+    """C34: a character set in which an upstream would read other fields is a 415; UTF-8 may be named."""
+    body = json.dumps(kit.ask(stream=False, user="+ACI-,+ACI-model+ACI-:+ACI-other")).encode()
+    async with before(kit.whole("ok"), allow=allow) as (proxy, upstream):
+        refused = await ask(proxy, kit, body, {"Content-Type": f"application/json; {charset}"})
+        assert (refused.status, refused.error["code"]) == (415, "content_type_not_allowed")
+        assert upstream.requests == []
+        named = {"Content-Type": 'application/json; x=y; charset="UTF-8"'}
+        assert (await ask(proxy, kit, body, named)).status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"]
+)
+async def test_forms_pass_as_they_are(path: str) -> None:
+    """C34: what is a form by its type is streamed, whatever stands in it."""
+    form = b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n\xff\x00{"a":1,"a":2}\r\n--b--\r\n'
+    headers = {"Content-Type": "Multipart/Form-Data; boundary=b", "Authorization": "Bearer unused"}
+    async with before(whole(b"{}")) as (proxy, upstream):
+        assert (await proxy.ask(form, headers, path=f"/v1{path}")).status == 200
+        assert upstream.requests[0].body == form
+
+
+ODD: tuple[Any, ...] = (
+    None, True, -1, 1e308, 10**40, "", "\x00", [], {}, [None], [7], ["x"], [[]], [{}], {"a": 1},
+    {"type": None}, [{"type": 7}], [{"type": "function"}], [{"type": "function", "function": 7}],
+    [{"type": "function", "function": {"name": TIME, "parameters": 7}}], [{"role": None}],
+    [{"role": "user", "content": [None]}], [{"role": "tool", "tool_call_id": 7}],
+    [{"role": "assistant", "tool_calls": [{"id": 7, "function": None}]}],
+    [{"type": "function_call", "call_id": 7, "name": [], "arguments": {}}],
+    [{"type": "function_call_output", "call_id": {}}], [{"type": "item_reference", "id": 7}],
+    {"type": "allowed_tools", "tools": 7}, {"include_usage": 7}, {"format": {"type": "json_schema"}},
+)  # fmt: skip
+"""What nobody expects in a field, whichever it is."""
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["model", "messages", "input", "tools", "functions", "tool_choice", "stream_options", "n", "user",
+     "metadata", "previous_response_id", "prompt", "response_format", "text", "store", "instructions"],
+)  # fmt: skip
+async def test_fields_of_another_kind(kit: Kit, allow: tuple[str, ...], field: str) -> None:
+    """C34: what a field is not made for is the upstream's to judge, or a 4xx that names what is wrong."""
+    async with before(kit.stream("ok"), allow=allow) as (proxy, _):
+        for odd in ODD:
+            answer = await ask(proxy, kit, {**kit.ask(), field: odd})
+            assert answer.clean
+            if answer.status == 200:
+                assert kit.read(answer.body).text == "ok"
+            else:
+                assert 400 <= answer.status < 500
+                assert answer.error["type"] == "invalid_request_error"
 
 
 async def test_odd_characters_are_untouched(kit: Kit, allow: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ import gzip
 import zlib
 
 import pytest
-from faults_rig import SSE_HEAD, Allow, ask, before, cut, served_next
+from faults_rig import SSE_HEAD, TIME, Allow, ask, before, cut, served_next
 from raw_upstream import FIN, HALF, HANG, KEEP, LAST_CHUNK, Step, chunk, chunked, head, whole
 from waiting import PATIENCE_S
 from wire_kits import DONE, Kit
@@ -193,6 +193,25 @@ async def test_a_compressed_stream(kit: Kit, allow: Allow, wish: dict[str, str],
         assert answer.body == data
         assert "content-encoding" not in answer.names()
         assert upstream.requests[0].header("accept-encoding") == "identity"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "br"])
+async def test_a_compressed_call(kit: Kit, stream: bool, coding: str) -> None:
+    """C07: a call in what comes compressed all the same is found, or nothing of it passes."""
+    call = ("call_1", TIME, '{"timezone":"UTC"}')
+    data = kit.calling(call) if stream else kit.reply("", call)
+    packed = zlib.compress(data) if coding == "deflate" else gzip.compress(data)
+    kind = "text/event-stream" if stream else "application/json"
+    script = whole(packed, f"Content-Encoding: {coding}", content_type=kind)
+    async with before(script, kit.result(stream, "It is noon.")) as (proxy, upstream):
+        answer = await ask(proxy, kit, stream=stream)
+        if coding == "br":  # Nobody here reads it.
+            assert (answer.status, answer.error["code"]) == (502, "upstream_malformed")
+            return
+        assert kit.said(stream, answer.body, (TIME, "call_1")).text == "It is noon."
+        assert answer.header("content-encoding") is None
+        assert len(upstream.requests) == 2
 
 
 async def test_a_bomb_ends(kit: Kit, allow: Allow) -> None:

@@ -422,6 +422,7 @@ ITEM_EDITS: dict[str, Edit] = {
     "two parts": lambda body: body["input"][0].update(
         content=[{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}]
     ),
+    "a message that says nothing": lambda body: body["input"].insert(1, {"role": "assistant", "content": ""}),
     "a refusal": lambda body: body["input"][1]["content"].append({"type": "refusal", "refusal": "No."}),
     "a search": lambda body: body["input"].insert(
         1, {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}

@@ -406,6 +406,19 @@ async def test_hidden_turns_go_first_where_they_were_made() -> None:
         ]  # fmt: skip
 
 
+async def test_the_header_says_what_the_upstream_that_answered_got() -> None:
+    """Where another upstream offers other tools, nothing is put back for it, and nothing is claimed."""
+    habits: tuple[dict[str, Any], dict[str, Any]] = ({}, {"tools": ("core__calculate",)})
+    turns = [called(("c", TIME, UTC)), ANSWER, MOVING["503"]]
+    async with two(turns, [HELLO], ("core__*",), habits) as (proxy, _, b):
+        await proxy.ask(ASK)
+        said = [*ASK["messages"], {"role": "assistant", "content": "It is noon."}]  # type: ignore[misc]
+        answer = await proxy.ask({**ASK, "messages": [*said, {"role": "user", "content": "thanks"}]})
+        assert text_of(payloads_of(answer.body)) == "Hello."
+        assert [m["role"] for m in body_of(b.requests[0])["messages"]] == ["user", "assistant", "user"]
+        assert answer.header("x-toolrelay-restored") is None
+
+
 async def test_hidden_turns_do_not_wait_for_an_upstream_that_keeps_failing() -> None:
     """Where the breaker of the one they came from is open, the conversation goes on with another."""
     habits: tuple[dict[str, Any], dict[str, Any]] = ({}, {"breaker_failures": 1, "breaker_open_s": 3600})

@@ -9,7 +9,7 @@ from chat_script import call, content, finish, role, stream
 from looping import ANSWER, ASK, called, looping
 from probe_tools import Watch
 from raw_upstream import HANG, Step, chunk, head
-from running_proxy import Conversation, Proxy
+from running_proxy import ONLY_DEPARTURE, Conversation, Proxy
 from waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.both_loops
@@ -40,7 +40,7 @@ async def leaving(proxy: Proxy, ask: object, when: Callable[[Conversation], Awai
 @both
 async def test_leaving_in_the_middle_of_a_stream(allow: tuple[str, ...]) -> None:
     """Rule E4: the upstream call is closed for that alone, and the run is cancelled."""
-    async with looping(BEGUN, allow=allow) as (proxy, upstream):
+    async with looping(BEGUN, allow=allow, **ONLY_DEPARTURE) as (proxy, upstream):
 
         async def reading(conversation: Conversation) -> None:
             await conversation.reader.readuntil(b'"a"')
@@ -55,7 +55,7 @@ async def test_leaving_in_the_middle_of_a_stream(allow: tuple[str, ...]) -> None
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_leaving_before_the_first_byte(streaming: bool, allow: tuple[str, ...]) -> None:
     """Rule E4: an upstream that has not answered yet is let go of too."""
-    async with looping([HANG], allow=allow) as (proxy, upstream):
+    async with looping([HANG], allow=allow, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK if streaming else PLAIN, lambda _: upstream.asked(1))
         await upstream.all_closed()
         if allow:
@@ -64,7 +64,10 @@ async def test_leaving_before_the_first_byte(streaming: bool, allow: tuple[str, 
 
 async def test_leaving_while_a_reading_tool_runs(watch: Watch) -> None:
     """Rule E4: a tool that only reads is cancelled, no further turn is asked, the row says so."""
-    async with looping(called(("call_1", "probe_tools__slow", "{}")), ANSWER) as (proxy, upstream):
+    async with looping(called(("call_1", "probe_tools__slow", "{}")), ANSWER, **ONLY_DEPARTURE) as (
+        proxy,
+        upstream,
+    ):
         await leaving(proxy, ASK, lambda _: waited(watch))
         detail = await proxy.run_reaches("cancelled")
         assert watch.cancelled == ["slow"]
@@ -79,7 +82,10 @@ async def waited(watch: Watch) -> None:
 
 async def test_leaving_while_a_tool_changes_the_world(watch: Watch) -> None:
     """Rules E4, R1: an effect that has begun ends and is on record, and nothing follows it."""
-    async with looping(called(("call_1", "probe_tools__slow_buy", "{}")), ANSWER) as (proxy, upstream):
+    async with looping(called(("call_1", "probe_tools__slow_buy", "{}")), ANSWER, **ONLY_DEPARTURE) as (
+        proxy,
+        upstream,
+    ):
         await leaving(proxy, ASK, lambda _: waited(watch))
         await proxy.run_reaches("cancelled")
         assert watch.cancelled == []
@@ -96,7 +102,7 @@ async def test_leaving_while_a_tool_changes_the_world(watch: Watch) -> None:
 async def test_leaving_between_effects(watch: Watch) -> None:
     """Rule E4: of several effects of a turn the one that runs ends, those after it do not begin."""
     first = called(("call_1", "probe_tools__slow_buy", "{}"), ("call_2", "probe_tools__buy", '{"what":"x"}'))
-    async with looping(first, ANSWER) as (proxy, upstream):
+    async with looping(first, ANSWER, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK, lambda _: waited(watch))
         await proxy.run_reaches("cancelled")
         watch.go_on.set()
@@ -109,7 +115,7 @@ async def test_leaving_between_effects(watch: Watch) -> None:
 @pytest.mark.parametrize("follow", [[HANG], BEGUN], ids=["silent", "in text"])
 async def test_leaving_during_a_follow_up(follow: list[Step]) -> None:
     """Rule E4: a later turn is let go of as the first one is."""
-    async with looping(FIRST, follow) as (proxy, upstream):
+    async with looping(FIRST, follow, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK, lambda _: upstream.asked(2))
         await upstream.all_closed()
         assert (await proxy.run_reaches("cancelled")).run.turns == 2
@@ -118,7 +124,7 @@ async def test_leaving_during_a_follow_up(follow: list[Step]) -> None:
 async def test_leaving_while_a_follow_up_waits_to_be_retried() -> None:
     """Rule E4: nobody is asked again for a client that has gone."""
     slow: list[Step] = [head("Retry-After: 1", "Content-Length: 0", status="429 Slow"), 0.0]
-    async with looping(FIRST, slow) as (proxy, upstream):
+    async with looping(FIRST, slow, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK, lambda _: upstream.asked(2))
         await proxy.run_reaches("cancelled")
         await upstream.all_closed()
@@ -128,7 +134,7 @@ async def test_leaving_while_a_follow_up_waits_to_be_retried() -> None:
 
 async def test_a_hundred_clients_leave() -> None:
     """Rule E4: a hundred clients that go away leave no upstream connection and no open run."""
-    async with looping(BEGUN, limits={"requests": ["10000/minute"]}) as (proxy, upstream):
+    async with looping(BEGUN, limits={"requests": ["10000/minute"]}, **ONLY_DEPARTURE) as (proxy, upstream):
 
         async def one() -> None:
             async with proxy.sent(ASK) as conversation:
@@ -171,7 +177,7 @@ async def test_the_record_of_a_plain_answer_has_no_messages() -> None:
 async def test_a_client_that_stops_reading_holds_back_the_upstream() -> None:
     """A client that does not read slows its upstream down, and is let go of when it leaves."""
     script: list[Step] = [SSE_HEAD, *[chunk(content("x" * 60_000))] * 2000, HANG]
-    async with looping(script) as (proxy, upstream), proxy.sent(ASK) as conversation:
+    async with looping(script, **ONLY_DEPARTURE) as (proxy, upstream), proxy.sent(ASK) as conversation:
         await conversation.reader.readuntil(b"xxx")
         last = -1
         while upstream.sent != last:

@@ -541,10 +541,13 @@ async def test_compressed_event_streams_are_decoded(allow: tuple[str, ...]) -> N
 @both
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 async def test_unknown_codings_are_relayed_as_they_are(kind: str, allow: tuple[str, ...]) -> None:
-    """A coding that cannot be read here passes with its label, and nothing is added to it."""
+    """Rule W5: a coding that cannot be read passes with its label, unless a tool's call may hide in it."""
     packed = bytes(range(256))
     opening = head(f"Content-Type: {kind}", "Content-Encoding: zstd", f"Content-Length: {len(packed)}")
     answer = await relayed(opening + packed, KEEP, allow=allow, body=HELLO if "event" in kind else PLAIN)
+    if allow:
+        assert (answer.status, answer.error["code"]) == (502, "upstream_malformed")
+        return
     assert answer.header("content-encoding") == "zstd"
     assert (answer.status, answer.body, answer.clean) == (200, packed, True)
 
@@ -565,6 +568,18 @@ async def test_an_object_instead_of_a_stream_is_relayed(allow: tuple[str, ...]) 
     answer = await relayed(*whole(body), allow=allow)
     assert (answer.status, answer.body, answer.clean) == (200, body, True)
     assert answer.header("content-type") == "application/json"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_error_under_a_200_is_one_on_record(stream: bool) -> None:
+    """Rule W2: an error object that comes under a 200 is relayed, and the run has failed by its code."""
+    body = b'{"error":{"message":"the model is overloaded","type":"server_error","code":"overloaded"}}'
+    async with proxied(whole(body), allow=("core__*",)) as (proxy, _):
+        answer = await proxy.ask({**HELLO, "stream": stream})
+        assert b"the model is overloaded" in answer.body
+        if stream:
+            assert (answer.status, answer.body) == (200, body)
+        assert (await proxy.run_reaches("failed")).run.error_code == "overloaded"
 
 
 @both

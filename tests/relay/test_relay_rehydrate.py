@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_script import call, content, finish, payloads_of, reply, role, stream, text_of
+from chat_script import call, content, finish, payloads_of, reply, role, sse, stream, text_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from looping import ANSWER, ASK, TIME, called, looping, messages_of
+from looping import ANSWER, ASK, CLIENT_TOOL, TIME, called, looping, messages_of
 from probe_tools import Watch
-from raw_upstream import RawRequest, whole
+from raw_upstream import RawRequest, chunked, whole
+from responses_script import closing, encode, function_call, message, opening
+from responses_script import stream as response_stream
 
 from proxy.errors import StoreError
 from proxy.relay.history import History
@@ -20,6 +22,7 @@ from proxy.store.memory import MemoryStore
 from proxy.wires.chat import ChatWire
 from proxy.wires.rawjson import elements, members
 
+RESPONSES = {"model": "m", "stream": True}
 UTC = '{"timezone":"UTC"}'
 NOON = '{"timezone":"UTC","iso":"2026-11-21T12:00:00+00:00"}'
 CALL = called(("call_s", TIME, UTC))
@@ -166,25 +169,98 @@ async def test_other_tools_are_another_conversation() -> None:
     assert roles(upstream.requests[3]) == ["user", "assistant", "user"]
 
 
+LONG = {"message": "maximum context length", "code": "context_length_exceeded"}
+TOO_LONG = whole(json.dumps({"error": LONG}).encode(), status="400 Bad Request")
+
+
 async def test_a_conversation_that_grew_too_long_is_asked_again_without() -> None:
-    """A context that is too long with the turns put back is tried once with the client's messages."""
-    refused = {"error": {"message": "maximum context length", "code": "context_length_exceeded"}}
-    too_long = whole(json.dumps(refused).encode(), status="400 Bad Request")
-    async with looping(CALL, ANSWER, too_long, WELCOME) as (proxy, upstream):
+    """A context that is too long with the turns put back is tried once with the client's messages alone,
+    and no header says that anything was put back."""
+    async with looping(CALL, ANSWER, TOO_LONG, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         answer = await proxy.ask(ask(HI, SAID, THANKS))
     assert text_of(payloads_of(answer.body)) == "Welcome."
+    assert answer.header("x-toolrelay-restored") is None
     assert roles(upstream.requests[2]) == ["user", "assistant", "tool", "assistant", "user"]
     assert roles(upstream.requests[3]) == ["user", "assistant", "user"]
 
 
+async def test_what_the_conversation_cannot_do_without_stays_and_is_said() -> None:
+    """Where it is too long, only turns behind an answer are left out again; one that waited for this
+    client is sent, and the header counts that one."""
+    mixed = called(("call_s", TIME, UTC), ("call_c", "mine", "{}"))
+    tools = [CLIENT_TOOL]
+    async with looping(CALL, ANSWER, mixed, TOO_LONG, WELCOME) as (proxy, upstream):
+        await proxy.ask(ask(HI, tools=tools))
+        await proxy.ask(ask(HI, SAID, THANKS, tools=tools))
+        theirs = {"id": "call_c", "type": "function", "function": {"name": "mine", "arguments": "{}"}}
+        shown = {"role": "assistant", "content": None, "tool_calls": [theirs]}
+        answered = {"role": "tool", "tool_call_id": "call_c", "content": "7"}
+        answer = await proxy.ask(ask(HI, SAID, THANKS, shown, answered, tools=tools))
+    assert text_of(payloads_of(answer.body)) == "Welcome."
+    assert str(answer.header("x-toolrelay-restored")).startswith("turns=1, bytes=")
+    hidden = ["assistant", "tool"]
+    before, back = ["user", "assistant", "user"], ["assistant", "tool", "tool"]
+    assert roles(upstream.requests[3]) == [before[0], *hidden, *before[1:], *back]
+    assert roles(upstream.requests[4]) == [*before, *back]
+
+
+async def test_on_responses_it_is_asked_again_without_too() -> None:
+    """The same on Responses for a client that sends all items itself."""
+    scripts = [
+        response_stream(function_call("call_s", TIME, UTC)),
+        response_stream(message("It is noon."), id="resp_2"),
+        TOO_LONG,
+        response_stream(message("Welcome."), id="resp_3"),
+    ]
+    served = {"responses_state": "stateless"}
+    async with looping(*scripts, served=served) as (proxy, upstream):
+        await proxy.ask({**RESPONSES, "input": [HI]}, path="/v1/responses")
+        said = [HI, message("It is noon.", id="msg_a"), THANKS]
+        answer = await proxy.ask({**RESPONSES, "input": said}, path="/v1/responses")
+    assert b"Welcome." in answer.body
+    assert answer.header("x-toolrelay-restored") is None
+    first, second = [json.loads(request.body)["input"] for request in upstream.requests[2:]]
+    assert [item.get("type", "message") for item in first] == [
+        "message", "function_call", "function_call_output", "message", "message",
+    ]  # fmt: skip
+    assert second == said
+
+
+IN_STREAM = {
+    "/v1/chat/completions": stream(sse({"error": LONG})),
+    "/v1/responses": chunked(
+        encode([*opening(), closing(status="failed", error={**LONG, "type": "invalid_request_error"})])
+    ),
+}
+
+
+@pytest.mark.parametrize("path", sorted(IN_STREAM))
+async def test_a_refusal_inside_a_stream_is_the_clients_to_see(path: str) -> None:
+    """What is refused after its head was answered with 200 is asked once: the client reads the error."""
+    chat = path.endswith("completions")
+    first = [CALL, ANSWER] if chat else [
+        response_stream(function_call("call_s", TIME, UTC)),
+        response_stream(message("It is noon."), id="resp_2"),
+    ]  # fmt: skip
+    served = {"responses_state": "stateless"}
+    async with looping(*first, IN_STREAM[path], WELCOME, served=served) as (proxy, upstream):
+        said = [HI, SAID if chat else message("It is noon.", id="msg_a"), THANKS]
+        begun = ask(HI) if chat else {**RESPONSES, "input": [HI]}
+        again = ask(*said) if chat else {**RESPONSES, "input": said}
+        await proxy.ask(begun, path=path)
+        answer = await proxy.ask(again, path=path)
+        assert [run.error_code for run in await proxy.runs()] == ["context_length_exceeded", None]
+    assert (answer.status, len(upstream.requests)) == (200, 3)
+    assert b"context_length_exceeded" in answer.body
+    assert str(answer.header("x-toolrelay-restored")).startswith("turns=1, bytes=")
+
+
 async def test_too_long_without_anything_put_back_is_the_clients_to_see() -> None:
     """A context that is too long by itself is the upstream's error, asked once."""
-    refused = {"error": {"message": "maximum context length", "code": "context_length_exceeded"}}
-    body = json.dumps(refused).encode()
-    async with looping(whole(body, status="400 Bad Request")) as (proxy, upstream):
+    async with looping(TOO_LONG) as (proxy, upstream):
         answer = await proxy.ask(ask(HI))
-    assert (answer.status, answer.body, len(upstream.requests)) == (400, body, 1)
+    assert (answer.status, answer.json, len(upstream.requests)) == (400, {"error": LONG}, 1)
 
 
 async def test_text_of_several_turns_is_one_answer() -> None:

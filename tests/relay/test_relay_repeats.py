@@ -7,11 +7,20 @@ import pytest
 from chat_script import payloads_of, text_of
 from looping import ANSWER, ASK, called, looping, messages_of
 from probe_tools import Watch
+from raw_upstream import Step
+from responses_script import function_call, message
+from responses_script import stream as response_stream
 
 from proxy.relay.repeats import Repeats, repeat_key
 from proxy.tools.ledger import RunLedger
 
-BUY = called(("call_b", "probe_tools__buy", '{"what":"milk"}'))
+
+def buying(*things: str) -> list[Step]:
+    """A turn that buys these things."""
+    return called(*((f"call_{what}", "probe_tools__buy", f'{{"what":"{what}"}}') for what in things))
+
+
+BUY = buying("milk")
 AGAIN = [("x-stainless-retry-count", "1")]
 
 
@@ -31,6 +40,12 @@ async def test_a_repeat_of_an_sdk_buys_nothing_twice(watch: Watch) -> None:
     results = await twice(watch, [], AGAIN)
     assert watch.finished == ["buy"]
     assert results[0] == results[1] == '{"done":true,"what":"milk"}'
+
+
+async def test_one_line_that_says_repeat_is_enough(watch: Watch) -> None:
+    """Rule R5: of two counts the one that says that this is a repeat is believed."""
+    await twice(watch, [], [("x-stainless-retry-count", "0"), *AGAIN])
+    assert watch.finished == ["buy"]
 
 
 async def test_the_same_idempotency_key_is_the_same_request(watch: Watch) -> None:
@@ -57,12 +72,56 @@ async def test_another_request_buys_again(watch: Watch, first: object, second: o
     assert watch.finished == ["buy", "buy"]
 
 
-async def test_other_arguments_are_another_effect(watch: Watch) -> None:
-    """A repeat in which the model buys something else buys it."""
-    eggs = called(("call_b", "probe_tools__buy", '{"what":"eggs"}'))
-    async with looping(BUY, ANSWER, eggs, ANSWER) as (proxy, _):
+async def test_other_words_for_an_effect_do_not_cause_it_again(watch: Watch) -> None:
+    """Rule R5: a repeat whose model words the call differently reads what the first attempt bought."""
+    async with looping(BUY, ANSWER, buying("oat milk"), ANSWER) as (proxy, upstream):
+        await proxy.ask(ASK)
+        answer = await proxy.ask(ASK, AGAIN)
+        assert text_of(payloads_of(answer.body)) == "It is noon."
+    told = json.loads(messages_of(upstream.requests[3])[-1]["content"])
+    assert (told["ok"], told["error_code"]) == (False, "already_ran")
+    assert told["earlier_call"] == {
+        "arguments": {"what": "milk"},
+        "outcome": "succeeded",
+        "result": '{"done":true,"what":"milk"}',
+    }
+    assert "sent again" in told["message"]
+    assert watch.finished == ["buy"]
+
+
+async def test_other_words_on_responses_do_not_cause_it_again(watch: Watch) -> None:
+    """Rule R5: the same on Responses, where what goes beyond the first attempt is bought too."""
+
+    def buys(*things: str, number: int) -> list[Step]:
+        calls = [function_call(f"call_{what}", "probe_tools__buy", f'{{"what":"{what}"}}') for what in things]
+        return response_stream(*calls, id=f"resp_{number}")
+
+    done = [response_stream(message("Bought."), id=f"resp_{number}9") for number in (1, 2)]
+    scripts = (buys("milk", number=1), done[0], buys("oat milk", "eggs", number=2), done[1])
+    ask = {"model": "m", "stream": True, "input": "hi"}
+    async with looping(*scripts) as (proxy, upstream):
+        for headers in ([], AGAIN):
+            assert (await proxy.ask(ask, headers, path="/v1/responses")).status == 200
+    sent = json.loads(upstream.requests[3].body)["input"]
+    first, second = [
+        json.loads(item["output"]) for item in sent if item.get("type") == "function_call_output"
+    ]
+    assert (first["error_code"], first["earlier_call"]["arguments"]) == ("already_ran", {"what": "milk"})
+    assert second == {"done": True, "what": "eggs"}
+    assert watch.finished == ["buy", "buy"]
+
+
+async def test_a_plan_that_broke_off_is_finished_by_its_repeat(watch: Watch) -> None:
+    """Rule R5: the first attempt bought one thing of two; the repeat, in another order, buys the other."""
+    async with looping(BUY, ANSWER, buying("eggs", "milk"), buying("eggs"), ANSWER) as (proxy, upstream):
         await proxy.ask(ASK)
         await proxy.ask(ASK, AGAIN)
+    eggs, milk, eggs_again = [
+        json.loads(each["content"]) for each in messages_of(upstream.requests[4]) if each["role"] == "tool"
+    ]
+    assert eggs["error_code"] == "already_ran"
+    assert milk == {"done": True, "what": "milk"}
+    assert eggs_again == {"done": True, "what": "eggs"}
     assert watch.finished == ["buy", "buy"]
 
 
@@ -97,11 +156,11 @@ def test_keys_tell_callers_paths_and_bodies_apart() -> None:
     """No two of these are the same request, however their parts are cut."""
     body = json.dumps(ASK).encode()
     keys = [
-        repeat_key("me", "/chat/completions", body, {}),
-        repeat_key("you", "/chat/completions", body, {}),
-        repeat_key("me", "/responses", body, {}),
-        repeat_key("me", "/chat/completions", body + b" ", {}),
-        repeat_key("me", "/chat/completions", body, {"Idempotency-Key": "a"}),
-        repeat_key("me/chat", "/completions", body, {}),
+        repeat_key("me", "/chat/completions", body),
+        repeat_key("you", "/chat/completions", body),
+        repeat_key("me", "/responses", body),
+        repeat_key("me", "/chat/completions", body + b" "),
+        repeat_key("me", "/chat/completions", body, "a"),
+        repeat_key("me/chat", "/completions", body),
     ]
     assert len({key for key, _ in keys}) == len(keys)

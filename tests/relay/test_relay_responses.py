@@ -29,6 +29,7 @@ from responses_script import (
     turn,
     user,
 )
+from running_proxy import ONLY_DEPARTURE
 
 UTC = '{"timezone":"UTC"}'
 NOW = function_call("call_s", TIME, UTC)
@@ -798,13 +799,13 @@ async def test_a_reply_fails_before_its_first_byte() -> None:
 
 async def test_a_client_that_leaves(watch: Watch) -> None:
     """Rule E4: the upstream call ends, the run is cancelled, nothing is kept of the response."""
-    async with client_of([HEAD, chunk(encode(opening())), HANG]) as client:
+    async with client_of([HEAD, chunk(encode(opening())), HANG], **ONLY_DEPARTURE) as client:
         async with client.proxy.sent(ASK, path=PATH) as conversation:
             await conversation.reader.readuntil(b"in_progress")
             conversation.leave()
         await client.upstream.all_closed()
         assert (await client.proxy.run_reaches("cancelled")).run.error_code == "client_gone"
-    async with client_of(stream(function_call("call_w", "probe_tools__slow"))) as client:
+    async with client_of(stream(function_call("call_w", "probe_tools__slow")), **ONLY_DEPARTURE) as client:
         async with client.proxy.sent(ASK, path=PATH) as conversation:
             await watch.has_started.wait()
             conversation.leave()

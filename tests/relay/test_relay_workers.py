@@ -134,6 +134,43 @@ def given(upstream: RawUpstream, request: int) -> str:
     return str(messages_of(upstream.requests[request])[-1]["content"])
 
 
+async def _other_words(folder: Path, url: str) -> None:
+    """A repeat elsewhere whose model calls differently: after a kill in an effect, and in a third process."""
+    (folder / "hold").touch()
+    eggs, bread = [called(("call_b", "shop__buy", f'{{"what":"{what}"}}')) for what in ("eggs", "bread")]
+    async with site(folder, BUY, eggs, eggs, ANSWER, bread, bread, bread, ANSWER, url=url) as (
+        served,
+        upstream,
+    ):
+        async with served.worker() as one:
+            first = asyncio.create_task(one.ask(ASK))
+            await served.until_bought()
+            await one.kill()
+            await asyncio.gather(first, return_exceptions=True)
+        (folder / "hold").unlink()
+        async with served.worker() as two, served.worker() as three:
+            for worker in (two, three):
+                answer = await worker.ask(ASK, AGAIN)
+                assert text_of(payloads_of(answer.body)) == "It is noon."
+    assert served.bought() == ["milk", "eggs", "bread"]
+    told = [json.loads(given(upstream, request)) for request in (2, 5, 6)]
+    assert [each["error_code"] for each in told] == ["already_ran"] * 3
+    assert [each["earlier_call"]["arguments"]["what"] for each in told] == ["milk", "milk", "eggs"]
+    assert ["unknown" in each["earlier_call"]["outcome"] for each in told] == [True, True, False]
+    assert told[2]["earlier_call"]["result"] == '{"done":"eggs"}'
+    assert [given(upstream, request) for request in (3, 7)] == ['{"done":"eggs"}', '{"done":"bread"}']
+
+
+async def test_other_words_at_another_worker_buy_nothing_twice(tmp_path: Path) -> None:
+    """Rule R5: a different call is told of effects of other processes, done or with unknown outcome."""
+    await _other_words(tmp_path, "")
+
+
+async def test_other_words_at_another_machine_buy_nothing_twice(tmp_path: Path, postgres_url: str) -> None:
+    """Rule R5: the same for workers that share a server."""
+    await _other_words(tmp_path, postgres_url)
+
+
 async def _one_effect(folder: Path, url: str) -> None:
     """A repeat elsewhere, during the effect, after it, and after a restart."""
     (folder / "hold").touch()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from chat_script import DONE, content, finish, reply, role
-from raw_upstream import RawUpstream, Step, chunked, head, whole
+from raw_upstream import RESET, RawUpstream, Step, chunked, head, whole
 from running_proxy import Answer, Proxy, make_config, running
 from structlog.testing import capture_logs
 from waiting import PATIENCE_S
@@ -559,6 +559,20 @@ async def test_no_list_at_all_is_an_error() -> None:
         answer = await proxy.ask(None, method="GET", path="/v1/models")
         assert answer.status == 502
         assert answer.error["type"] == "upstream_error"
+
+
+@pytest.mark.parametrize("script", [whole(b"no", status="500 Oops"), [RESET]], ids=["fails", "is gone"])
+async def test_a_model_is_not_missing_because_its_upstream_is(script: list[Step]) -> None:
+    """Rule E1: 502 while nobody can say whether there is a model; 404 for one that could be nowhere."""
+    async with two(listing("gpt-4"), script) as (proxy, _, _):
+        for model, status in (("gpt-4", 200), ("fast", 502), ("gone", 502), ("qwen-7b", 404)):
+            answer = await proxy.ask(None, method="GET", path=f"/v1/models/{model}")
+            assert answer.status == status
+            if status == 502:
+                assert answer.error["type"] == "upstream_error"
+    async with two(script, listing()) as (proxy, _, _):
+        for model, status in (("gpt-4", 502), ("fast", 200), ("qwen-7b", 404)):
+            assert (await proxy.ask(None, method="GET", path=f"/v1/models/{model}")).status == status
 
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)])

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,63 @@ async def test_only_a_repeat_shares_the_effect_of_a_request(
         claim = _claim(str(number), is_repeat=is_repeat, asked_at=T0 + after)
         found = await store.claim_effect(invocation(f"inv_{number}"), claim)
         assert (found is not None) == (taken and number == 1)
+
+
+async def test_effects_of_a_tool_are_numbered(store: Store) -> None:
+    """Rule R5: another call finds the number taken, an equal one its own effect, and a free one is free."""
+    assert await store.number_effects(_claim("0", is_repeat=True, tool="tool:a")) == {}
+    for number in range(40):
+        claim = _claim(f"1.{number}", f"request:{number}", tool="tool:a", number=number)
+        assert await store.claim_effect(invocation(f"inv_{number}"), claim) is None
+    again = _claim("2", "request:new", is_repeat=True, asked_at=T0 + 1, tool="tool:a", number=7)
+    shown = invocation().arguments_redacted
+    assert await store.claim_effect(invocation("inv_x"), again) == EarlierEffect(
+        "inv_7", "started", another=True, arguments_redacted=shown
+    )
+    equal = replace(again, request="request:3")
+    assert await store.claim_effect(invocation("inv_x"), equal) == EarlierEffect("inv_3", "started")
+    assert list((await store.number_effects(again)).items()) == [(n, f"inv_{n}") for n in range(40)]
+    assert await store.number_effects(replace(again, tool="tool:b")) == {}
+    assert await store.number_effects(replace(again, is_repeat=False)) == {}
+    assert await store.claim_effect(invocation("inv_x"), replace(again, number=40)) is None
+    assert (await store.number_effects(again))[40] == "inv_x"
+    anew = _claim("3", "request:new", asked_at=T0 + 2, tool="tool:a")
+    assert await store.claim_effect(invocation("inv_y"), anew) is None
+    assert (await store.number_effects(again))[0] == "inv_y"
+    store.release_effect("inv_y")
+    await store.list_runs(RunFilter())
+    assert 0 not in await store.number_effects(again)
+
+
+async def test_a_number_is_told_with_what_is_known_of_its_effect(store: Store) -> None:
+    """Rules R3, R5: the result that was kept is given; of a purged call neither that nor its arguments."""
+    store.put_run(run(status="completed"))
+    assert await store.claim_effect(invocation("inv_1"), _claim("1", tool="tool:a")) is None
+    store.keep_effect("inv_1", MILK)
+    store.close_invocation(invocation("inv_1", status="success", arguments_redacted={"to": "ann"}))
+    await store.list_runs(RunFilter())
+    other = _claim("2", "request:b", is_repeat=True, tool="tool:a")
+    assert await store.claim_effect(invocation("inv_2"), other) == EarlierEffect(
+        "inv_1", "success", None, MILK, another=True, arguments_redacted={"to": "ann"}
+    )
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 1
+    found = await store.claim_effect(invocation("inv_2"), other)
+    assert found is not None
+    assert (found.invocation_id, found.another, found.result) == ("inv_1", True, None)
+
+
+async def test_a_number_ends_with_its_time(make: Make) -> None:
+    """Rule R5: past an hour the effects of a request are nobody's to be told of."""
+    now = [T0]
+    store = make(clock=lambda: now[0])
+    await store.start()
+    claim = _claim("1", is_repeat=True, tool="tool:a")
+    assert await store.claim_effect(invocation("inv_1"), claim) is None
+    now[0] = T0 + REPEATS_WITHIN_S
+    assert await store.number_effects(claim) == {0: "inv_1"}
+    now[0] = T0 + REPEATS_WITHIN_S + 1
+    assert await store.number_effects(claim) == {}
+    assert await store.claim_effect(invocation("inv_2"), _claim("2", "request:b", tool="tool:a")) is None
 
 
 async def test_an_effect_that_never_began_is_given_back(store: Store) -> None:

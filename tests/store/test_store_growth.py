@@ -99,7 +99,7 @@ async def test_each_statement_of_a_tool_turn_goes_by_an_index(
     """Rows, claims, look-ups and results of a turn cost the same on a large record as on a small one."""
     store, statements = traced
     store.put_run(run())
-    claim = EffectClaim("place:1", "request:1", True, T0)
+    claim = EffectClaim("place:1", "request:1", True, T0, "tool:1")
     await store.claim_effect(invocation(), claim)
     store.keep_effect("inv_1", EffectResult("done"))
     store.close_invocation(invocation(status="success"))
@@ -111,6 +111,7 @@ async def test_each_statement_of_a_tool_turn_goes_by_an_index(
     store.put_result(kept(created_at=END))
     await store.list_runs(RunFilter())
     await store.find_effect(claim)
+    assert await store.number_effects(claim) == {0: "inv_1"}
     await store.find_suspended("key-1")
     await store.find_hidden("key-1")
     await store.find_response("resp_1", "open")

@@ -10,10 +10,11 @@ import pytest
 from waiting import LATE_S
 
 from proxy.errors import StoreError, StoreUnavailable
-from proxy.records import EarlierEffect, EffectClaim, ToolInvocationRecord
+from proxy.records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim, ToolInvocationRecord
 from proxy.store.memory import MemoryStore
 from proxy.tools.function import tool
 from proxy.tools.ledger import AskedFor, RunContext, RunLedger
+from proxy.tools.policy import Policy
 from proxy.tools.spec import Redaction
 
 Make = Callable[..., Any]
@@ -155,12 +156,191 @@ async def test_one_place_of_a_run_has_one_effect(pair: Any, call: Make) -> None:
     assert world.bought == ["milk", "ring", "ring"]
 
 
+def _told(result: Any) -> dict[str, Any]:
+    """What a call that was not made is told of an earlier one."""
+    assert (result.ok, result.error_code) == (False, "already_ran")
+    told: dict[str, Any] = json.loads(result.content)["earlier_call"]
+    return told
+
+
+async def _buy(runner: Any, call: Make, context: RunContext, *things: str) -> list[Any]:
+    """Buy these things one after the other, in one turn."""
+    calls = [call("buy", json.dumps({"what": what})) for what in things]
+    return [await runner.run(replace(each, index=at), context) for at, each in enumerate(calls)]
+
+
+async def test_a_different_call_of_a_repeat_is_answered_with_the_earlier_one(pair: Any, call: Make) -> None:
+    """Rule R5: as many calls as the earlier attempt made are told of its effects, and not one more."""
+    world, one, two = pair
+    await _buy(one, call, _context("run_1"), "milk", "eggs")
+    context = _context("run_2", _again())
+    results = await _buy(two, call, context, "cream", "butter", "bread", "jam")
+    assert [_told(result)["arguments"] for result in results[:2]] == [{"what": "milk"}, {"what": "eggs"}]
+    assert [result.ok for result in results[2:]] == [True, True]
+    assert world.bought == ["milk", "eggs", "bread", "jam"]
+    assert context.ledger.untrusted_before(2) == "t__buy"  # The earlier result is a stranger's text.
+
+
+async def test_equal_calls_of_a_repeat_count_first(pair: Any, call: Make) -> None:
+    """Rule R5: swapped, the same calls match their own effects, and what is new is bought."""
+    world, one, two = pair
+    await _buy(one, call, _context("run_1"), "milk", "eggs")
+    results = await _buy(two, call, _context("run_2", _again()), "eggs", "milk", "bread")
+    assert [result.content for result in results] == [f'{{"done":"{w}"}}' for w in ("eggs", "milk", "bread")]
+    assert world.bought == ["milk", "eggs", "bread"]
+    # What an equal call matched is not in the way of a different one, what it did not match is.
+    results = await _buy(two, call, _context("run_3", _again()), "eggs", "cream", "tea")
+    assert [_told(result)["arguments"] for result in results[1:]] == [{"what": "milk"}, {"what": "bread"}]
+    assert world.bought == ["milk", "eggs", "bread"]
+
+
+@pytest.mark.parametrize("many", [1, 2], ids=["at one runner", "at two"])
+async def test_a_second_repeat_knows_what_both_before_it_did(many: int, pair: Any, call: Make) -> None:
+    """Rule R5: an equal call that was answered at this very runner counts as the effect that it met."""
+    world, one, two = pair
+    runners = [one, two] if many == 2 else [two, two]
+    first = _context("run_1")
+    await _buy(one, call, first, "milk")
+    second = _context("run_2", _again())
+    await _buy(runners[0], call, second, "milk", "eggs")
+    ledger = second.ledger.again(_again())
+    results = await _buy(
+        runners[1], call, replace(second, run_id="run_3", ledger=ledger), "milk", "oil", "tea"
+    )
+    assert results[0].content == '{"done":"milk"}'
+    assert _told(results[1])["arguments"] == {"what": "eggs"}
+    assert world.bought == ["milk", "eggs", "tea"]
+
+
+async def test_what_is_past_its_hour_hides_nothing_that_is_not(
+    pair: Any, call: Make, shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule R5: where the first effect of a request is forgotten, a repeat is still told of the second."""
+    world, one, two = pair
+    start = 1000.0
+    for after, what in ((0.0, "milk"), (REPEATS_WITHIN_S, "eggs")):
+        monkeypatch.setattr(shared._effects, "_clock", lambda at=start + after: at)
+        await _buy(
+            one, call, _context(what, _again() if after else ASKED), *["milk", "eggs"][: 2 if after else 1]
+        )
+    monkeypatch.setattr(shared._effects, "_clock", lambda: start + REPEATS_WITHIN_S + 1)
+    (result,) = await _buy(two, call, _context("run_3", _again()), "cream")
+    assert _told(result)["arguments"] == {"what": "eggs"}
+    assert world.bought == ["milk", "eggs"]
+
+
+async def test_a_different_call_waits_for_an_effect_under_way(pair: Any, call: Make) -> None:
+    """Rule R5: what the earlier attempt is still doing is told when it is done."""
+    world, one, two = pair
+    world.go_on.clear()
+    first = asyncio.create_task(one.run(call("buy", '{"what":"milk"}'), _context("run_1")))
+    await world.begun.wait()
+    second = asyncio.create_task(two.run(call("buy", '{"what":"eggs"}'), _context("run_2", _again())))
+    done, _ = await asyncio.wait([second], timeout=0.2)
+    assert not done
+    world.go_on.set()
+    told = _told(await second)
+    assert (told["outcome"], told["result"]) == ("succeeded", (await first).content)
+    assert world.bought == ["milk"]
+
+
+async def test_a_different_call_is_told_of_an_unknown_outcome(pair: Any, call: Make) -> None:
+    """Rules R5, T7: with its time used up it says that nobody knows; then the model may buy in addition."""
+    world, one, two = pair
+    world.go_on.clear()
+    first = asyncio.create_task(one.run(call("buy", '{"what":"milk"}'), _context("run_1")))
+    await world.begun.wait()
+    context = _context("run_2", _again())
+    eggs = call("buy", '{"what":"eggs"}')
+    told = _told(await two.run(eggs, context, budget_s=0.1))
+    assert "unknown" in told["outcome"]
+    assert "result" not in told
+    assert world.bought == ["milk"]
+    world.go_on.set()
+    assert (await first).ok
+    assert (await two.run(replace(eggs, index=1), context)).ok
+    assert world.bought == ["milk", "eggs"]
+
+
+async def test_a_failure_is_told_to_a_different_call(pair: Any, call: Make) -> None:
+    """Rule R5: what failed may have been half done, so the model decides whether it is tried once more."""
+    world, one, two = pair
+    (first,) = await _buy(one, call, _context("run_1"), "moon")
+    told, moon_cheese = await _buy(two, call, _context("run_2", _again()), "cheese", "cheese")
+    assert _told(told) == {"arguments": {"what": "moon"}, "outcome": "failed", "result": first.content}
+    assert moon_cheese.ok
+    assert world.bought == ["moon", "cheese"]
+
+
+async def test_a_request_that_its_repeat_overtook_is_told_of_its_effects(pair: Any, call: Make) -> None:
+    """Rule R5: the attempt that was given up, and goes on, does nothing that its repeat has done."""
+    world, one, two = pair
+    await _buy(two, call, _context("run_2", _again()), "milk")
+    results = await _buy(one, call, _context("run_1"), "eggs", "bread")
+    assert _told(results[0])["arguments"] == {"what": "milk"}
+    assert results[1].ok
+    assert world.bought == ["milk", "bread"]
+
+
+async def test_attempts_at_one_moment_cause_one_effect(pair: Any, call: Make) -> None:
+    """Rule R5: of two attempts that call differently at once, one acts and the other is told."""
+    world, one, two = pair
+    requests = (ASKED, _again())
+    results = await asyncio.gather(
+        *(
+            runner.run(call("buy", json.dumps({"what": what})), _context(what, request))
+            for runner, what, request in zip((one, two), ("milk", "eggs"), requests, strict=True)
+        )
+    )
+    assert sorted(result.ok for result in results) == [False, True]
+    assert len(world.bought) == 1
+
+
+async def test_other_tools_and_other_requests_are_not_in_the_way(pair: Any, call: Make) -> None:
+    """Rule R5: what counts is the tool and the request; ``repeatable`` tools are not counted at all."""
+    world, one, two = pair
+    await _buy(one, call, _context("run_1"), "milk")
+    await one.run(call("ring", "{}"), _context("run_2"))
+    assert (await two.run(call("ring", "{}"), _context("run_3", _again()))).ok
+    (other,) = await _buy(two, call, _context("run_4", _again(key="another")), "eggs")
+    (anew,) = await _buy(two, call, _context("run_5", replace(ASKED, asked_at=200.0)), "bread")
+    assert other.ok
+    assert anew.ok
+    assert world.bought == ["milk", "ring", "ring", "eggs", "bread"]
+
+
+async def test_what_is_told_is_redacted_and_bounded(
+    make_runner: Make, call: Make, shared: MemoryStore
+) -> None:
+    """Rules R5, T4: a private argument of the earlier call is not told, and its result keeps to its size."""
+
+    @tool(effect="external_side_effect", redaction=Redaction(private_arguments=("pin",)))
+    async def pay(to: str, pin: str) -> str:
+        """Pay."""
+        return f'paid "{to}"\n' * 200
+
+    policy = Policy(allow=("*",), max_result_bytes=3000)
+    one, two = [await make_runner([pay], policy=policy, effects=shared) for _ in range(2)]
+    first = await one.run(call("pay", '{"to":"ann","pin":"81724"}'), _context("run_1"))
+    told = await two.run(call("pay", '{"to":"bob","pin":"81724"}'), _context("run_2", _again()))
+    assert len(first.content) <= 3000
+    assert len(told.content) <= 3000
+    assert told.truncated
+    assert _told(told)["arguments"]["to"] == "ann"
+    assert "its middle was left out" in _told(told)["result"]
+    assert "81724" not in told.content
+
+
 async def test_the_row_of_a_repeat_says_what_it_repeats(pair: Any, call: Make, log: Any) -> None:
     """Rule R5: a call that caused nothing is on record as the repeat of the one that did."""
     _, one, two = pair
     buy = call("buy", '{"what":"milk"}')
     await one.run(buy, _context("run_1"))
     await two.run(buy, _context("run_2", _again()))
+    await two.run(call("buy", '{"what":"eggs"}'), _context("run_3", _again()))
+    (other,) = [row for row in log.closed if row.run_id == "run_3"]
+    assert other.decision.startswith("not made after inv_")
+    assert (other.status, other.error_code, other.result_redacted) == ("error", "already_ran", None)
     (row,) = [row for row in log.closed if row.run_id == "run_2"]
     assert row.decision.startswith("repeat of inv_")
     assert (row.status, row.result_redacted) == ("success", {"done": "milk"})

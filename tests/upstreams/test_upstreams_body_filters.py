@@ -226,10 +226,12 @@ async def test_a_key_echoed_in_an_error_never_comes_back(size: int) -> None:
 
 
 async def test_a_key_in_a_compressed_error_is_found() -> None:
-    """Rule R3: an error body is decoded so that it can be scrubbed."""
-    headers, body = await body_of(whole(gzip.compress(ECHO), "Content-Encoding: gzip", status="401 U"))
-    assert body == CLEAN
-    assert "content-encoding" not in headers
+    """Rule R3: an error body is decoded so that it can be scrubbed, whichever line says its coding."""
+    for before in ((), ("Content-Encoding: identity",), ("Content-Encoding:",)):
+        script = whole(gzip.compress(ECHO), *before, "Content-Encoding: gzip", status="401 U")
+        headers, body = await body_of(script)
+        assert body == CLEAN
+        assert "content-encoding" not in headers
 
 
 async def test_an_error_that_cannot_be_read_is_withheld() -> None:

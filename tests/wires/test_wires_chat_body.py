@@ -436,7 +436,8 @@ def test_a_suspended_turn_comes_back() -> None:
     shown = b'{"role":"assistant","tool_calls":[]}'
     raw = b'{"model":"m","messages":[' + b",".join([user, shown, *answers, later]) + b"]}"
     back = editor(raw)
-    assert back.restore(1, payload) > 0
+    back.restore(1, payload)
+    assert back.put_back > (0, 0)
     assert elements(members(back.render())["messages"]) == [
         user,
         b'{"role":"assistant","content":"early"}',
@@ -455,8 +456,10 @@ def test_two_suspended_turns_come_back() -> None:
     shown = {"role": "assistant", "tool_calls": []}
     answer = {"role": "tool", "tool_call_id": "mine1", "content": "1"}
     back = editor(request(messages=[shown, answer, {"role": "user"}, shown, answer]))
-    assert back.restore(0, payload) > 0
-    assert back.restore(3, payload) > 0
+    back.restore(0, payload)
+    assert back.put_back > (0, 0)
+    back.restore(3, payload)
+    assert back.put_back > (0, 0)
     roles = [m["role"] for m in rendered(back)["messages"]]
     assert roles == ["assistant", "tool", "tool", "user", "assistant", "tool", "tool"]
 
@@ -464,7 +467,8 @@ def test_two_suspended_turns_come_back() -> None:
 def test_a_result_that_the_client_did_not_bring() -> None:
     """What the client has not answered is left to the upstream to complain about."""
     back = editor(request(messages=[{"role": "assistant"}]))
-    assert back.restore(0, held(editor(request()))) > 0
+    back.restore(0, held(editor(request())))
+    assert back.put_back > (0, 0)
     assert [m["role"] for m in rendered(back)["messages"]] == ["assistant", "tool"]
 
 

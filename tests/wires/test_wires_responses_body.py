@@ -460,7 +460,8 @@ def test_a_held_turn_takes_the_place_of_the_clients_version() -> None:
     """The hidden items stand where the model made them; the client's output answers its call."""
     held = body_of(ask(user("hi"))).suspend(turn_of(BLOB, CALL, THEIRS), HELD, keep)
     body = body_of(ask(user("hi"), {**THEIRS, "id": None}, output("call_1", "theirs"), user("so?")))
-    assert body.restore(1, held) > 0
+    body.restore(1, held)
+    assert body.put_back > (0, 0)
     assert sent(body)["input"] == [
         user("hi"), BLOB, CALL, THEIRS, RESULT, output("call_1", "theirs"), user("so?"),
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from proxy.records import MessageRecord
 from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.narrowed import without_tools
-from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
+from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
 
 __all__ = ["ChatBody"]
@@ -75,7 +75,7 @@ class ChatBody:
         parts = members(options) if options[:1] == b"{" else {}
         self._members["stream_options"] = join_object({**parts, "include_usage": b"true"})
 
-    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> int:
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         held = orjson.loads(payload)
         end = position + 1
         answers: dict[str, bytes] = {}
@@ -91,8 +91,11 @@ class ChatBody:
                 restored.append(call["result"].encode())
             elif (answer := answers.get(call["client_id"])) is not None:
                 restored.append(_answering(answer, call["call_id"]))
-        self._put_back[position] = PutBack(end, restored, needed)
-        return sum(map(len, restored)) - sum(map(len, self._messages[position:end]))
+        self._put_back[position] = PutBack.over(self._messages, position, end, restored, needed=needed)
+
+    @property
+    def put_back(self) -> tuple[int, int]:
+        return count_back(self._put_back)
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
         self._added += [message, *results]

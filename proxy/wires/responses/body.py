@@ -19,7 +19,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
 from proxy.records import MessageRecord
 from proxy.wires.base import HeldTurn, Mask, StateHabit
 from proxy.wires.narrowed import without_tools
-from proxy.wires.putback import PutBack, drop_unneeded, laid_over, says_too_long
+from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
 from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
@@ -59,6 +59,7 @@ class ResponsesBody:
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
         self._put_back: dict[int, PutBack] = {}
+        self._resumed = False
         self._added: list[bytes] = []
         self._outputs: list[bytes] = []
         self._callers: dict[str, Any] = {}
@@ -103,6 +104,7 @@ class ResponsesBody:
 
         ``continuation`` is what :meth:`continuation` made of that response's run.
         """
+        self._resumed = True
         held = orjson.loads(continuation)
         before = [part.encode() for part in held["items"]]
         if held["upstream_id"]:
@@ -155,7 +157,7 @@ class ResponsesBody:
         """What a response of ours went on from, then the client's input with what is hidden in it."""
         return [*self._before, *laid_over(self._input, self._put_back)]
 
-    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> int:
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Put the hidden items of a run back into a client's full input.
 
         They take the place of what the client has of the model's turn; in a conversation, where the
@@ -167,10 +169,14 @@ class ResponsesBody:
             end += 1
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
-        self._put_back[position] = PutBack(end, restored, needed)
+        self._put_back[position] = PutBack.over(self._input, position, end, restored, needed=needed)
         self._repair = True
         self._count_images(position, restored)
-        return sum(map(len, restored)) - sum(map(len, self._input[position:end]))
+
+    @property
+    def put_back(self) -> tuple[int, int]:
+        turns, size = count_back(self._put_back)
+        return turns + self._resumed, size
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
         turn = orjson.loads(message)

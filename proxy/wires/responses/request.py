@@ -246,6 +246,11 @@ def _spoken(item: Mapping[str, Any]) -> list[Any]:
     return spoken
 
 
+def _is_text(spoken: Sequence[Any]) -> bool:
+    """Whether a message says text and nothing else; one that says nothing at all is no text."""
+    return bool(spoken) and all(isinstance(part, str) for part in spoken)
+
+
 def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
     """What of a model's items must be found again among those that it made.
 
@@ -260,7 +265,7 @@ def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
             found.append([kind, item.get("call_id"), item.get("name"), sent_arguments(item.get("arguments"))])
         elif as_upstream_items(item) is not None or kind == "reasoning":
             continue
-        elif kind != "message" or not all(isinstance(part, str) for part in _spoken(item)):
+        elif kind != "message" or not _is_text(_spoken(item)):
             found.append(_visible(item))
     return found
 
