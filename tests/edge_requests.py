@@ -8,6 +8,7 @@ from aiohttp.test_utils import make_mocked_request
 from proxy.server.connection import ConnectionBounds, Handler
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.observing import RequestFacts
 
 __all__ = ["Behind", "edge_request"]
 
@@ -30,4 +31,6 @@ def edge_request(
 ) -> EdgeRequest:
     """A request that nobody sent."""
     mocked = make_mocked_request(method, path, headers)
-    return EdgeRequest(mocked._message, mocked.content, mocked.protocol, mocked.task)
+    request = EdgeRequest(mocked._message, mocked.content, mocked.protocol, mocked.task)
+    request.facts = RequestFacts("req_test", method, path, request.headers, 0.0)
+    return request

@@ -3,7 +3,7 @@ beside ``server/app.py``."""
 
 import sys
 
-__all__ = ["main"]
+__all__ = ["main", "work"]
 
 
 def main() -> None:
@@ -15,6 +15,19 @@ def main() -> None:
     if clash is not None:
         print(f"toolrelay: {clash}", file=sys.stderr)
         raise SystemExit(1)
+    from proxy.commands.lean_start import import_structlog
+
+    import_structlog()
     from proxy.commands.cli import run
 
     raise SystemExit(run(sys.argv[1:]))
+
+
+def work(channel: int) -> None:
+    """Be a worker of the supervisor at the other end of the ``channel``, a file descriptor."""
+    from proxy.commands.lean_start import import_structlog
+
+    import_structlog()
+    from proxy.commands.worker import main as serve
+
+    serve(channel)

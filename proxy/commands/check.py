@@ -3,12 +3,9 @@
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.table import Table
-from rich.text import Text
-
-from proxy.commands.common import console, say, say_error, text
+from proxy.commands.common import console, say, say_error, table, text
 from proxy.commands.keys import bound_lines, bounds_of_keys, entrance_lines, key_table, peek_entrance
 from proxy.commands.server import find_unreachable, places_of
 from proxy.errors import ConfigError, StoreError
@@ -23,6 +20,10 @@ from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
 from proxy.tools.spec import ToolSpec
 from proxy.upstreams.base import Upstream
+
+if TYPE_CHECKING:  # As in ``common``.
+    from rich.table import Table
+    from rich.text import Text
 
 __all__ = [
     "CheckedServices",
@@ -89,9 +90,7 @@ async def check(
     ``known`` are faults that were found already, ``order`` are lines of :func:`order_lines`.
     """
     out = console()
-    upstreams = Table(box=None, pad_edge=False)
-    for title in ("upstream", "address", "key", "wires", "models"):
-        upstreams.add_column(title)
+    upstreams = table("upstream", "address", "key", "wires", "models")
     for name, upstream in config.upstreams.items():
         upstreams.add_row(
             text(name),
@@ -132,10 +131,10 @@ def _say_entrance(config: Config, services: CheckedServices, entrance: Entrance 
     said, warnings = bounds_of_keys(entrance, services.registry)
     for line in (*entrance_lines(config, entrance), *said, *warnings):
         say(line)
-    table = key_table(entrance, services.registry, services.policy)
-    if table is not None:
+    by_key = key_table(entrance, services.registry, services.policy)
+    if by_key is not None:
         console().print()
-        console().print(table)
+        console().print(by_key)
 
 
 def order_lines(router: Router) -> list[str]:
@@ -159,20 +158,18 @@ def _place(route: Route, router: Router) -> str:
     return f"{served.upstream.name} ({said})" if said else served.upstream.name
 
 
-def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> Table:
+def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> "Table":
     """Each tool with its effect, the policy's decision and the rule that made it."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("tool", "effect", "decision", "rule"):
-        table.add_column(title)
+    made = table("tool", "effect", "decision", "rule")
     for spec in tools:
         decision = policy.decide(spec)
-        table.add_row(
+        made.add_row(
             text(spec.name),
             text(spec.effect),
             text(decision.outcome.replace("_", " "), "green" if decision.allowed else "yellow"),
             text(decision.rule),
         )
-    return table
+    return made
 
 
 def token_lines(config: Config) -> list[str]:
@@ -256,22 +253,20 @@ def allow_line(config: Config, tool: str) -> str:
 
 async def _probe_all(config: Config, services: CheckedServices) -> list[str]:
     """Ask every upstream, one after the other; print a table, return the faults."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage", "[DONE]"):
-        table.add_column(title)
+    made = table("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage", "[DONE]")
     faults: list[str] = []
     for name, upstream in services.upstreams.items():
         result = await probe(upstream, _probe_model(config, name))
-        table.add_row(text(name), *_cells(result))
+        made.add_row(text(name), *_cells(result))
         if result.problem:
             faults.append(f"upstreams.{name}: {result.problem}")
     out = console()
     out.print()
-    out.print(table)
+    out.print(made)
     return faults
 
 
-def _cells(result: ProbeResult) -> list[Text]:
+def _cells(result: ProbeResult) -> list["Text"]:
     flags = [result.streams, result.tools, result.usage, result.end_mark]
     listed = "-" if result.models is None else str(len(result.models))
     cells = [_yes(result.reachable), listed, result.model or "-", *(_yes(flag) for flag in flags)]

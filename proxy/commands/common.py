@@ -4,22 +4,28 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
-from rich.console import Console
-from rich.text import Text
 
 from proxy.server.config import Config, Options, load_config
 from proxy.server.terminal import plain_text, safe_cell
 from proxy.tools.invocation import fault_facts
 
+if TYPE_CHECKING:  # Two megabytes that a command which prints no table does without.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
 __all__ = [
     "CONFIG_NAME",
     "MAX_LINE",
+    "MOST_EXITS",
+    "ForeignExits",
     "config_path",
     "confirmed",
     "console",
@@ -27,6 +33,7 @@ __all__ = [
     "run_async",
     "say",
     "say_error",
+    "table",
     "text",
 ]
 
@@ -37,6 +44,10 @@ MAX_LINE = 2000
 T = TypeVar("T")
 
 _LOG: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
+MOST_EXITS = 20
+"""Prevented exits in one second that are logged."""
+
+_PAUSE_S = 0.01
 _EXIT_HINT = "a task or callback that a tool started raised this; let tools raise ToolFailure instead"
 
 
@@ -62,22 +73,68 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     real Ctrl-C.
     """
     begun: list[asyncio.Task[Any] | None] = []
+    exits = ForeignExits()
 
     async def known() -> T:
         begun.append(asyncio.current_task())
         return await main
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    try:
         run: Callable[[], T] = partial(runner.run, known())
         while True:
             try:
                 return run()
             except (SystemExit, KeyboardInterrupt) as end:
                 task = begun[0] if begun else None
-                if task is None or task.done() or _is_real(end):
+                if task is None or _is_real(end) or _is_own(end, task):
                     raise
-                _LOG.error("exit_prevented", **fault_facts(end), hint=_EXIT_HINT)
+                if task.done():
+                    # What exits all the time would keep the loop from ending, too.
+                    exits.prevented(end)
+                    return cast("T", task.result())
+                # Said in the loop: uvloop hears no signal while it stands still.
+                runner.get_loop().call_soon(exits.prevented, end)
             run = partial(runner.get_loop().run_until_complete, task)
+    finally:
+        try:
+            runner.close()
+        except (SystemExit, KeyboardInterrupt) as end:
+            if _is_real(end):
+                raise
+            exits.prevented(end)
+
+
+class ForeignExits:
+    """Says in the log that an exit was prevented, and holds back what exits again and again.
+
+    A timer or a socket that exits each time that it is looked at must neither fill the log nor take
+    a whole processor: beyond so many in one second there is a pause for each, and no line.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._since = clock()
+        self._count = 0
+
+    def prevented(self, end: BaseException) -> None:
+        """Count one."""
+        now = self._clock()
+        if now - self._since >= 1.0:
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count <= MOST_EXITS:
+            _LOG.error("exit_prevented", **fault_facts(end), hint=_EXIT_HINT)
+        else:
+            self._sleep(_PAUSE_S)
+
+
+def _is_own(end: BaseException, task: asyncio.Task[Any]) -> bool:
+    """Whether the main task itself has ended with this, or was cancelled by Ctrl-C."""
+    return task.done() and (task.cancelled() or task.exception() is end)
 
 
 def _is_real(end: BaseException) -> bool:
@@ -113,12 +170,24 @@ def confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def console() -> Console:
+def console() -> "Console":
     """Standard output for tables; as wide as needed where it is no terminal, so that nothing is cut."""
+    from rich.console import Console
+
     terminal = sys.stdout.isatty()
     return Console(width=None if terminal else 240, highlight=False, soft_wrap=not terminal)
 
 
-def text(value: object, style: str = "") -> Text:
+def table(*titles: str) -> "Table":
+    """A table without a frame, with a column for each title."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False)
+    for title in titles:
+        made.add_column(title)
+    return made
+
+
+def text(value: object, style: str = "") -> "Text":
     """Untrusted text for a table: no markup, no control characters."""
     return safe_cell(str(value), style, MAX_LINE)

@@ -5,13 +5,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 from pydantic import ValidationError
-from rich.table import Table
 
-from proxy.commands.common import console, say, text
+from proxy.commands.common import console, say, table, text
 from proxy.errors import ConfigError
 from proxy.records import ClientKey, KeySet
 from proxy.server.app import open_entrance
@@ -25,9 +24,14 @@ from proxy.server.tool_faults import misplaced_bounds
 from proxy.server.views import narrowed_policy, own_bounds
 from proxy.store.base import Store
 from proxy.store.factory import open_store, peek_keys
+from proxy.tools.bounds import ArgumentBound, needs_giving
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
 from proxy.tools.schema import may_have
+from proxy.tools.spec import ToolSpec
+
+if TYPE_CHECKING:  # As in ``common``.
+    from rich.table import Table
 
 __all__ = [
     "KeyStatus",
@@ -105,12 +109,10 @@ async def list_keys(config: Config, *, as_json: bool) -> None:
         for row in rows:
             say(orjson.dumps(row.as_json()).decode())
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("key", "name", "status", "made", "expires", "models", "tools", "more"):
-        table.add_column(title)
+    made = table("key", "name", "status", "made", "expires", "models", "tools", "more")
     for row in rows:
-        table.add_row(*map(text, row.cells()))
-    console().print(table)
+        made.add_row(*map(text, row.cells()))
+    console().print(made)
 
 
 async def revoke_key(config: Config, wanted: str) -> None:
@@ -317,7 +319,7 @@ def bounds_of_keys(entrance: Entrance, registry: Registry) -> tuple[list[str], l
 def bound_lines(registry: Registry, policy: Policy, whose: str = "") -> list[str]:
     """For each argument that a policy bounds, what it may be, and the line that says so."""
     return [
-        f"bounded {spec.name}{whose}: {path} {bound} ({where})"
+        f"bounded {spec.name}{whose}: {path} {bound}{_left_out(bound, path, spec)} ({where})"
         for spec in registry.tools()
         for where, bounds in policy.bounds_of(spec.name)
         for path, bound in bounds.items()
@@ -325,25 +327,30 @@ def bound_lines(registry: Registry, policy: Policy, whose: str = "") -> list[str
     ]
 
 
-def key_table(entrance: Entrance, registry: Registry, policy: Policy) -> Table | None:
+def _left_out(bound: ArgumentBound, path: str, spec: ToolSpec) -> str:
+    """A word on a bound that the tool's own default does not meet."""
+    if not needs_giving(bound, path, spec.schema_with_defaults):
+        return ""
+    return ", has to be given since the tool's own default is not allowed"
+
+
+def key_table(entrance: Entrance, registry: Registry, policy: Policy) -> "Table | None":
     """What policy says of each tool for each client key; ``None`` where no keys are asked for."""
     keys = entrance.ring.keys()
     if entrance.mode != "keys" or not keys:
         return None
-    table = Table(box=None, pad_edge=False)
-    for title in ("client key", "tool", "decision", "rule"):
-        table.add_column(title)
+    made = table("client key", "tool", "decision", "rule")
     for key in keys:
         narrowed = narrowed_policy(policy, key.caller.rights)
         if not key.caller.rights.tools:
-            table.add_row(text(key.name), text("all"), text("as above"), text(""))
+            made.add_row(text(key.name), text("all"), text("as above"), text(""))
             continue
         for spec in registry.tools():
             decision = narrowed.decide(spec)
-            table.add_row(
+            made.add_row(
                 text(key.name),
                 text(spec.name),
                 text(decision.outcome.replace("_", " "), "green" if decision.allowed else "yellow"),
                 text(decision.rule),
             )
-    return table
+    return made

@@ -29,7 +29,7 @@ from proxy.server.peers import Answers, Peers
 
 __all__ = ["WorkerSpec", "main", "spawn"]
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from proxy.commands.worker import main; "
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from proxy.commands import work; "
 _GRACE_S = 1.0
 """For a word of the supervisor's that is to be expected."""
 
@@ -54,7 +54,7 @@ def spawn(channel: int, listeners: Sequence[int]) -> "subprocess.Popen[bytes]":
             sys.executable,
             "-P",
             "-c",
-            f"{_START}main(int(sys.argv[2]))",
+            f"{_START}work(int(sys.argv[2]))",
             json.dumps(sys.path),
             str(channel),
         ],

@@ -260,5 +260,8 @@ def _is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) ->
 
 
 def _digest(text: str) -> str:
-    """A digest of a text that a client was shown, in hexadecimal; of none, too."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    """A digest of a text that a client was shown, in hexadecimal; of none, too.
+
+    Blanks around it do not count: models begin and end with them, and libraries trim.
+    """
+    return hashlib.blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

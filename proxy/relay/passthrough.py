@@ -5,11 +5,15 @@ without looking inside an event: where the last event ended, so that a stream th
 whole one, and whether the end mark came (rule W1).
 """
 
+# The types of a function inside of another are not made anew for each stream.
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 
 from proxy.errors import ServerStopping, UpstreamError, UpstreamTimeout
 from proxy.relay.base import ClientStream, OnBroken, ignore_broken
+from proxy.relay.deadlines import Deadlines
 from proxy.relay.fallback import Candidates
 from proxy.relay.headers import is_coded, returned
 from proxy.relay.routing import Route
@@ -23,6 +27,9 @@ __all__ = ["AFTER_END_S", "ErrorEvent", "flush_soon", "passthrough", "pump"]
 AFTER_END_S = 2.0
 """How long a stream may stay open after its end mark: some upstreams never close it."""
 
+ENDLESS = Deadlines()
+"""What bounds a response that may go on for ever."""
+
 ErrorEvent = Callable[[UpstreamError | ServerStopping], bytes]
 
 
@@ -35,14 +42,14 @@ async def passthrough(
     error_event: ErrorEvent | None,
     headers: Headers = (),
     tap: UsageTap | None = None,
-    total_s: float | None = None,
+    total: Deadlines = ENDLESS,
     broken: OnBroken = ignore_broken,
 ) -> int:
     """Send ``request`` on and its response back; the response's status.
 
     ``error_event`` makes the wire's own error event and says by being there that an event stream
     on this path ends with an end mark.  ``tap`` reads what the response says of usage.  A response
-    that still goes on ``total_s`` seconds after its head is broken off.  Raises
+    that still goes on when its ``total`` has run out after its head is broken off.  Raises
     :class:`UpstreamError`, and where another upstream may answer
     :class:`~proxy.relay.fallback.NextUpstream`, only while nothing has been sent to the client.
     """
@@ -56,7 +63,7 @@ async def passthrough(
             error_event=error_event,
             headers=headers,
             tap=tap,
-            total_s=total_s,
+            total=total,
             broken=broken,
         )
     finally:
@@ -71,7 +78,7 @@ async def pump(
     error_event: ErrorEvent | None,
     headers: Headers = (),
     tap: UsageTap | None = None,
-    total_s: float | None = None,
+    total: Deadlines = ENDLESS,
     broken: OnBroken = ignore_broken,
 ) -> None:
     """Relay a response whose head is here; ``broken`` is told if it does not come to its end."""
@@ -81,7 +88,7 @@ async def pump(
     client.start(response.status, [*theirs, *headers] if headers else theirs)
     try:
         if marked and error_event is not None:
-            await _pump_events(response, client, error_event, tap, total_s, broken)
+            await _pump_events(response, client, error_event, tap, total, broken)
         else:
             kept = (
                 tap if tap is not None and response.status < 300 and not is_coded(response.headers) else None
@@ -89,12 +96,16 @@ async def pump(
             rest = response.push(client.push if kept is None else _keeping(client, kept, streaming))
             if rest is not None:
                 client.flush()
-                async with asyncio.timeout(total_s):
-                    await rest
+                async with asyncio.timeout(None) as patience:
+                    total.begin(patience)
+                    try:
+                        await rest
+                    finally:
+                        total.end(patience)
             if kept is not None:
                 kept.close() if streaming else kept.read_reply()
     except (UpstreamError, TimeoutError) as error:
-        broken(error if isinstance(error, UpstreamError) else _too_long(total_s))
+        broken(error if isinstance(error, UpstreamError) else _too_long(total.seconds))
         # Too late for a status: an unfinished response must not look like a finished one.
         client.abort()
         return
@@ -125,15 +136,15 @@ async def _pump_events(
     client: ClientStream,
     error_event: ErrorEvent,
     tap: UsageTap | None,
-    total_s: float | None,
+    total: Deadlines,
     broken: OnBroken,
 ) -> None:
     """Relay an event stream and see to its end."""
     boundary = EventBoundary()
     push, passes, feed = client.push, boundary.passes, boundary.feed
     patience: asyncio.Timeout | None = None
-    ended = False
     failure: UpstreamError | None = None
+    ended = False
 
     def relay(chunk: bytes) -> Awaitable[None] | None:
         nonlocal ended
@@ -142,23 +153,25 @@ async def _pump_events(
         if passes(chunk):
             return push(chunk)
         ready = feed(chunk)
-        last = boundary.done_seen and not ended
-        if last:
+        if last := boundary.done_seen and not ended:
             ended = True
-            if patience is not None:
-                _end_soon(client, patience)
+            _end_soon(client, patience, total)
         return push(ready, last=last) if ready else None
 
     try:
         if (rest := response.push(relay)) is not None:
             client.flush()
-            async with asyncio.timeout(AFTER_END_S if ended else total_s) as patience:
-                await rest
+            async with asyncio.timeout(AFTER_END_S if ended else None) as patience:
+                total.begin(patience)
+                try:
+                    await rest
+                finally:
+                    total.end(patience)
     except TimeoutError:
         if patience is None or not patience.expired():
             raise
         if not ended:
-            failure = _too_long(total_s)
+            failure = _too_long(total.seconds)
     except UpstreamError as error:
         if boundary.done_seen:
             return
@@ -176,13 +189,18 @@ async def _pump_events(
         broken(failure)
         await client.write(error_event(failure) + END_MARK)
         return
-    tail = feed(tap.close()) if tap is not None else b""
-    if tail := tail + boundary.close():
+    if tail := (feed(tap.close()) if tap is not None else b"") + boundary.close():
         await client.write(tail)
 
 
-def _end_soon(client: ClientStream, patience: asyncio.Timeout) -> None:
-    """The end mark is here: what ends the response follows at once, or after a while, or never."""
+def _end_soon(client: ClientStream, patience: asyncio.Timeout | None, total: Deadlines) -> None:
+    """The end mark is here: what ends the response follows at once, or after a while, or never.
+
+    Without ``patience`` nothing has been waited for so far, and nobody knows yet whether it will be.
+    """
+    if patience is None:
+        return
+    total.end(patience)
     loop = asyncio.get_running_loop()
     flush_soon(client, loop)
     # The total time may have run out in this very turn of the loop.

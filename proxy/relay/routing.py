@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from proxy.errors import RequestError
 from proxy.relay.breaker import Breaker
+from proxy.relay.deadlines import Deadlines
 from proxy.tools.policy import Policy
 from proxy.upstreams.base import Secrets, Upstream
 from proxy.wires.base import StateHabit
@@ -31,7 +32,7 @@ class Served:
     ``narrowing`` is what its own tool patterns leave of any policy; ``None`` for all of it.
 
     ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state``
-    and ``force_usage`` are habits of the provider.  ``total_timeout_s`` is for what passes through.
+    and ``force_usage`` are habits of the provider.  ``total`` bounds what passes through.
     ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.
     """
 
@@ -44,7 +45,7 @@ class Served:
     force_usage: bool = False
     retries: int = 2
     responses_state: StateHabit = "auto"
-    total_timeout_s: float | None = None
+    total: Deadlines = field(default_factory=Deadlines, compare=False)
     secrets: Secrets | None = None
     breaker: Breaker = field(default_factory=Breaker, compare=False)
 

@@ -15,6 +15,7 @@ from proxy.errors import ConfigError, ServerStopping, UpstreamError
 from proxy.records import TokenVault
 from proxy.relay.base import RunSettings
 from proxy.relay.breaker import Breaker
+from proxy.relay.deadlines import Deadlines
 from proxy.relay.forgetting import Forgetting
 from proxy.relay.history import History
 from proxy.relay.model_turn import ToolMemory
@@ -585,7 +586,7 @@ def _served(services: Services, name: str) -> Served:
         force_usage=config.force_usage,
         retries=config.retries,
         responses_state=config.responses_state,
-        total_timeout_s=config.total_timeout_s,
+        total=Deadlines(config.total_timeout_s),
         secrets=long_secrets(config.api_key.reveal() if config.api_key else "", dict(config.header_pairs())),
         breaker=Breaker(config.breaker_failures, config.breaker_open_s),
     )

@@ -65,6 +65,22 @@ class HttpClientStream:
     head and framing included.
     """
 
+    __slots__ = (
+        "_bodiless",
+        "_chunked",
+        "_flows",
+        "_headers",
+        "_held",
+        "_last",
+        "_request",
+        "_response",
+        "_secrets",
+        "_transport",
+        "_until_close",
+        "first_byte_at",
+        "sent",
+    )
+
     def __init__(self, request: EdgeRequest, headers: Headers, *, last: bool = False) -> None:
         self._request = request
         self._headers = headers
@@ -135,7 +151,7 @@ class HttpClientStream:
         self._held = _head(_status_line(minor, status), theirs, ours)
         self._transport = request.protocol.transport
         self._response = _SentResponse(status, keep_alive=keep_alive)
-        request.started = True
+        request.answer_begins()
 
     def flush(self) -> None:
         if self._held:

@@ -127,9 +127,10 @@ class _EdgeServer(web.Server):
         # The requests are EdgeConnection's own, so they are what the handler takes.
         super().__init__(served.handle, handler_cancellation=True)  # type: ignore[arg-type]
         self._served = served
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")
 
     def __call__(self) -> RequestHandler:
-        return EdgeConnection(self, self._served.handle, self._served.bounds)
+        return EdgeConnection(self, self._served.handle, self._served.bounds, self._log)
 
 
 class EdgeConnection(RequestHandler):
@@ -146,7 +147,13 @@ class EdgeConnection(RequestHandler):
         "let_in",
     )
 
-    def __init__(self, server: web.Server, handle: Handler, bounds: ConnectionBounds) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        handle: Handler,
+        bounds: ConnectionBounds,
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -168,7 +175,9 @@ class EdgeConnection(RequestHandler):
         self._refused = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
-        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")
+        self._log = log
+        # aiohttp's own is a deque, which takes ten times the room of a list; there is seldom more than one.
+        self._messages: list[tuple[Any, StreamReader]] = []  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         """Parse; start the clock on a head that is not whole, and fail a body that cannot go on."""
@@ -219,7 +228,7 @@ class EdgeConnection(RequestHandler):
 
     def _taken(self) -> tuple[Any, StreamReader]:
         """The next request; there is room for another one now."""
-        taken = self._messages.popleft()
+        taken = self._messages.pop(0)
         if self._parser is not None:
             self._parser.message_consumed()
         if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:

@@ -14,7 +14,7 @@ from proxy.errors import RequestError, UpstreamError
 from proxy.server.access_log import AccessLog
 from proxy.server.cors import Cors
 from proxy.server.draining import Draining
-from proxy.server.edge_request import EdgeRequest, request_ids
+from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.http_errors import error_response, of_http_exception, of_request_error, of_upstream_error
 from proxy.server.observing import Observing, RequestFacts
 from proxy.server.page_guard import PageGuard
@@ -47,7 +47,7 @@ class Edge:
         self._observing = observing
         self._turns = Turns(asyncio.get_running_loop())
         self._access = AccessLog(models)
-        self._ids = request_ids()
+        self._ids = new_ids("req_")
         # As structlog's own ``bind_contextvars`` names it, which takes ten times as long.
         self._logged_id = ContextVar[str](f"{structlog.contextvars.STRUCTLOG_KEY_PREFIX}request_id")
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")

@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 from aiohttp.helpers import set_exception
 from aiohttp.http import RawRequestMessage, StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.errors import RequestError
 from proxy.server.callers import Caller
@@ -18,22 +19,26 @@ from proxy.server.rate_limiter import Admission
 if TYPE_CHECKING:
     from proxy.server.connection import EdgeConnection
 
-__all__ = ["EdgeRequest", "new_request_id", "request_ids"]
+__all__ = ["EdgeRequest", "new_ids", "new_request_id"]
 
 _IDS_AT_ONCE = 256
+_NO_HEADERS = CIMultiDictProxy(CIMultiDict[str]())
 
 
 def new_request_id() -> str:
     """An id for a request that came with none, or with one that cannot stand in a log."""
-    return next(request_ids(at_once=1))
+    return next(new_ids("req_", at_once=1))
 
 
-def request_ids(at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
-    """Such ids without end.  To ask the system for random bytes costs as much as many of its bytes do."""
+def new_ids(prefix: str, at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
+    """Ids without end: 128 random bits behind ``prefix``.
+
+    To ask the system for random bytes costs as much as many of its bytes do.
+    """
     while True:
         digits = os.urandom(16 * at_once).hex()
         for start in range(0, 32 * at_once, 32):
-            yield f"req_{digits[start : start + 32]}"
+            yield prefix + digits[start : start + 32]
 
 
 class EdgeRequest:
@@ -136,6 +141,14 @@ class EdgeRequest:
     def body_is_read(self) -> None:
         """Let go of the reader of a body that was read whole: a stream may be open for long after it."""
         self.content = EMPTY_PAYLOAD
+
+    def answer_begins(self) -> None:
+        """Let go of the head: that of the response is made, and a stream may be open for long after it."""
+        self.started = True
+        self.limit_headers = ()
+        if self.content is EMPTY_PAYLOAD:  # Who sends a body on still asks what the head says of it.
+            del self.message
+            self.headers = self.facts.headers = _NO_HEADERS
 
     @property
     def content_length(self) -> int:

@@ -32,7 +32,7 @@ from proxy.server.edge_request import EdgeRequest
 from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
-from proxy.server.metering import ReadBody, counted_by_body, meter
+from proxy.server.metering import BY_BODY, ReadBody, counted_by_body, meter
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
@@ -61,6 +61,7 @@ _ROUTED = frozenset({"/completions", "/embeddings", *READS_IDS})
 _FORMS = frozenset({"/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"})
 """Inference paths that take files, as forms; what else is sent to any of these paths must be JSON."""
 
+_COUNTS_INPUT = "/responses/input_tokens"
 _OURS = (b'"toolrelay"', b"_toolrelay")
 _MAX_MINT_BYTES = 16 * 1024
 _TOOLS = istr("x-toolrelay-tools")
@@ -232,7 +233,12 @@ class Api:
                 if below in READS_IDS:
                     await self._check_ids(request, payload)
             wire = "responses" if below.startswith("/responses") else "chat"
-            routes = list(self._routes(request, view, payload.get("model"), wire))
+            model = payload.get("model")
+            if (below in BY_BODY and not reads) or (below == _COUNTS_INPUT and model is None):
+                # Limits do not change who answers, and only counting input needs no model.
+                routes = [Route(view.router.default, "", renamed=False)]
+            else:
+                routes = list(self._routes(request, view, model, wire))
             if below == "/embeddings":
                 # Vectors of two models cannot be compared: better none than some of another.
                 routes = [route for route in routes if route.model == routes[0].model]
@@ -340,7 +346,10 @@ class Api:
             held: list[ReadBody] = [body]
             del whole, raw, payload, body
             return await self._pass(request, target, wire.path, held, candidates, caller)
-        call = Call(request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates)
+        run_id = next(self._planner.run_ids)
+        call = Call(
+            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run_id
+        )
         while True:
             plan = await self._planner.plan(call, candidates.next())
             if plan.job is not None:
@@ -363,7 +372,7 @@ class Api:
 
     # Passing through.
 
-    async def _pass(
+    def _pass(
         self,
         request: EdgeRequest,
         target: Target,
@@ -371,18 +380,32 @@ class Api:
         held: list[ReadBody],
         candidates: Candidates,
         caller: str = "",
-    ) -> web.StreamResponse:
+    ) -> Awaitable[web.StreamResponse]:
         """Hand a request on to the first upstream that answers, and pump its answer back.
 
         ``held`` is its body, of which nothing else keeps anything; it is empty where the body is streamed.
         """
+        route = candidates.next()
+        # Where nobody is left to take its place there is nothing to try again.
+        hand_on = self._pass_to if candidates.last else self._pass_on
+        return hand_on(request, target, below, held, route, candidates, caller)
+
+    async def _pass_on(
+        self,
+        request: EdgeRequest,
+        target: Target,
+        below: str,
+        held: list[ReadBody],
+        route: Route,
+        candidates: Candidates,
+        caller: str,
+    ) -> web.StreamResponse:
+        """:meth:`_pass_to` that upstream, or to the next one where it gives no answer."""
         while True:
             try:
-                return await self._pass_to(
-                    request, target, below, held, candidates.next(), candidates, caller
-                )
+                return await self._pass_to(request, target, below, held, route, candidates, caller)
             except NextUpstream:
-                continue
+                route = candidates.next()
 
     async def _pass_by(
         self,
@@ -441,7 +464,7 @@ class Api:
                 error_event=error_event,
                 broken=self._observing.broken,
                 tap=metered.tap if metered is not None else None,
-                total_s=route.served.total_timeout_s,
+                total=route.served.total,
             )
         finally:
             if metered is not None:

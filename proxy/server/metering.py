@@ -2,6 +2,7 @@
 
 Elsewhere nothing is read."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from proxy.server.reading_rights import check_names
 from proxy.wires.rawjson import join_object, members
 from proxy.wires.usage_tap import UsageTap
 
-__all__ = ["Metered", "ReadBody", "counted_by_body", "meter", "price_of"]
+__all__ = ["BY_BODY", "Metered", "ReadBody", "counted_by_body", "meter", "price_of"]
 
 ReadBody = tuple[bytes, dict[str, Any] | None]
 """A JSON body that was read strictly: its bytes, and what they say or, if nothing hangs on it, ``None``."""
@@ -31,8 +32,11 @@ _FURTHER: Final = ("models", "fallbacks")
 _FREE: Final = frozenset({"/moderations", "/responses/input_tokens"})
 """Paths whose answers cost nothing, so that they say no usage and none is estimated."""
 
-_BY_BODY: Final = frozenset({"/audio/speech", "/images/generations"})
-"""Paths whose body decides where it goes only where what it costs is counted."""
+_NO_ANSWER: Final = re.compile(r"/chat/completions/[^/]+|/.+/cancel")
+"""Paths of an answer there was: what is said of its usage was counted when it was given."""
+
+BY_BODY: Final = frozenset({"/audio/speech", "/images/generations"})
+"""Paths whose body is looked into only where what it costs is counted."""
 
 
 class Metered:
@@ -63,8 +67,8 @@ class Metered:
 
 
 def counted_by_body(request: EdgeRequest, below: str) -> bool:
-    """Whether the body decides where it goes, for the model alone whose use is counted."""
-    return below in _BY_BODY and request.admission.counts_usage
+    """Whether the body is looked into for the model alone whose use is counted."""
+    return below in BY_BODY and request.admission.counts_usage
 
 
 def meter(
@@ -81,7 +85,7 @@ def meter(
     streams = payload is not None and below in _ASKED and payload.get("stream") is True
     if not admission.counts_usage and not (streams and route.served.force_usage):
         return None
-    if below in _FREE:
+    if below in _FREE or _NO_ANSWER.fullmatch(below):
         return None
     if body is None or payload is None:
         # A form, or a path of the provider's own: it counts what it reports, but its model is not known.
@@ -123,6 +127,8 @@ def price_of(admission: Admission, prices: Prices, route: Route, payload: Mappin
 def _check_countable(admission: Admission, payload: Mapping[str, Any]) -> None:
     """Raise RequestError (400) for a body of which an upstream may make what is not counted."""
     check_names(payload)
+    if isinstance(options := payload.get("stream_options"), dict):
+        check_names(options)
     for field in _DECIDING:
         if not isinstance(payload.get(field), bool | None):
             # Some upstreams take 1 or "yes" for true, and would then not be asked for their usage.

@@ -4,9 +4,8 @@ The same bytes are planned for anew for each upstream that is asked: its tools, 
 """
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from multidict import istr
@@ -22,7 +21,7 @@ from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route
 from proxy.relay.shape import prompt_shape
-from proxy.server.edge_request import EdgeRequest
+from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.metering import price_of
 from proxy.server.request_target import Target
 from proxy.server.views import TRACES, View
@@ -53,7 +52,7 @@ class Call:
     wanted: Wanted | None
     trace: Trace
     candidates: Candidates
-    run_id: str = field(default_factory=lambda: f"run_{os.urandom(16).hex()}")
+    run_id: str
     repeat: str = ""
     ledger: RunLedger | None = None
     pinned: bool = False
@@ -91,6 +90,8 @@ class Planner:
         self._remember = remember
         self._keep_requests = keep_requests
         self._end_user = end_user
+        self.run_ids = new_ids("run_")
+        """A new one for each run."""
 
     def able(
         self, routes: Sequence[Route], asked: ClientRequest, view: View, wanted: Wanted

@@ -22,6 +22,7 @@ _NAMES_ITS_MODEL: Final = frozenset(
         "/embeddings",
         "/images/generations",
         "/messages",
+        "/messages/count_tokens",
         "/moderations",
         "/rerank",
         "/score",
@@ -41,6 +42,7 @@ _DECIDED_ON: Final = frozenset(
     {
         "background",
         "conversation",
+        "include_usage",
         "model",
         "previous_response_id",
         "prompt",

@@ -7,10 +7,10 @@ to rich.
 """
 
 import unicodedata
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rich.markup import escape
-from rich.text import Text
+if TYPE_CHECKING:  # It is loaded where something is printed: whoever serves prints plain lines only.
+    from rich.text import Text
 
 __all__ = ["counted", "plain_text", "safe_cell", "safe_text"]
 
@@ -61,11 +61,15 @@ def safe_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
 
     It may stand anywhere in markup, also right before a tag.
     """
+    from rich.markup import escape
+
     return escape(plain_text(text, limit))
 
 
-def safe_cell(text: str, style: str = "", limit: int = DEFAULT_LIMIT) -> Text:
+def safe_cell(text: str, style: str = "", limit: int = DEFAULT_LIMIT) -> "Text":
     """The text as a rich object of its own, with no markup and no ``:emoji:`` read in it."""
+    from rich.text import Text
+
     return Text(plain_text(text, limit), style=style)
 
 

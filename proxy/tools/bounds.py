@@ -6,21 +6,21 @@ time in proportion to the text, whatever the pattern (that of ``jsonschema-rs``)
 one that fits somewhere inside of an address bounds nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jsonschema_rs
 
-__all__ = ["MAX_PATTERN", "ArgumentBound", "Scalar", "find_excess"]
+from proxy.tools.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
+
+__all__ = ["MAX_PATTERN", "ArgumentBound", "Scalar", "find_excess", "needs_giving"]
 
 Scalar = str | int | float | bool
 
 MAX_PATTERN = 1000
 _MAX_COMPILED = 1 << 20
 _MAX_WORDS = 200
-_ABSENT = object()
-_IN_THE_WAY = object()
 
 
 class _Matcher(Protocol):
@@ -35,8 +35,9 @@ class ArgumentBound:
 
     ``enum`` lists its values; ``min`` and ``max`` bound a number, both inclusive; ``max_length`` the
     characters of a text or the elements of a list; ``pattern`` is what the whole of a text must match.
-    An argument that is not given meets its bound unless it is ``required``; a ``forbidden`` one must
-    not be given.  Raises ``ValueError`` for a pattern that cannot be used.
+    An argument that is not given is what the tool's schema says is its default, and meets its bound
+    where there is none, or ``null``; a ``required`` one must be given, a ``forbidden`` one must not.
+    Raises ``ValueError`` for a pattern that cannot be used.
     """
 
     enum: tuple[Scalar, ...] | None = None
@@ -93,48 +94,41 @@ class ArgumentBound:
         return "must be " + " and ".join(f"{_number(end)} {words}" for end, words in ends if end is not None)
 
 
-def find_excess(bounds: Mapping[str, ArgumentBound], arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+def find_excess(
+    bounds: Mapping[str, ArgumentBound], arguments: Mapping[str, Any], schema: Schema
+) -> tuple[str, str] | None:
     """The path of the first bound that the arguments do not meet, and what is wrong, in words.
 
-    Paths are dotted; ``*`` stands for every element of a list or every value of an object.
+    Paths are dotted; ``*`` stands for every element of a list or every value of an object.  What is
+    left out is the default that ``schema`` has for it.
     """
     for path, bound in bounds.items():
-        given = False
-        for value in _values(arguments, path.split(".")):
-            if value is _ABSENT:
-                if bound.required:
-                    return path, "is required"
+        if bound.required and not _all_given(arguments, path):
+            return path, "is required"
+        for value, written in values_at(arguments, path, schema):
+            if value is ABSENT or (not written and (bound.forbidden or value is None)):
                 continue
-            given = True
             if bound.forbidden:
                 return path, "may not be given"
-            words = "cannot be judged" if value is _IN_THE_WAY else bound.excess(value)
+            words = "cannot be judged" if value is IN_THE_WAY else bound.excess(value)
+            if words and not written:
+                words = f"must be given, since its default is not allowed: it {words}"
             if words:
                 return path, words
-        if bound.required and not given:
-            return path, "is required"
     return None
 
 
-def _values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
-    """Everything that stands at a path, ``_ABSENT`` where nothing does.
+def _all_given(arguments: Mapping[str, Any], path: str) -> bool:
+    """Whether something was written at a path, and in all the places that it leads to."""
+    found = [value for value, _ in values_at(arguments, path, {})]
+    return bool(found) and not any(value is ABSENT for value in found)
 
-    What is in the way and is neither object nor list may mean anything to the tool: ``_IN_THE_WAY``.
-    """
-    if not parts:
-        yield value
-        return
-    head, rest = parts[0], parts[1:]
-    if head == "*" and isinstance(value, list | dict):
-        for child in value.values() if isinstance(value, dict) else value:
-            yield from _values(child, rest)
-    elif isinstance(value, dict):
-        if head in value:
-            yield from _values(value[head], rest)
-        else:
-            yield _ABSENT
-    else:
-        yield _ABSENT if value is None else _IN_THE_WAY
+
+def needs_giving(bound: ArgumentBound, path: str, schema: Schema) -> bool:
+    """Whether a bound refuses a default of what it bounds, so that leaving it out is refused."""
+    if bound.required or bound.forbidden:
+        return False
+    return any(bound.excess(default) for default in defaults_at(path, schema) if default is not None)
 
 
 def _compile(pattern: str) -> _Matcher:

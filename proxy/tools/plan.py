@@ -142,7 +142,7 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
     except BaseException as error:  # noqa: BLE001
         return replace(admitted.refused("the tool could not check its arguments"), cause=error)
     shown = redact_arguments(arguments, redaction)
-    excess = policy.refuse_arguments(spec.name, arguments)
+    excess = policy.refuse_arguments(spec.name, arguments, spec.schema_with_defaults)
     if excess is not None:
         decided, words = excess
         failure = ToolFailure(words, code="policy_denied")

@@ -105,16 +105,19 @@ class Policy:
             )
         return own
 
-    def refuse_arguments(self, name: str, arguments: Mapping[str, Any]) -> tuple[Decision, str] | None:
+    def refuse_arguments(
+        self, name: str, arguments: Mapping[str, Any], schema: Mapping[str, Any]
+    ) -> tuple[Decision, str] | None:
         """The denial of a call by a bound of its arguments, and why in words; ``None`` if all hold.
 
+        ``schema`` is the tool's, with its defaults: what is left out is what the tool takes for it.
         The words repeat nothing of the arguments (rule T3).
         """
         known = self._bounds.get(name)
         if known is None:
             known = self._bounds[name] = tuple(self.bounds_of(name))
         for where, bounds in known:
-            found = find_excess(bounds, arguments)
+            found = find_excess(bounds, arguments, schema)
             if found is not None:
                 path, words = found
                 decision = Decision("denied", f"{where}.{path}")

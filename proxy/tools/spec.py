@@ -38,7 +38,8 @@ class ToolSpec:
     ``retries`` the further tries after a failure that may pass.  ``connection`` names the
     credentials it works with.  ``safety`` is free metadata that policy patterns can match.
     ``defaults`` is in JSON what each argument stands for that may be left out, where the tool cannot
-    tell the two apart: such calls are the same call.
+    tell the two apart: such calls are the same call.  ``loose_parameters`` is the schema as it was
+    before strict mode took its defaults away, where that is another.
     """
 
     name: str
@@ -62,11 +63,17 @@ class ToolSpec:
     connection: str = ""
     validate_output: Callable[[Any], Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    loose_parameters: Mapping[str, Any] | None = None
     _definition: ToolDefinition = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         seen = ToolDefinition(self.name, self.description, self.parameters, self.strict)
         object.__setattr__(self, "_definition", seen)
+
+    @property
+    def schema_with_defaults(self) -> Mapping[str, Any]:
+        """The schema that says what is left out stands for."""
+        return self.parameters if self.loose_parameters is None else self.loose_parameters
 
     def definition(self, name: str | None = None) -> ToolDefinition:
         """How a model sees this tool, under an alias where ``name`` is given."""

@@ -17,6 +17,7 @@ from proxy.tools.schema import MAX_SCHEMA_DEPTH, resolve
 __all__ = ["to_strict"]
 
 _MAX_LEVELS = 10
+_MAX_PARTS = 10_000
 _MAX_ENUM_VALUES = 1000
 _LONG_ENUM = 250
 _MAX_LONG_ENUM_CHARACTERS = 15000
@@ -27,6 +28,9 @@ _DROPPED = frozenset(
 """Notes to a reader that say nothing of what fits, and that strict mode does not take."""
 
 _EVERYWHERE = frozenset({"$defs", "const", "definitions", "description", "enum", "title", "type"})
+_UNCHECKED_FORMATS = frozenset({"binary", "password", "path"})
+"""Formats that only say how to show a text or what to make of it: any text fits them."""
+
 _NUMBER = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})
 _OF_TYPE: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -62,11 +66,9 @@ def to_strict(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     :class:`~proxy.errors.ConfigError` with the path of whatever strict mode cannot say, an optional
     field that cannot be ``null`` among it: the model then has no way to leave it out.
     """
-    converter = _Converter(schema, where)
-    try:
-        return converter.convert(schema, "parameters", 1)
-    except RecursionError:
-        raise ConfigError(where, "parameters: a reference with a neighbour leads back to itself") from None
+    strict = _Converter(schema, where).convert(schema, "parameters", 1)
+    # At the top it is taken, and an author's own schema has to stay as it is.
+    return {"$schema": schema["$schema"], **strict} if "$schema" in schema else strict
 
 
 class _Converter:
@@ -76,16 +78,32 @@ class _Converter:
         self._root = root
         self._where = where
         self._enum_values = 0
+        self._open: list[str] = []
+        self._parts = 0
 
     def convert(self, node: Any, path: str, level: int) -> dict[str, Any]:
         """One subschema in strict form."""
         if not isinstance(node, Mapping):
             raise self._fault(path, "strict mode needs a schema here")
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            raise self._fault(
+                "parameters", f"more than {_MAX_PARTS} parts with references that have neighbours written out"
+            )
         node = {key: value for key, value in node.items() if key not in _DROPPED}
-        if "$ref" in node:
+        if node.get("format") in _UNCHECKED_FORMATS:
+            del node["format"]
+        if "$ref" not in node:
+            return self._written(node, path, level)
+        opened = len(self._open)
+        try:
             node = self._written_out(node, path)
-            if "$ref" in node:
-                return self._children(node, path, level)
+            return self._children(node, path, level) if "$ref" in node else self._written(node, path, level)
+        finally:
+            del self._open[opened:]
+
+    def _written(self, node: dict[str, Any], path: str, level: int) -> dict[str, Any]:
+        """One subschema that is no reference."""
         if "anyOf" in node or "oneOf" in node:
             self._check_keywords(node, _EVERYWHERE | {"anyOf", "oneOf"}, path)
         else:
@@ -103,12 +121,21 @@ class _Converter:
         return strict
 
     def _written_out(self, node: dict[str, Any], path: str) -> dict[str, Any]:
-        """A reference alone, or what it names with its neighbours laid over."""
+        """A reference alone, or what it names with its neighbours laid over.
+
+        What is being written out already cannot be written into itself, so a description there stands
+        beside a union of one.
+        """
         neighbours = {
             key: value for key, value in node.items() if key not in ("$ref", "$defs", "definitions")
         }
         if not neighbours:
             return node
+        if node["$ref"] in self._open:
+            if neighbours.keys() - {"description", "title"}:
+                raise self._fault(path, "a reference with a neighbour leads back to itself")
+            return {**neighbours, "anyOf": [{"$ref": node["$ref"]}]}
+        self._open.append(node["$ref"])
         target = resolve(self._root, node["$ref"], f"{path}.$ref", self._where)
         written = {key: value for key, value in target.items() if key not in _DROPPED}
         merged = {**written, **neighbours}
@@ -200,7 +227,8 @@ class _Converter:
                     "let it be null (`int | None = None`) or give it no default",
                 )
         strict["properties"] = strict.get("properties", {})
-        strict["required"] = list(fields)
+        required = node.get("required", [])
+        strict["required"] = list(required if set(required) == set(fields) else fields)
         strict["additionalProperties"] = False
 
     def _takes_null(self, node: Any, depth: int) -> bool:

@@ -244,11 +244,16 @@ def test_check_shows_bounds_and_tools_by_upstream(tmp_path, here):
         allow = ["core__calculate", "core__get_weather"]
         [policy.arguments."core__get_*"]
         days = {{max = 3}}
+        units = {{enum = ["imperial"]}}
         """
     )
     done = here("check")
     lines = done.stdout.splitlines()
     assert 'bounded core__get_weather: days 3 or less (policy.arguments."core__get_*")' in lines
+    assert (
+        "bounded core__get_weather: units one of imperial, has to be given since the tool's own default is "
+        'not allowed (policy.arguments."core__get_*")'
+    ) in lines
     assert not any(line.startswith("bounded core__get_current_time") for line in lines)
     assert "upstream narrow: without core__calculate (upstreams.narrow.tools)" in lines
     assert done.returncode == 0, done.stderr

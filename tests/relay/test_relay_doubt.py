@@ -99,7 +99,6 @@ async def test_a_tool_with_another_schema_is_another_tool(tmp_path: Path, said: 
 
 
 FORGED: dict[str, dict[str, Any]] = {
-    "a name": {"name": "ann"},
     "a refusal": {"refusal": "I will not."},
     "audio": {"audio": {"id": "audio_1"}},
     "what it answers": {"tool_call_id": "call_s"},
@@ -135,10 +134,12 @@ async def test_an_answer_with_more_or_less_than_its_text_is_not_ours(forged: str
         {"content": [{"type": "text", "text": "It is noon."}]},
         {"refusal": None, "audio": None, "tool_calls": None, "function_call": None, "annotations": []},
         {"tool_calls": [], "name": None},
+        {"name": "ann"},
+        {"reasoning_content": "hm", "provider_specific_fields": {"refusal": None}},
     ],
 )
 async def test_an_answer_as_libraries_write_it_is_ours(same: dict[str, Any]) -> None:
-    """One part in place of a text, nulls and empty lists say nothing."""
+    """One part in place of a text, nulls, empty lists and the label of the one who speaks say nothing."""
     async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, {**SAID, **same}, THANKS))
@@ -238,10 +239,12 @@ async def test_a_call_that_the_client_changed_is_its_own(changed: str) -> None:
         {"content": [{"type": "text", "text": "Wait."}]},
         of_mine(arguments=' {"a": 1}'),
         {"tool_calls": [{**MINE, "index": 0}]},
+        {"content": " Wait.\n"},
+        {"name": "ann"},
     ],
 )
 async def test_a_call_as_libraries_write_it_is_what_was_given(same: dict[str, Any]) -> None:
-    """Text beside calls may be left out; spaces and fields of a stream say nothing."""
+    """Text beside calls may be left out; spaces, labels and fields of a stream say nothing."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         await proxy.ask(ask(HI, {**WAITING, **same}, RESULT, tools=[CLIENT_TOOL]))
@@ -419,6 +422,7 @@ ITEM_EDITS: dict[str, Edit] = {
     "two parts": lambda body: body["input"][0].update(
         content=[{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}]
     ),
+    "a message that says nothing": lambda body: body["input"].insert(1, {"role": "assistant", "content": ""}),
     "a refusal": lambda body: body["input"][1]["content"].append({"type": "refusal", "refusal": "No."}),
     "a search": lambda body: body["input"].insert(
         1, {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}
@@ -531,6 +535,43 @@ async def test_calls_among_items_that_were_changed_are_the_clients(edit: str | N
     assert ("call_s" in ids) is (edit is None)
     if edit is not None:
         assert len(ids) == len(body["input"])
+
+
+AS_WRITTEN: dict[str, Edit] = {
+    "nulls in a search": lambda body: body["input"][3]["action"].update(queries=None, sources=[{"u": None}]),
+    "one text": lambda body: body["input"].__setitem__(
+        slice(1, 3), [{"role": "assistant", "content": "Let me look.Wait."}]
+    ),
+    "spaces": lambda body: body["input"][4].update(arguments='{"path": "page123", "id": "1234567890123456"}'),
+}
+
+
+@pytest.mark.parametrize("written", AS_WRITTEN)
+async def test_items_as_libraries_write_them_are_what_was_given(written: str) -> None:
+    """Nulls at any depth, texts in one and arguments written anew say nothing."""
+    look = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    look["action"] = {"type": "search", "query": "x", "sources": [{}]}
+    mine = function_call("call_c", "mine", '{"id":"1234567890123456","path":"page123"}')
+    turns = [
+        response(message("Let me look."), NOW),
+        response(message("Wait.", id="msg_2"), look, mine, id="resp_2"),
+        response(NOON, id="resp_3"),
+    ]
+    more = {"tools": [function("mine")]}
+    async with client_of(*turns) as client:
+        first = await client.said(items(user("hi"), **more), hidden=("call_s",))
+        given = copy.deepcopy(first.response["output"])
+        assert [item["type"] for item in given] == ["message", "message", "web_search_call", "function_call"]
+        body = items(user("hi"), *given, output("call_c", "7"), **more)
+        AS_WRITTEN[written](body)
+        assert (await client.ask(body)).status == 200
+        spoken = client.asked(3)["input"]
+    assert [item.get("call_id") for item in spoken if item.get("call_id")] == [
+        "call_s", "call_s", "call_c", "call_c"
+    ]  # fmt: skip
+    assert [item["content"][0]["text"] for item in spoken if item.get("type") == "message"] == [
+        "Let me look.", "Wait."
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("odd", [{"type": ["x"]}, {"role": {"a": 1}, "content": "x"}, {"type": {"a": 1}}])

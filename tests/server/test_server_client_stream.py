@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp.streams import StreamReader
 from edge_requests import edge_request
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, RawUpstream, Step, chunk, chunked, head, whole
 from running_proxy import ONLY_DEPARTURE, Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
+from proxy.relay.deadlines import Deadlines
 from proxy.relay.passthrough import pump
 from proxy.server.client_stream import HttpClientStream
 from proxy.upstreams.base import Headers, PulledResponse, Sink
@@ -347,6 +349,21 @@ async def test_a_response_that_is_here_leaves_in_one_write() -> None:
     assert written.endswith(END_MARK + b"\r\n0\r\n\r\n")
 
 
+async def test_an_open_stream_keeps_no_head() -> None:
+    """Once the response's head is made that of the request goes, unless a body is still to come."""
+    for still_sending in (False, True):
+        request = edge_request("POST", "/v1/responses", {"User-Agent": "sdk"})
+        request.protocol.transport = Writes()
+        if still_sending:
+            request.content = StreamReader(request.protocol, 2**16, loop=asyncio.get_running_loop())
+        HttpClientStream(request, ()).start(200, [("Content-Type", "text/event-stream")])
+        assert ("User-Agent" in request.headers, "User-Agent" in request.facts.headers) == (
+            still_sending,
+            still_sending,
+        )
+        assert hasattr(request, "message") == still_sending
+
+
 class AtTheLastMoment(Flood):
     """A stream whose end comes in the turn of the loop in which the time for it has run out."""
 
@@ -362,7 +379,7 @@ class AtTheLastMoment(Flood):
 async def test_an_end_mark_at_the_last_moment_is_an_end() -> None:
     """The end that comes as the total time runs out is sent, and nothing is said to have broken."""
     client = Client()
-    await pump(AtTheLastMoment(), client, error_event=lambda error: b"broken", total_s=0.01)
+    await pump(AtTheLastMoment(), client, error_event=lambda error: b"broken", total=Deadlines(0.01))
     assert client.given == [(b"data: 1\n\n" + END_MARK, True)]
 
 

@@ -321,6 +321,7 @@ READ = [
     "/embeddings",
     "/images/generations",
     "/messages",
+    "/messages/count_tokens",
     "/moderations",
     "/rerank",
     "/responses/compact",
@@ -332,7 +333,7 @@ READ = [
 @pytest.mark.parametrize("path", READ)
 async def test_a_limited_key_has_its_model_read_on_every_path(path: str) -> None:
     """Whatever a limited key posts as JSON is read for its model, and refused without one."""
-    keys = {"alice": declared(ALICE, models=("gpt-4o*",), endpoints=("/messages", "/rerank", "/score"))}
+    keys = {"alice": declared(ALICE, models=("gpt-4o*",), endpoints=("/messages*", "/rerank", "/score"))}
     async with keyed(keys=keys) as (proxy, upstream):
         for body, status in (({"model": "gpt-4o"}, 200), ({"model": "o9"}, 404), ({"input": "x"}, 400)):
             assert (await proxy.ask(body, bearer(ALICE), path=f"/v1{path}")).status == status

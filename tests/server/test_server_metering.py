@@ -211,6 +211,53 @@ async def test_what_is_about_a_response_goes_where_its_model_is(path: str) -> No
     assert [asked(two)] == [{"model": "big"}]
 
 
+async def test_counting_an_input_needs_no_model() -> None:
+    """Where no model is named, the first upstream counts: the field may be left out."""
+    async with RawUpstream(whole(b"{}")) as one, RawUpstream(whole(b"{}")) as two:
+        upstreams = [{"base_url": one.url, "models": ["a"]}, {"base_url": two.url, "models": ["b"]}]
+        async with running(make_config(*upstreams)) as proxy:
+            for body in ({"input": "hi"}, {"input": "hi", "model": None}):
+                answer = await proxy.ask(body, path="/v1/responses/input_tokens")
+                assert answer.status == 200
+            assert (await proxy.ask({"input": "hi"}, path="/v1/responses/compact")).status == 400
+    assert (len(one.requests), len(two.requests)) == (2, 0)
+
+
+@pytest.mark.parametrize("path", ["/v1/images/generations", "/v1/audio/speech"])
+@pytest.mark.parametrize("limits", [{}, {"tokens": ["1000000/hour"]}], ids=["free", "limited"])
+@pytest.mark.parametrize("named", [{"model": "b"}, {"model": "other"}, {}], ids=str)
+async def test_a_limit_does_not_change_who_answers(path: str, limits: Any, named: Any) -> None:
+    """Images and speech go to the same upstream with and without a limit, whatever model they name."""
+    async with RawUpstream(whole(b"{}")) as one, RawUpstream(whole(b"{}")) as two:
+        upstreams = [{"base_url": one.url, "models": ["a"]}, {"base_url": two.url, "models": ["b"]}]
+        async with running(make_config(*upstreams, limits=limits)) as proxy:
+            assert (await proxy.ask({"input": "hi", **named}, path=path)).status == 200
+    assert (len(one.requests), len(two.requests)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions/chatcmpl-1", "/v1/responses/resp_1/cancel", "/v1/batches/batch_1/cancel"]
+)
+async def test_what_was_answered_before_is_not_counted_again(path: str) -> None:
+    """A stored answer that is changed or cancelled comes back with its usage, which has been counted."""
+    script = whole(json.dumps({"usage": USED}).encode())
+    async with Edge(script, allow=(), limits=LIMITED) as (proxy, _):
+        for _ in range(3):
+            answer = await proxy.ask({"metadata": {"a": "b"}}, path=path)
+            assert (answer.status, answer.header("x-ratelimit-remaining-tokens")) == (200, "100")
+
+
+@pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
+@pytest.mark.parametrize("field", ["Include_Usage", "include_u\u017fage"])
+async def test_no_other_spelling_takes_usage_away(allow: tuple[str, ...], field: str) -> None:
+    """A field that a reader in Go takes for include_usage would leave a stream without its usage."""
+    async with Edge(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
+        options = {"include_usage": True, field: False}
+        answer = await proxy.ask({**ASK, "stream": True, "stream_options": options})
+        assert (answer.status, answer.error["param"]) == (400, field)
+        assert upstream.requests == []
+
+
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_every_turn_of_a_run_counts(wire: str, streamed: bool) -> None:

@@ -38,8 +38,8 @@ def test_a_keys_bounds_hold_beside_the_general_ones(general, own, arguments, too
     rights = Rights(arguments=(OwnBound("keys.web.arguments", "*__a", "n", own_bound),))
     narrowed = narrowed_policy(policy, rights)
     alone = Policy(allow=("*",), arguments={"*__a": {"n": own_bound}})
-    refused = [each.refuse_arguments(tool, arguments) is not None for each in (policy, alone)]
-    found = narrowed.refuse_arguments(tool, arguments)
+    refused = [each.refuse_arguments(tool, arguments, {}) is not None for each in (policy, alone)]
+    found = narrowed.refuse_arguments(tool, arguments, {})
     assert (found is not None) is any(refused)
     if found is not None:
         rule = 'policy.arguments."t__*".n' if refused[0] else 'keys.web.arguments."*__a".n'

@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from datetime import date
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
 from proxy.events import ToolCall
-from proxy.tools.bounds import MAX_PATTERN, ArgumentBound, find_excess
-from proxy.tools.function import tool
+from proxy.tools.bounds import MAX_PATTERN, ArgumentBound, find_excess, needs_giving
+from proxy.tools.function import FunctionProvider, tool
 from proxy.tools.ledger import RunContext
+from proxy.tools.plan import AdmittedCall, Refusal, admit, plan
 from proxy.tools.policy import Policy
 from proxy.tools.spec import Redaction
 
@@ -88,7 +91,7 @@ def test_a_bound_says_of_what_kind_a_value_is_too(
 )
 def test_paths(path: str, bound: ArgumentBound, arguments: dict[str, Any], words: str | None) -> None:
     """A path finds its value at any depth; what stands in its way is refused rather than let through."""
-    found = find_excess({path: bound}, arguments)
+    found = find_excess({path: bound}, arguments, {})
     assert found == (None if words is None else (path, words))
 
 
@@ -116,9 +119,152 @@ def test_bounds_judge_anything(value: Any, length: int) -> None:
         ArgumentBound(enum=("zz",)),
         ArgumentBound(pattern="z+"),
     ):
-        words = find_excess({"a.*": bound, "a": bound}, {"a": value, "b": value})
+        words = find_excess({"a.*": bound, "a": bound}, {"a": value, "b": value}, {})
         if isinstance(value, str) and len(value) > 3 and words is not None:
             assert value not in words[1]
+
+
+class Deep(BaseModel):
+    """Options with defaults of their own."""
+
+    depth: int = 5
+
+
+class Round(BaseModel):
+    """One of two kinds."""
+
+    kind: Literal["round"]
+    n: int = 7
+
+
+class Flat(BaseModel):
+    """The other, which has no number of its own."""
+
+    kind: Literal["flat"]
+
+
+class Search(BaseModel):
+    """Every kind of thing that may be left out."""
+
+    most: int = 2
+    unit: str = Field(default="metric", alias="in")
+    until: date | None = None
+    options: Deep = Deep()
+    maybe: Deep | None = None
+    each: list[Deep] = []
+    shape: Round | Flat | None = None
+    made: list[int] = Field(default_factory=lambda: [9])
+
+
+@tool(effect="read_only", redaction=Redaction())
+def search(query: Search) -> str:
+    """Search."""
+    return str(query)
+
+
+@tool(effect="read_only", redaction=Redaction(), strict=True)
+def search_strictly(most: int | None = 2) -> str:
+    """Search; strict mode offers no default, and a model may leave it out all the same."""
+    return str(most)
+
+
+@tool(
+    effect="read_only",
+    redaction=Redaction(),
+    parameters={
+        "type": "object",
+        "properties": {
+            "most": {"$ref": "#/$defs/Most"},
+            "pair": {"type": "array", "prefixItems": [{"type": "object"}, {"$ref": "#/$defs/Opts"}]},
+        },
+        "additionalProperties": {"allOf": [{"$ref": "#/$defs/Opts"}]},
+        "$defs": {
+            "Most": {"type": "integer", "default": 2},
+            "Opts": {"type": "object", "properties": {"depth": {"default": 5}}},
+        },
+    },
+)
+def search_by_schema(arguments: dict[str, Any]) -> str:
+    """Search."""
+    return str(arguments)
+
+
+ONE = ArgumentBound(max=1)
+DEFAULT = "must be given, since its default is not allowed: it "
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "bound", "arguments", "words"),
+    [
+        (search, "most", ONE, {}, DEFAULT + "must be 1 or less"),
+        (search, "most", ONE, {"most": 1}, ""),
+        (search, "most", ONE, {"most": 2}, "must be 1 or less"),
+        (search, "most", ArgumentBound(max=2), {}, ""),
+        (search, "most", ArgumentBound(max=1, required=True), {}, "is required"),
+        (search, "most", ArgumentBound(max=2, required=True), {}, "is required"),
+        (search, "most", ArgumentBound(forbidden=True), {}, ""),
+        (search, "in", ArgumentBound(enum=("imperial",)), {}, DEFAULT + "must be one of imperial"),
+        (search, "in", ArgumentBound(pattern="m.*"), {}, ""),
+        (search, "until", ArgumentBound(pattern="2027-.*"), {}, ""),
+        (search, "until", ArgumentBound(pattern="2027-.*"), {"until": None}, "must match 2027-.*"),
+        (search, "options.depth", ONE, {}, DEFAULT + "must be 1 or less"),
+        (search, "options.depth", ONE, {"options": {}}, DEFAULT + "must be 1 or less"),
+        (search, "options.depth", ONE, {"options": {"depth": 1}}, ""),
+        (search, "options.depth", ArgumentBound(forbidden=True), {}, ""),
+        (search, "options.*", ONE, {"options": {}}, DEFAULT + "must be 1 or less"),
+        (search, "options.*", ArgumentBound(required=True), {"options": {}}, "is required"),
+        (search, "maybe.depth", ONE, {}, ""),
+        (search, "maybe.depth", ONE, {"maybe": None}, ""),
+        (search, "maybe.depth", ONE, {"maybe": {}}, DEFAULT + "must be 1 or less"),
+        (search, "each.*.depth", ONE, {"each": []}, ""),
+        (search, "each.*.depth", ONE, {"each": [{"depth": 1}, {}]}, DEFAULT + "must be 1 or less"),
+        (search, "shape.n", ONE, {"shape": {"kind": "round"}}, DEFAULT + "must be 1 or less"),
+        (search, "shape.n", ONE, {"shape": {"kind": "flat"}}, ""),
+        (search, "made", ArgumentBound(max_length=0), {}, ""),
+        (search_strictly, "most", ONE, {}, DEFAULT + "must be 1 or less"),
+        (search_strictly, "most", ArgumentBound(max=2), {}, ""),
+        (search_by_schema, "most", ONE, {}, DEFAULT + "must be 1 or less"),
+        (search_by_schema, "other.depth", ONE, {"other": {}}, DEFAULT + "must be 1 or less"),
+        (search_by_schema, "pair.*.depth", ONE, {"pair": [{}, {}]}, DEFAULT + "must be 1 or less"),
+    ],
+)
+def test_a_bound_judges_what_is_left_out_by_its_default(
+    target: Any, path: str, bound: ArgumentBound, arguments: dict[str, Any], words: str
+) -> None:
+    """Rule T2: what a tool takes where an argument is left out is within the bound, too."""
+    spec = FunctionProvider("t", [target]).specs[0]
+    policy = Policy(allow=("*",), arguments={"t__*": {path: bound}})
+    admitted = admit(ToolCall("call_1", spec.name, json.dumps(arguments), 0), spec, policy, untrusted="")
+    assert isinstance(admitted, AdmittedCall)
+    outcome = plan(admitted, caller="key_1", key="inv_1")
+    said = outcome.failure.message if isinstance(outcome, Refusal) else ""
+    assert said == (f"policy does not allow these arguments: {path} {words}" if words else "")
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "bound", "needed"),
+    [
+        (search, "most", ONE, True),
+        (search, "most", ArgumentBound(max=2), False),
+        (search, "most", ArgumentBound(max=1, required=True), False),
+        (search, "most", ArgumentBound(forbidden=True), False),
+        (search, "until", ArgumentBound(pattern="2027-.*"), False),
+        (search, "options.depth", ONE, True),
+        (search, "maybe.depth", ONE, True),
+        (search, "each.*.depth", ONE, True),
+        (search, "shape.n", ONE, True),
+        (search, "shape.kind", ArgumentBound(enum=("flat",)), False),
+        (search_strictly, "most", ONE, True),
+        (search_by_schema, "most", ONE, True),
+        (search_by_schema, "other.depth", ONE, True),
+    ],
+)
+def test_a_default_that_its_bound_refuses_is_known_beforehand(
+    target: Any, path: str, bound: ArgumentBound, needed: bool
+) -> None:
+    """Who bounds an argument can be told that it must be given from then on."""
+    spec = FunctionProvider("t", [target]).specs[0]
+    assert needs_giving(bound, path, spec.schema_with_defaults) is needed
 
 
 RAN: list[int] = []

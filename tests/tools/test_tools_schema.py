@@ -3,10 +3,11 @@
 import datetime
 import json
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
 
 from proxy.errors import ConfigError
 from proxy.records import ToolEffect
@@ -162,6 +163,53 @@ def test_recursive_reference_is_taken():
     assert property_names(schema_of(Tree)) == {"root", "children"}
 
 
+def test_strict_takes_a_description_beside_a_model_that_holds_itself():
+    """Rule T8: such a reference is written out once; inside of that the description gets a union of one."""
+
+    class Node(BaseModel):
+        kids: list[Annotated["Node", Field(description="below")]]
+
+    Node.model_rebuild(_types_namespace={"Node": Node})
+    strict = to_strict(schema_of(Node), "tool t__x")
+    kid = strict["properties"]["kids"]["items"]
+    assert (kid["type"], kid["description"], kid["additionalProperties"]) == ("object", "below", False)
+    inner = kid["properties"]["kids"]["items"]
+    assert inner == {"description": "below", "anyOf": [{"$ref": "#/$defs/Node"}]}
+    check_schema(strict, "tool t__x")
+    assert to_strict(strict, "tool t__x") == strict
+
+
+def test_strict_does_not_write_out_without_end():
+    """Models that all hold each other have more ways through them than there is time."""
+    names = [f"N{at}" for at in range(9)]
+    fields = {name: {"$ref": f"#/$defs/{name}", "description": "x"} for name in names}
+    node = {"type": "object", "properties": fields, "required": names, "additionalProperties": False}
+    with pytest.raises(ConfigError, match="parts with references"):
+        to_strict({**node, "$defs": dict.fromkeys(names, node)}, "tool t__x")
+
+
+def test_strict_leaves_what_is_strict_as_it_is():
+    """Rule T8: an author's own schema goes verbatim: the order of its fields and its dialect stay."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+        "required": ["b", "a"],
+        "additionalProperties": False,
+    }
+    assert to_strict(schema, "tool t__x") == schema
+
+
+@pytest.mark.parametrize("kind", [SecretStr, Path, bytes])
+def test_strict_drops_formats_that_any_text_fits(kind):
+    """Rule T8: that a text is secret, a path or bytes is no rule for what a model writes."""
+
+    class Wanted(BaseModel):
+        a: kind
+
+    assert to_strict(schema_of(Wanted), "tool t__x")["properties"]["a"] == {"type": "string"}
+
+
 def test_strict_closes_and_requires_everything():
     """Rule T8: strict mode has every object closed, every field required, and no default."""
 
@@ -238,7 +286,7 @@ def test_strict_closes_and_requires_everything():
             "parameters.properties.a.enum: strict mode takes 15000 characters",
         ),
         ({"a": nested(10)}, f"parameters{'.properties.a' * 10}: strict mode takes 10 levels"),
-        ({"a": {"$ref": "#", "description": "x"}}, "a reference with a neighbour leads back to itself"),
+        ({"a": {"$ref": "#", "type": "object"}}, "a reference with a neighbour leads back to itself"),
     ],
 )
 def test_strict_refuses_with_the_path(fields, fault):

@@ -32,7 +32,7 @@ __all__ = [
 
 MAX_CALL_ID = 128
 _PREVIEW = 120
-_BESIDE_TEXT = ("name", "refusal", "audio", "tool_call_id")
+_BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
 @value_class
@@ -199,7 +199,8 @@ def _calls_of(message: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 def _answer_text(message: Mapping[str, Any]) -> str | None:
     """The text of an answer, as a string or as one text part; ``None`` for anything else.
 
-    An answer of ours says nothing beside its text: what says more was changed.
+    An answer of ours says nothing beside its text: what says more was changed.  A name is only a label:
+    libraries that let several models talk put one on each of their answers.
     """
     content = _plain(message.get("content"))
     if any(message.get(key) for key in _BESIDE_TEXT):
