@@ -47,13 +47,14 @@ def repeat_key(
 class _Caused:
     """What was caused for requests that are the same, ``until`` when it is known.
 
-    ``ledger`` is the last one's.  ``waiting`` has for each first attempt, with all of its repeats, the
-    effects that nobody has been answered for yet, ``settled`` those that somebody has.
+    ``ledger`` is the last one's.  ``waiting`` has for each first attempt, with all of its repeats, until
+    when it may be repeated, and the effects that nobody has been answered for yet; ``settled`` has those
+    that somebody has.
     """
 
     until: float
     ledger: RunLedger
-    waiting: list[set[str]] = field(default_factory=list)
+    waiting: list[tuple[float, set[str]]] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
 
 
@@ -90,7 +91,8 @@ class Repeats:
             return RunLedger(request=request)
         if is_repeat:
             return known.ledger.again(request)
-        if not known.waiting:
+        now = self._clock()
+        if all(until <= now for until, _ in known.waiting):
             del self._caused[key]
             for invocation_id in known.settled:
                 self._forget(invocation_id)
@@ -100,8 +102,8 @@ class Repeats:
         """A run is about to cause effects: a repeat of its request has to know of them."""
         known = self._known(key) or _Caused(0.0, ledger)
         known.until, known.ledger = self._clock() + self._keep_s, ledger
-        if all(effects is not ledger.caused for effects in known.waiting) and len(known.waiting) < _WAITING:
-            known.waiting.append(ledger.caused)
+        waiting = [each for each in known.waiting if each[1] is not ledger.caused]
+        known.waiting = [*waiting[: _WAITING - 1], (known.until, ledger.caused)]
         self._caused[key] = known
         self._caused.move_to_end(key)
         while len(self._caused) > self._most:
@@ -111,8 +113,8 @@ class Repeats:
         """The client has the whole answer of a run: there will be no repeat of its request."""
         known = self._known(key)
         if known is None or len(known.waiting) >= _WAITING:
-            return  # Of so many some were not counted, so that nobody knows who still waits.
-        left = [effects for effects in known.waiting if effects is not ledger.caused]
+            return  # Of so many some were left out, so that nobody knows who still waits.
+        left = [each for each in known.waiting if each[1] is not ledger.caused]
         if len(left) < len(known.waiting):
             known.waiting = left
             known.settled |= ledger.caused

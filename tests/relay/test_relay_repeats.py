@@ -193,6 +193,24 @@ def test_what_is_forgotten_is_what_was_answered() -> None:
     assert len(forgotten) == 3
 
 
+def test_nobody_waits_for_an_answer_for_longer_than_effects_are_known() -> None:
+    """Rule R5: an attempt that never got its answer is in nobody's way past its hour."""
+    now = 0.0
+    forgotten: list[str] = []
+    repeats = Repeats(forget=forgotten.append, keep_s=10, clock=lambda: now)
+    for at, effect in ((0.0, "a"), (6.0, "b")):
+        now = at
+        ledger = repeats.begin("k", is_repeat=False)
+        repeats.caused("k", ledger)
+        ledger.answer_for(effect)
+    repeats.answered("k", ledger)
+    repeats.begin("k", is_repeat=False)
+    assert forgotten == []
+    now = 10.0
+    repeats.begin("k", is_repeat=False)
+    assert forgotten == ["b"]
+
+
 def _nothing(_: str) -> None:
     """For what has no record."""
 
