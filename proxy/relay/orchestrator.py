@@ -371,6 +371,7 @@ class Orchestrator:
             wire=job.wire.name,
             message=state.message(),
             calls=self._held_calls(state),
+            shown=state.run.client_calls,
             mask=self._mask(state),
             untrusted=self._read_from_strangers(job),
             upstream=job.route.served.upstream.name,

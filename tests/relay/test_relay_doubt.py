@@ -19,6 +19,7 @@ from responses_script import stream as response
 from running_proxy import make_config, running
 
 from proxy.errors import StoreError
+from proxy.events import ToolCall
 from proxy.records import SuspendedTurn
 from proxy.relay.history import History
 from proxy.store.memory import MemoryStore
@@ -287,6 +288,25 @@ async def test_two_turns_that_wait_alike_go_back_to_nobody(tmp_path: Path, url: 
     assert lengths == [4, 3, 3]
 
 
+async def test_an_id_used_again_for_another_call_leaves_the_newer_turn() -> None:
+    """Rule R4: a request asked again, with the same ids for other calls, is one whose newer answer fits."""
+    other = stream(
+        role(),
+        content("Wait."),
+        call("call_s", TIME, '{"timezone":"Europe/Berlin"}'),
+        call("mine:0", "mine", '{"a":2}', 1),
+        finish("tool_calls"),
+    )
+    async with looping(MIXED, other, WELCOME, WELCOME) as (proxy, upstream):
+        lengths = []
+        for _ in range(2):
+            await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
+        for waiting in ({**WAITING, **of_mine(arguments='{"a":2}')}, WAITING):
+            await proxy.ask(ask(HI, waiting, RESULT, tools=[CLIENT_TOOL]))
+            lengths.append(len(sent(upstream)))
+    assert lengths == [4, 3]
+
+
 async def test_a_turn_that_waits_beside_what_could_not_be_read_goes_back_to_nobody() -> None:
     """Rule R4: where nobody could see whether another turn is held under its key, there is a doubt."""
 
@@ -314,6 +334,7 @@ async def test_a_turn_that_waits_beside_what_could_not_be_read_goes_back_to_nobo
             wire="chat",
             message=json.dumps(WAITING).encode(),
             calls=[HeldTurn("mine:0", "mine:0", None)],
+            shown=[ToolCall("mine:0", "mine", '{"a":1}', 0)],
             mask=lambda name, arguments: arguments,
         )
         store.broken = False

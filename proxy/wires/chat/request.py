@@ -80,6 +80,10 @@ class ChatRequest:
             elif role == "tool":
                 _check_result(position, message, open_calls, unanswered, reserved)
 
+    @property
+    def returns_calls(self) -> bool:
+        return True
+
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         return [
             ReturnedCalls(position, frozenset([call_id for call_id, _ in calls]))

@@ -113,6 +113,10 @@ class ResponsesRequest:
     def _has_references(self) -> bool:
         return any(item.get("type") == "item_reference" for item in self.items)
 
+    @property
+    def returns_calls(self) -> bool:
+        return not self.conversation
+
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         """Each unbroken stretch of items that a model made, if a call of the client's is among them.
 
