@@ -77,7 +77,7 @@ class MemoryEffects:
             effect.result = result
 
     def release(self, invocation_id: str) -> None:
-        """Forget an execution that was never begun."""
+        """Forget what an execution has claimed."""
         effect = self._mine.pop(invocation_id, None)
         for key in () if effect is None else effect.claim.keys:
             if self._claims.get(key) is effect:

@@ -126,6 +126,8 @@ async def test_a_plan_that_broke_off_is_finished_by_its_repeat(watch: Watch) -> 
 
 
 REFUSED = whole(b'{"error":{"message":"busy"}}', status="500 Oops")
+BROKEN = whole(b'{"error":{"message":"no"}}', status="400 Bad Request")
+"""Nothing that a later turn would be asked again for."""
 
 
 async def test_a_repeat_is_one_of_the_newest_request(watch: Watch) -> None:
@@ -151,18 +153,20 @@ async def test_other_words_for_what_is_asked_anew_are_not_in_its_way(watch: Watc
 
 async def test_an_effect_without_an_answer_waits_for_its_repeat(watch: Watch) -> None:
     """Rule R5: while a client has no answer to an effect, the same asked anew takes no repeat from it."""
-    async with looping(BUY, REFUSED, REFUSED, BUY, ANSWER) as (proxy, _):
+    async with looping(BUY, BROKEN, REFUSED, BUY, ANSWER) as (proxy, upstream):
         await proxy.ask(ASK)
-        await proxy.ask(ASK)
+        assert (await proxy.ask(ASK)).status == 500
         await proxy.ask(ASK, AGAIN)
+        assert len(upstream.requests) == 5
     assert watch.finished == ["buy"]
 
 
 async def test_an_answered_repeat_answers_for_its_first_attempt(watch: Watch) -> None:
     """Rule R5: once the repeat came to its end nobody waits for what the first attempt did."""
-    async with looping(BUY, REFUSED, ANSWER, REFUSED, BUY, ANSWER) as (proxy, _):
+    async with looping(BUY, BROKEN, ANSWER, REFUSED, BUY, ANSWER) as (proxy, upstream):
         for headers in ((), AGAIN, (), AGAIN):
             await proxy.ask(ASK, headers)
+        assert len(upstream.requests) == 6
     assert watch.finished == ["buy", "buy"]
 
 
