@@ -74,12 +74,31 @@ _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
 
 END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
-INTERRUPT: Final = tuple(
-    f"UPDATE {table} SET status = 'interrupted', ended_at = ? WHERE status = '{status}' "
-    "AND owner_id IN (SELECT id FROM owners WHERE ended_at IS NOT NULL)"
-    for table, status in (("runs", "running"), ("tool_invocations", "started"))
+
+
+def _sum_of_turns(column: str, otherwise: str) -> str:
+    """What a run's turns come to, within 64 bits: counts are the upstreams' words."""
+    total = f"SUM(CAST({column} AS DOUBLE PRECISION))"
+    return (
+        f"{column} = coalesce((SELECT CASE WHEN {total} < 9e15 THEN CAST({total} AS BIGINT) "
+        f"WHEN {total} >= 9e15 THEN 9000000000000000 END FROM turns WHERE run_id = runs.id), {otherwise})"
+    )
+
+
+_SO_FAR: Final = ", ".join(
+    (
+        "turns = (SELECT coalesce(max(number), 0) FROM turns WHERE run_id = runs.id)",
+        "tool_calls = (SELECT count(*) FROM tool_invocations WHERE run_id = runs.id)",
+        *(_sum_of_turns(column, "0") for column in ("input_tokens", "output_tokens", "total_tokens")),
+        _sum_of_turns("cost", "cost"),
+    )
 )
-"""Marks what ended owners left open (rule R1)."""
+INTERRUPT: Final = tuple(
+    f"UPDATE {table} SET status = 'interrupted', ended_at = ?{more} WHERE status = '{status}' "
+    "AND owner_id IN (SELECT id FROM owners WHERE ended_at IS NOT NULL)"
+    for table, status, more in (("runs", "running", f", {_SO_FAR}"), ("tool_invocations", "started", ""))
+)
+"""Marks what ended owners left open (rule R1); of a run with what its turns on record come to."""
 
 _PROBE_S: Final = 2.0
 
