@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Literal, Protocol
+from urllib.parse import unquote
 
 from aiohttp import hdrs
 from multidict import istr
@@ -72,6 +73,8 @@ third; the first one that a request has is the one that counts."""
 _MAX_CREDENTIAL: Final = 8192
 _MOST_WORDS: Final = 16
 _KEY: Final = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{43}|trt_[A-Za-z0-9_:-]{3,80}\.)")
+_SHORTEST_KEY: Final = 32
+"""In characters, what an operator may declare; an address no longer than this has no room for a key."""
 
 
 def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) -> Mode:
@@ -210,7 +213,7 @@ class KeyDoor(_Admins):
     def _known(self, request: EdgeRequest) -> Key | None:
         """The key of a request whose ``Authorization`` is that of the one before it on its connection."""
         let_in = request.protocol.let_in
-        if let_in is None or "tr" in request.raw_path:  # There a key may stand.
+        if let_in is None or len(request.raw_path) > _SHORTEST_KEY:  # There a key may stand.
             return None
         said, key = let_in
         values = request.headers.getall(hdrs.AUTHORIZATION, ())
@@ -222,7 +225,7 @@ class KeyDoor(_Admins):
     async def _admit(self, request: EdgeRequest, below: str) -> Caller:
         request.protocol.let_in = None
         path = request.raw_path
-        if "tr" in path and _KEY.search(path):
+        if len(path) > _SHORTEST_KEY and (_KEY.search(path) or self._holds_declared(path)):
             raise RequestError(
                 400,
                 "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', "
@@ -256,6 +259,14 @@ class KeyDoor(_Admins):
                 code="endpoint_not_allowed",
             )
         return caller
+
+    def _holds_declared(self, target: str) -> bool:
+        """Whether a key of the configuration, which looks like nothing, stands in a target."""
+        path, _, query = target.partition("?")
+        words = path.split("/")
+        for field in query.split("&"):
+            words += (field, field.partition("=")[2])
+        return any(self._ring.declares(unquote(word)) for word in words if len(word) >= _SHORTEST_KEY)
 
 
 class ForwardDoor(_Admins):
