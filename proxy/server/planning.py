@@ -128,8 +128,7 @@ class Planner:
         restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True
-            home = call.candidates.pin(route, restored.upstream, bound=restored.bound)
-            if home is not route:
+            if (home := call.candidates.pin(route, restored.upstream, bound=restored.bound)) is not route:
                 return await self.plan(call, home, in_run=in_run)
         if not offer and not restored and not asked.brings_ours and not in_run:
             return Plan(route, None)
