@@ -164,10 +164,29 @@ class Door(Protocol):
 
 
 class _Admins:
-    """What all doors have in common: administrators come with a key, whatever the mode."""
+    """What all doors have in common: there are keys, at least those of administrators, whatever the mode."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
+
+    def _check_address(self, request: EdgeRequest) -> None:
+        """Raise :class:`RequestError` (400) where a key or token stands in a request's path or query."""
+        target = request.raw_path
+        if len(target) > _SHORTEST_KEY and (_KEY.search(target) or self._holds_declared(target)):
+            raise RequestError(
+                400,
+                "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', "
+                "and revoke this one.",
+                code="key_in_address",
+            )
+
+    def _holds_declared(self, target: str) -> bool:
+        """Whether a key of the configuration, which looks like nothing, stands in a target."""
+        path, _, query = target.partition("?")
+        words = path.split("/")
+        for field in query.split("&"):
+            words += (field, field.partition("=")[2])
+        return any(self._ring.declares(unquote(word)) for word in words if len(word) >= _SHORTEST_KEY)
 
     async def admit_admin(self, request: EdgeRequest) -> Caller:
         """The administrator who sent a request; 401 for everybody else, 503 where keys cannot be read."""
@@ -189,6 +208,8 @@ class OpenDoor(_Admins):
 
     def admit(self, request: EdgeRequest, below: str) -> Caller:
         """Anybody."""
+        if len(request.raw_path) > _SHORTEST_KEY:
+            self._check_address(request)
         return Caller(counted_as=counted_address(request))
 
     async def admit_scraper(self, request: EdgeRequest) -> None:
@@ -224,14 +245,7 @@ class KeyDoor(_Admins):
 
     async def _admit(self, request: EdgeRequest, below: str) -> Caller:
         request.protocol.let_in = None
-        path = request.raw_path
-        if len(path) > _SHORTEST_KEY and (_KEY.search(path) or self._holds_declared(path)):
-            raise RequestError(
-                400,
-                "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', "
-                "and revoke this one.",
-                code="key_in_address",
-            )
+        self._check_address(request)
         secret = credential(request)
         caller: Caller | None = None
         if secret.startswith(TOKEN_PREFIX):
@@ -260,14 +274,6 @@ class KeyDoor(_Admins):
             )
         return caller
 
-    def _holds_declared(self, target: str) -> bool:
-        """Whether a key of the configuration, which looks like nothing, stands in a target."""
-        path, _, query = target.partition("?")
-        words = path.split("/")
-        for field in query.split("&"):
-            words += (field, field.partition("=")[2])
-        return any(self._ring.declares(unquote(word)) for word in words if len(word) >= _SHORTEST_KEY)
-
 
 class ForwardDoor(_Admins):
     """Lets in who brings an ``Authorization`` of the provider's, which goes upstream in place of ours.
@@ -281,6 +287,7 @@ class ForwardDoor(_Admins):
 
     async def admit(self, request: EdgeRequest, below: str) -> Caller:
         """Whoever has an ``Authorization``; 401 without one, or with a key of this proxy's own."""
+        self._check_address(request)
         values = request.headers.getall(hdrs.AUTHORIZATION, ())
         value = values[0].strip() if len(values) == 1 else ""
         if not value or len(value) > _MAX_CREDENTIAL:

@@ -193,6 +193,19 @@ async def test_a_declared_key_in_an_address_is_refused() -> None:
         assert len(upstream.requests) == 5
 
 
+@pytest.mark.parametrize("mode", ["open", "forward"])
+async def test_a_key_in_an_address_is_refused_where_none_is_asked_for(mode: str) -> None:
+    """An administrator's key in path or query goes nowhere, also where clients need none of ours."""
+    async with keyed(auth={"mode": mode}) as (proxy, upstream):
+        secret = await made(proxy.services.store, admin=True)
+        for path in (f"/v1/models?key={ALICE}", f"/v1/models/{ALICE}", f"/v1/models?key={secret}"):
+            answer = await proxy.ask(ASK, bearer("sk-of-the-provider"), path=path)
+            assert (answer.status, answer.error["code"]) == (400, "key_in_address"), path
+        assert upstream.requests == []
+        path = "/v1/chat/completions?x=" + "y" * 80
+        assert (await proxy.ask(ASK, bearer("sk-of-the-provider"), path=path)).status == 200
+
+
 # ---------------------------------------------------------------- paths
 
 INFERENCE = [
