@@ -30,6 +30,7 @@ __all__ = [
     "may_have",
     "property_names",
     "resolve",
+    "secret_paths",
     "spec_digest",
 ]
 
@@ -143,6 +144,41 @@ def check_output_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where:
             raise ConfigError(
                 where, f'redaction: the output "{path}" is not in the output model', 'lists take "*"'
             )
+
+
+def secret_paths(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """The dotted argument paths of what the schema itself calls secret, as it does a ``SecretStr``.
+
+    That is ``format: password`` or ``writeOnly``.  Where a schema with a secret in it begins anew inside
+    of itself, all from there on is named.
+    """
+    found: dict[str, None] = {}
+    again: dict[str, None] = {}
+
+    def visit(node: Any, path: str, within: tuple[str, ...]) -> None:
+        if not isinstance(node, Mapping):
+            return
+        if path and (node.get("writeOnly") is True or node.get("format") == "password"):
+            found[path] = None
+            return
+        ref = node.get("$ref")
+        if isinstance(ref, str) and ref in within:
+            again[path] = None
+        elif isinstance(ref, str):
+            visit(resolve(schema, ref, "$ref", ""), path, (*within, ref))
+        for key in ("anyOf", "oneOf", "allOf"):
+            for part in node.get(key, ()):
+                visit(part, path, within)
+        fields = node.get("properties", {})
+        below = [*node.get("prefixItems", ()), *node.get("patternProperties", {}).values()]
+        for name, child in [
+            *fields.items(),
+            *(("*", child) for child in (*below, node.get("items"), node.get("additionalProperties"))),
+        ]:
+            visit(child, f"{path}.{name}" if path else name, within)
+
+    visit(schema, "", ("#",))
+    return tuple(found | again) if found else ()
 
 
 def spec_digest(name: str, description: str, parameters: Mapping[str, Any], effect: ToolEffect) -> str:
