@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr
 
-from proxy.errors import ToolFailure
-from proxy.tools import ToolTester, tool
+from proxy.tools import Redaction, ToolTester, tool
 from proxy.tools.redaction import (
     MASK,
     bounded,
@@ -18,7 +17,6 @@ from proxy.tools.redaction import (
     redact_arguments,
     redact_output,
 )
-from proxy.tools.spec import Redaction
 
 OUTPUT = {
     "offers": [{"id": 1, "price": {"amount": "9", "currency": "EUR"}, "name": "Ada"}, {"id": 2}],
@@ -56,6 +54,55 @@ def test_plain_output_needs_the_star(value):
     """Rule T4: an output without fields is shown by ("*",) alone."""
     assert redact_output(value, Redaction(output=("text", "a"))) is None
     assert redact_output(value, Redaction(output=("*",))) == value
+
+
+class Person(BaseModel):
+    """Somebody with a secret, and a friend of that kind."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    pin: SecretStr = SecretStr("")
+    friend: "Person | None" = None
+
+
+def test_what_is_secret_by_its_type_is_private():
+    """Rule T4: a secret is masked wherever it stands, and all of a model inside itself that has one."""
+
+    @tool(effect="read_only", redaction=Redaction(private_arguments=("note",)))
+    async def login(
+        word: SecretStr, raw: SecretBytes, note: str, who: Person, many: list[Person], either: int | SecretStr
+    ) -> str:
+        """Log in."""
+        return word.get_secret_value()
+
+    ada = {"name": "Ada", "pin": "1", "friend": None}
+    called = ToolTester(login).call(
+        word="w", raw="r", note="n", who={**ada, "friend": ada}, many=[ada], either="e"
+    )
+    masked = {"name": "Ada", "pin": MASK, "friend": MASK}
+    assert called.content == "w"
+    assert called.arguments_redacted == {
+        **dict.fromkeys(("word", "raw", "note", "either"), MASK),
+        "who": masked,
+        "many": [masked],
+    }
+
+
+def test_a_model_inside_itself_without_secrets_is_shown():
+    """Only secrets are masked: what merely repeats its own form is not."""
+
+    class Folder(BaseModel):
+        name: str
+        inner: "list[Folder]" = []
+
+    @tool(effect="read_only", redaction=Redaction())
+    async def look(folder: Folder, by_name: dict[str, SecretStr]) -> str:
+        """Look."""
+        return "seen"
+
+    folder = {"name": "a", "inner": [{"name": "b"}]}
+    shown = ToolTester(look).call(folder=folder, by_name={"a": "s"}).arguments_redacted
+    assert shown == {"folder": folder, "by_name": {"a": MASK}}
 
 
 def test_private_arguments_are_masked():
@@ -126,57 +173,3 @@ def test_bounds_hold_for_deep_wide_and_long():
     assert bounded("x" * 1000) == "x" * 512 + "[cut]"
     assert bounded({"n": 10**40}) == {"n": "[cut]"}
     assert len(repr(bounded({str(n): "y" * 500 for n in range(1000)}))) < 64 * 1024
-
-
-class Login(BaseModel):
-    """A login, and those that it stands for."""
-
-    user: str
-    pin: SecretStr
-    others: list["Login"] = []
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_what_is_secret_by_its_type_is_private(strict):
-    """Rule T4: a ``SecretStr`` is masked wherever it stands, though nobody listed it."""
-
-    @tool(effect="read_only", redaction=Redaction(private_arguments=("name",)), strict=strict)
-    def enter(name: str, pin: SecretStr | None, pair: list[SecretStr]) -> str:
-        """Enter."""
-        raise ToolFailure(f"no account with {pair[0].get_secret_value()}")
-
-    result = ToolTester(enter).call(name="n-4710", pin="p-4711", pair=["p-4712"])
-    assert result.arguments_redacted == {"name": MASK, "pin": MASK, "pair": [MASK]}
-    assert result.message == f"no account with {MASK}"
-    result.assert_hidden("n-4710", "p-4711", "p-4712")
-
-
-def test_secrets_in_a_model_that_holds_itself_are_private():
-    """Rule T4: what is secret stays so at every depth, in maps and lists of models, too."""
-
-    @tool(effect="read_only", redaction=Redaction())
-    def enter(login: Login, by_name: dict[str, Login], plain: str) -> str:
-        """Enter."""
-        return "fine"
-
-    inner = {"user": "c", "pin": "p-4713", "others": [{"user": "d", "pin": "p-4714"}]}
-    login = {"user": "a", "pin": "p-4711", "others": [{"user": "b", "pin": "p-4712", "others": [inner]}]}
-    result = ToolTester(enter).call(login=login, by_name={"x": login}, plain="seen")
-    assert result.ok
-    assert result.arguments_redacted["login"]["user"] == "a"
-    assert result.arguments_redacted["plain"] == "seen"
-    result.assert_hidden("p-4711", "p-4712", "p-4713", "p-4714")
-
-
-def test_secrets_of_a_schema_of_ones_own_are_private():
-    """Rule T4: what a schema that goes verbatim calls a password, or for writing only, is masked."""
-    properties = {"pin": {"type": "string", "format": "password"}, "key": {"writeOnly": True}, "x": {}}
-
-    @tool(effect="read_only", redaction=Redaction(), parameters={"type": "object", "properties": properties})
-    def enter(arguments: dict[str, Any]) -> str:
-        """Enter."""
-        return "fine"
-
-    result = ToolTester(enter).call(pin="p-4711", key={"a": "k-4712"}, x=1)
-    assert result.arguments_redacted == {"pin": MASK, "key": MASK, "x": 1}
-    result.assert_hidden("p-4711", "k-4712")
