@@ -213,6 +213,8 @@ class GroupWriter:
         self._queue.clear()
         self._bytes = 0
         self.lose(rest, f"the record closes ({self.failure or 'the disk is too slow'})")
+        if self._burst_lost:  # nobody will say so later
+            _log.error("the record is closed; %d writes were lost", self._burst_lost)
         self._task = None
         return not rest and self.failure is None
 

@@ -255,7 +255,9 @@ async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
     assert query(tmp_path / "r.db", "PRAGMA integrity_check") == [("ok",)]
 
 
-async def test_a_store_that_closes_on_a_full_disk_counts_the_rest_as_lost(make: Make) -> None:
+async def test_a_store_that_closes_on_a_full_disk_counts_the_rest_as_lost(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     """aclose ends although nothing can be written, and says how much was lost."""
     store = make()
     await store.start()
@@ -265,6 +267,7 @@ async def test_a_store_that_closes_on_a_full_disk_counts_the_rest_as_lost(make: 
     async with asyncio.timeout(PATIENCE_S):
         await store.aclose()
     assert store.lost == 50
+    assert "the record is closed; 50 writes were lost" in caplog.messages
 
 
 async def test_a_queue_is_bounded_in_bytes_too(make: Make, tmp_path: Path) -> None:
