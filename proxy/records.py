@@ -377,7 +377,10 @@ class EffectLog(Protocol):
         ...
 
     def release_effect(self, invocation_id: str) -> None:
-        """Queue that an execution was never begun: its claims are free again.  Never waits."""
+        """Queue that the claims of an execution are free again: it was never begun, or nobody repeats it.
+
+        Never waits.
+        """
         ...
 
 

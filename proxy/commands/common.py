@@ -4,10 +4,11 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # Two megabytes that a command which prints no table does wit
 __all__ = [
     "CONFIG_NAME",
     "MAX_LINE",
+    "MOST_EXITS",
+    "ForeignExits",
     "config_path",
     "confirmed",
     "console",
@@ -41,6 +44,10 @@ MAX_LINE = 2000
 T = TypeVar("T")
 
 _LOG: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
+MOST_EXITS = 20
+"""Prevented exits in one second that are logged."""
+
+_PAUSE_S = 0.01
 _EXIT_HINT = "a task or callback that a tool started raised this; let tools raise ToolFailure instead"
 
 
@@ -66,22 +73,68 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     real Ctrl-C.
     """
     begun: list[asyncio.Task[Any] | None] = []
+    exits = ForeignExits()
 
     async def known() -> T:
         begun.append(asyncio.current_task())
         return await main
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    try:
         run: Callable[[], T] = partial(runner.run, known())
         while True:
             try:
                 return run()
             except (SystemExit, KeyboardInterrupt) as end:
                 task = begun[0] if begun else None
-                if task is None or task.done() or _is_real(end):
+                if task is None or _is_real(end) or _is_own(end, task):
                     raise
-                _LOG.error("exit_prevented", **fault_facts(end), hint=_EXIT_HINT)
+                if task.done():
+                    # What exits all the time would keep the loop from ending, too.
+                    exits.prevented(end)
+                    return cast("T", task.result())
+                # Said in the loop: uvloop hears no signal while it stands still.
+                runner.get_loop().call_soon(exits.prevented, end)
             run = partial(runner.get_loop().run_until_complete, task)
+    finally:
+        try:
+            runner.close()
+        except (SystemExit, KeyboardInterrupt) as end:
+            if _is_real(end):
+                raise
+            exits.prevented(end)
+
+
+class ForeignExits:
+    """Says in the log that an exit was prevented, and holds back what exits again and again.
+
+    A timer or a socket that exits each time that it is looked at must neither fill the log nor take
+    a whole processor: beyond so many in one second there is a pause for each, and no line.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._since = clock()
+        self._count = 0
+
+    def prevented(self, end: BaseException) -> None:
+        """Count one."""
+        now = self._clock()
+        if now - self._since >= 1.0:
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count <= MOST_EXITS:
+            _LOG.error("exit_prevented", **fault_facts(end), hint=_EXIT_HINT)
+        else:
+            self._sleep(_PAUSE_S)
+
+
+def _is_own(end: BaseException, task: asyncio.Task[Any]) -> bool:
+    """Whether the main task itself has ended with this, or was cancelled by Ctrl-C."""
+    return task.done() and (task.cancelled() or task.exception() is end)
 
 
 def _is_real(end: BaseException) -> bool:

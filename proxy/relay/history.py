@@ -9,6 +9,7 @@ it names a response of ours by its id.
 """
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import orjson
 import structlog
 
 from proxy.errors import StoreError
+from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
 from proxy.values import value_class
@@ -27,7 +29,7 @@ __all__ = ["History", "Restored"]
 
 _MOST_LOOKUPS = 256
 _AMBIGUOUS = "several"
-"""In place of the variant of a held turn: others were held under its key."""
+"""In place of the variant of a held turn: others of the same calls were held under its key."""
 
 
 @value_class
@@ -201,45 +203,59 @@ class History:
         wire: str,
         message: bytes,
         calls: Sequence[HeldTurn],
+        shown: Sequence[ToolCall],
         mask: Mask,
         untrusted: str = "",
         upstream: str = "",
     ) -> bool:
-        """Hold a turn until the client returns with the results of its own calls.
+        """Hold a turn until the client returns with the results of its own calls, which are ``shown``.
 
-        Upstreams use ids again, so another turn may be held under the same key.  Which of the two a
-        client then returns to nobody can say, and from then on neither is put back (rule R4).
+        Upstreams use ids again, so another turn may be held under the same key.  The newer one takes its
+        place: who returns the older shows other calls, and gets nothing put back.  Of two with the same
+        calls nobody can say which one a client returns, and neither is put back (rule R4); text beside
+        calls may be left out, so it does not tell them apart.
         """
         ids = [call.client_id for call in calls if call.client_id is not None]
         key = request.conversation_key(caller, ids)
-        payload = _marked(editor.suspend(message, calls, mask), seen=_digest(visible))
-        variant = hashlib.blake2b(payload, digest_size=16).hexdigest()
-        try:
-            earlier = await self._store.find_suspended(key)
-            known = variant if earlier is None else orjson.loads(earlier.payload).get("variant")
-        except StoreError as error:
-            self._log.error("history_unavailable", reason=str(error))
-            known = None
-        if known != variant:
+        payload = editor.suspend(message, calls, mask)
+        seen, asked = _digest(visible), _digest_of_calls(shown) if request.returns_calls else ""
+        variant = hashlib.blake2b(payload + seen.encode(), digest_size=16).hexdigest()
+        if not await self._is_only(key, asked, variant):
             variant = _AMBIGUOUS
+        marked = _marked(
+            payload, seen=seen, asked=asked, variant=variant, untrusted=untrusted, upstream=upstream
+        )
         self._store.put_suspended(
             SuspendedTurn(
                 key=key,
                 run_id=run_id,
                 caller=caller,
                 wire=wire,
-                payload=_marked(payload, variant=variant, untrusted=untrusted, upstream=upstream),
+                payload=marked,
                 created_at=self._now(),
                 ephemeral=not request.keeps,
             )
         )
         return request.keeps
 
+    async def _is_only(self, key: str, asked: str, variant: str) -> bool:
+        """Whether no other turn of these calls is known to be held under a key."""
+        try:
+            earlier = await self._store.find_suspended(key)
+        except StoreError as error:
+            self._log.error("history_unavailable", reason=str(error))
+            return False
+        if earlier is None:
+            return True
+        kept = orjson.loads(earlier.payload)
+        return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
+
 
 def _marked(payload: bytes, **marks: str) -> bytes:
     """What is kept, with what the relay has to know of it: ``untrusted``, the tool whose untrusted
-    result the model has read in it, ``upstream``, where it was made, of a held turn ``seen``, a digest
-    of the text that the client was shown, and ``variant``, which tells it from others of its key."""
+    result the model has read in it, ``upstream``, where it was made, of a held turn ``seen`` and
+    ``asked``, digests of the text and the calls that the client was shown, and ``variant``, which tells
+    it from others of the same calls."""
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
     # An editor's object is never empty and has no members of these names.
     return payload[:-1] + b"," + join_object(said)[1:] if said else payload
@@ -260,5 +276,14 @@ def _is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) ->
 
 
 def _digest(text: str) -> str:
-    """A digest of a text that a client was shown, in hexadecimal; of none, too."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    """A digest of a text that a client was shown, in hexadecimal; of none, too.
+
+    Blanks around it do not count: models begin and end with them, and libraries trim.
+    """
+    return hashlib.blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _digest_of_calls(calls: Sequence[ToolCall]) -> str:
+    """A digest of what a client was asked to do, in hexadecimal."""
+    asked = json.dumps([[call.name, call.arguments] for call in calls])
+    return hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()

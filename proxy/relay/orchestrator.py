@@ -116,6 +116,8 @@ class Orchestrator:
         finally:
             self._settle(job, state)
             self._journal.ended(job, state, status, error, self._mask(state))
+            if status in ("completed", "suspended"):
+                self._repeats.answered(job.repeat, job.ledger)
             job.ledger.forget_images()
 
     def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
@@ -372,6 +374,7 @@ class Orchestrator:
             wire=job.wire.name,
             message=state.message(),
             calls=self._held_calls(state),
+            shown=state.run.client_calls,
             mask=self._mask(state),
             untrusted=self._read_from_strangers(job),
             upstream=job.route.served.upstream.name,

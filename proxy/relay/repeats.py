@@ -6,17 +6,25 @@ a call of a tool with side effects that the first has made, or is making, is ans
 it.  This process finds that in its memory; for what other processes did, or this one before it was
 started again, there is the record, by the same key.  Source of the header: openai-python and
 openai-node send ``x-stainless-retry-count`` with every attempt, and no idempotency key by default.
+
+What may be repeated is what its client has no answer to.  Where the very same is asked anew after that,
+a repeat is one of the new request: what was done for the old one is not done for this one.
 """
 
 import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from proxy.records import REPEATS_WITHIN_S
 from proxy.tools.ledger import AskedFor, RunLedger
 
 __all__ = ["Repeats", "repeat_key"]
+
+_WAITING: Final = 100
+"""Most first attempts of one request that are known to be without an answer."""
 
 
 def repeat_key(
@@ -35,12 +43,31 @@ def repeat_key(
     return digest.hexdigest(), bool(given) or again
 
 
+@dataclass(slots=True)
+class _Caused:
+    """What was caused for requests that are the same, ``until`` when it is known.
+
+    ``ledger`` is the last one's.  ``waiting`` has for each first attempt, with all of its repeats, until
+    when it may be repeated, and the effects that nobody has been answered for yet; ``settled`` has those
+    that somebody has.
+    """
+
+    until: float
+    ledger: RunLedger
+    waiting: list[tuple[float, set[str]]] = field(default_factory=list)
+    settled: set[str] = field(default_factory=set)
+
+
 class Repeats:
-    """The effects of requests, by what makes a request the same; bounded, forgotten in time."""
+    """The effects of requests, by what makes a request the same; bounded, forgotten in time.
+
+    ``forget`` is told the execution of each effect that no repeat is to be answered with any more.
+    """
 
     def __init__(
         self,
         *,
+        forget: Callable[[str], None],
         keep_s: float = REPEATS_WITHIN_S,
         most: int = 10_000,
         clock: Callable[[], float] = time.monotonic,
@@ -50,19 +77,48 @@ class Repeats:
         self._most = most
         self._clock = clock
         self._now = now
-        self._ledgers: OrderedDict[str, tuple[float, RunLedger]] = OrderedDict()
+        self._forget = forget
+        self._caused: OrderedDict[str, _Caused] = OrderedDict()
 
     def begin(self, key: str, *, is_repeat: bool) -> RunLedger:
-        """The ledger of a run that begins; a repeat's knows the effects of the first."""
+        """The ledger of a run that begins; a repeat's knows the effects of the first.
+
+        Who asks anew for what has been answered wants it once more, and so do the repeats of that.
+        """
         request = AskedFor(key, is_repeat, self._now())
-        known = self._ledgers.get(key)
-        if is_repeat and known is not None and known[0] > self._clock():
-            return known[1].again(request)
+        known = self._known(key)
+        if known is None:
+            return RunLedger(request=request)
+        if is_repeat:
+            return known.ledger.again(request)
+        now = self._clock()
+        if all(until <= now for until, _ in known.waiting):
+            del self._caused[key]
+            for invocation_id in known.settled:
+                self._forget(invocation_id)
         return RunLedger(request=request)
 
     def caused(self, key: str, ledger: RunLedger) -> None:
         """A run is about to cause effects: a repeat of its request has to know of them."""
-        self._ledgers.pop(key, None)
-        self._ledgers[key] = (self._clock() + self._keep_s, ledger)
-        while len(self._ledgers) > self._most:
-            self._ledgers.popitem(last=False)
+        known = self._known(key) or _Caused(0.0, ledger)
+        known.until, known.ledger = self._clock() + self._keep_s, ledger
+        waiting = [each for each in known.waiting if each[1] is not ledger.caused]
+        known.waiting = [*waiting[: _WAITING - 1], (known.until, ledger.caused)]
+        self._caused[key] = known
+        self._caused.move_to_end(key)
+        while len(self._caused) > self._most:
+            self._caused.popitem(last=False)
+
+    def answered(self, key: str, ledger: RunLedger) -> None:
+        """The client has the whole answer of a run: there will be no repeat of its request."""
+        known = self._known(key)
+        if known is None or len(known.waiting) >= _WAITING:
+            return  # Of so many some were left out, so that nobody knows who still waits.
+        left = [each for each in known.waiting if each[1] is not ledger.caused]
+        if len(left) < len(known.waiting):
+            known.waiting = left
+            known.settled |= ledger.caused
+
+    def _known(self, key: str) -> _Caused | None:
+        known = self._caused.get(key)
+        return known if known is not None and known.until > self._clock() else None

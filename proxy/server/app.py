@@ -358,7 +358,7 @@ async def create_app(
     given = overrides or Overrides()
     door = given.door or entrance.door
     memory = ToolMemory()
-    repeats = Repeats()
+    repeats = Repeats(forget=services.store.release_effect)
     history = History(services.store, time.time)
     orchestrator = Orchestrator(
         registry=services.registry,

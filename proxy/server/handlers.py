@@ -59,6 +59,7 @@ __all__ = ["Api", "ApiSettings"]
 
 _ROUTED = frozenset({"/completions", "/embeddings", *READS_IDS})
 _FORMS = frozenset({"/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"})
+_FORM = "multipart/form-data"
 """Inference paths that take files, as forms; what else is sent to any of these paths must be JSON."""
 
 _COUNTS_INPUT = "/responses/input_tokens"
@@ -247,7 +248,7 @@ class Api:
             del raw, payload
             return await self._pass(request, target, below, held, candidates)
         held = []
-        if posts and below in INFERENCE and not (below in _FORMS and _is_form(request)):
+        if posts and below in INFERENCE and not (below in _FORMS and request.content_type == _FORM):
             # Nothing hangs on what it says, but nothing goes up that two readers could take for two things.
             held = [((await self._read(request))[0], None)]
         return await self._pass_by(request, target, below, view, held)
@@ -497,7 +498,3 @@ class Api:
 
     def _overheard(self, client: HttpClientStream, asked: bytes) -> ClientStream:
         return client if self._listen is None else OverheardStream(client, self._listen(asked))
-
-
-def _is_form(request: EdgeRequest) -> bool:
-    return request.content_type == "multipart/form-data"

@@ -77,10 +77,11 @@ class MemoryEffects:
             effect.result = result
 
     def release(self, invocation_id: str) -> None:
-        """Forget an execution that was never begun."""
+        """Forget what an execution has claimed."""
         effect = self._mine.pop(invocation_id, None)
-        for key in [key for key, each in self._claims.items() if each is effect]:
-            del self._claims[key]
+        for key in () if effect is None else effect.claim.keys:
+            if self._claims.get(key) is effect:
+                del self._claims[key]
 
     def forget_results(self, run_ids: set[str]) -> None:
         """Forget what the calls of these runs gave."""

@@ -11,7 +11,7 @@ import json
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
@@ -36,6 +36,7 @@ from proxy.tools.schema import (
     check_private_paths,
     check_schema,
     derive_schema,
+    secret_paths,
     spec_digest,
 )
 from proxy.tools.spec import ToolEffect, ToolSpec
@@ -140,6 +141,9 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     inputs = _inputs(function, declaration, capabilities, where)
     schema, validate, unpack, defaults = _contract(identifier, inputs.arguments, declaration, where)
     check_schema(schema, where)
+    redaction = declaration.redaction
+    # Whoever types an argument as a secret need not say so twice.
+    private = dict.fromkeys((*redaction.private_arguments, *secret_paths(schema)))
     loose = schema
     if declaration.strict:
         strict = to_strict(schema, where)
@@ -147,7 +151,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
             raise ConfigError(where, "parameters: strict=True changes a schema that is to go verbatim")
         schema = strict
         check_schema(schema, where)
-    check_private_paths(schema, declaration.redaction.private_arguments, where)
+    check_private_paths(schema, redaction.private_arguments, where)
     validate_output = _output_validator(declaration, where)
     description = _description(target, declaration, where)
     spec = ToolSpec(
@@ -158,7 +162,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         provider=provider,
         validate=validate,
         digest=spec_digest(identifier, description, schema, declaration.effect),
-        redaction=declaration.redaction,
+        redaction=replace(redaction, private_arguments=tuple(private)),
         strict=declaration.strict,
         timeout_s=_positive(declaration.timeout_s, "timeout_s", where),
         max_result_bytes=_positive(declaration.max_result_bytes, "max_result_bytes", where),

@@ -42,7 +42,8 @@ class AskedFor:
 class RunLedger:
     """The calls of one run, by place (turn, seq) and by effect.  Belongs to one event loop.
 
-    ``request`` is what the run was asked for, where repeats of it are to be recognised.
+    ``request`` is what the run was asked for, where repeats of it are to be recognised; ``caused`` are the
+    executions of the effects that the model was answered for in it and in its repeats.
     """
 
     def __init__(self, max_calls: int = 1024, *, request: AskedFor | None = None) -> None:
@@ -51,6 +52,7 @@ class RunLedger:
         self._places: dict[tuple[int, int], Claim] = {}
         self._effects: dict[str, Claim] = {}
         self._answered: set[str] = set()
+        self.caused: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._untrusted: tuple[int, str] | None = None
 
@@ -70,6 +72,7 @@ class RunLedger:
         """The ledger of a run that repeats this one's request: places of its own, the same effects."""
         other = RunLedger(self._max_calls, request=request)
         other._effects = self._effects
+        other.caused = self.caused
         return other
 
     def answered(self, invocation_id: str) -> bool:
@@ -79,6 +82,7 @@ class RunLedger:
     def answer_for(self, invocation_id: str) -> None:
         """A call of this run caused this effect, equals it, or was not made because of it."""
         self._answered.add(invocation_id)
+        self.caused.add(invocation_id)
 
     def next_number(self, tool: str) -> int:
         """The number that the next effect of a tool would have if nobody else had caused any.

@@ -30,6 +30,7 @@ __all__ = [
     "may_have",
     "property_names",
     "resolve",
+    "secret_paths",
     "spec_digest",
 ]
 
@@ -134,6 +135,56 @@ def check_private_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where
             raise ConfigError(
                 where, f'redaction: the private argument "{path}" is not in the schema', 'lists take "*"'
             )
+
+
+def secret_paths(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """Dotted paths of the arguments that are secret by their type, as pydantic writes ``SecretStr``.
+
+    Where a model holds itself, all that is below is taken for secret if anything is.
+    """
+    return tuple(dict.fromkeys(_secrets(schema, schema, "", ())))
+
+
+def _secrets(node: Any, root: Mapping[str, Any], path: str, refs: tuple[object, ...]) -> Iterator[str]:
+    """The recursive part of :func:`secret_paths`; ``refs`` are the definitions on the way down."""
+    if not isinstance(node, Mapping):
+        return
+    if _is_secret(node):
+        yield path
+        return
+    if "$ref" in node:
+        ref = node["$ref"]
+        if ref not in refs:
+            yield from _secrets(resolve(root, ref, path, "redaction"), root, path, (*refs, ref))
+        elif _holds_secret(root, ref):
+            yield path
+    for key in ("anyOf", "oneOf", "allOf"):
+        for child in node.get(key) or ():
+            yield from _secrets(child, root, path, refs)
+    below = path and f"{path}."
+    for name, child in (node.get("properties") or {}).items():
+        # A path cannot say a name with a dot in it.
+        yield from _secrets(child, root, below + ("*" if "." in name else name), refs)
+    others = [node.get("items"), node.get("additionalProperties"), *(node.get("prefixItems") or ())]
+    for child in (*others, *(node.get("patternProperties") or {}).values()):
+        yield from _secrets(child, root, f"{below}*", refs)
+
+
+def _is_secret(node: Mapping[str, Any]) -> bool:
+    return node.get("writeOnly") is True and node.get("format") == "password"
+
+
+def _holds_secret(root: Mapping[str, Any], ref: object) -> bool:
+    """Whether there is a secret in a definition, or in one that it leads to."""
+    known, waiting = {ref}, [ref]
+    while waiting:
+        for _, node in _walk(resolve(root, waiting.pop(), "", "redaction"), ""):
+            if _is_secret(node):
+                return True
+            if "$ref" in node and node["$ref"] not in known:
+                known.add(node["$ref"])
+                waiting.append(node["$ref"])
+    return False
 
 
 def check_output_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where: str) -> None:

@@ -119,6 +119,11 @@ class ClientRequest(Protocol):
         """
         ...
 
+    @property
+    def returns_calls(self) -> bool:
+        """Whether a client that goes on from here sends calls back with their results, not results alone."""
+        ...
+
     def returned_calls(self) -> Sequence["ReturnedCalls"]:
         """The places where the client sends back calls of its own that it has answered."""
         ...

@@ -16,6 +16,7 @@ __all__ = [
 ]
 
 _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _PEOPLE = ("user", "safety_identifier")
 
 
@@ -82,7 +83,8 @@ def canonical_arguments(arguments: Any) -> Any:
         written = orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
     except (orjson.JSONDecodeError, TypeError):
         return arguments
-    if _MANY_DIGITS.search(arguments):
+    # Digits in a text ("page123", the number of an order) are no number.
+    if _MANY_DIGITS.search(arguments) and _MANY_DIGITS.search(_TEXT.sub('""', arguments)):
         return arguments
     # A key that is dropped takes two quotes along; a quote may be written as an escape.
     quotes = arguments.count('"') + arguments.count("\\u0022")

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -99,6 +100,67 @@ def test_a_real_interrupt_ends_what_does_not_listen(run):
     with structlog.testing.capture_logs() as lines, pytest.raises(KeyboardInterrupt):
         run(main())
     assert (ended, lines) == (["heard", "ended"], [])
+
+
+def exits_with_each_look(loop: asyncio.AbstractEventLoop) -> socket.socket:
+    """Let the loop watch a socket that can be read, and exit whenever it looks."""
+    mine, other = socket.socketpair()
+    other.close()
+    loop.add_reader(mine, raises_now)
+    return mine
+
+
+def raises_now() -> None:
+    """Raise."""
+    raise SystemExit(4)
+
+
+def test_what_exits_all_the_time_neither_hides_a_signal_nor_takes_the_result(run, monkeypatch):
+    """Rule T1: while a callback exits all the time, signals are heard and the main result comes out."""
+    monkeypatch.setattr(common, "MOST_EXITS", 2)
+
+    async def main() -> str:
+        heard = asyncio.Event()
+        with on_signals(dict.fromkeys(STOPPING, heard.set)):
+            mine = exits_with_each_look(asyncio.get_running_loop())
+            await asyncio.sleep(0.05)
+            signal.raise_signal(signal.SIGTERM)
+            await heard.wait()
+        kept.append(mine)
+        return "result"
+
+    kept: list[socket.socket] = []
+    with structlog.testing.capture_logs() as lines:
+        assert run(main()) == "result"
+    kept[0].close()
+    assert {line["event"] for line in lines} == {"exit_prevented"}
+
+
+def test_a_result_is_kept_that_comes_with_the_exit_of_another(run):
+    """Rule T1: the main task ends in the very step of the loop in which another exits."""
+
+    async def main() -> str:
+        asyncio.get_running_loop().call_soon(raises_now)
+        return "result"
+
+    with structlog.testing.capture_logs() as lines:
+        assert run(main()) == "result"
+    assert [line["event"] for line in lines] == ["exit_prevented"]
+
+
+def test_exits_beyond_a_number_are_paused_for_and_not_logged():
+    """In each second so many have a line of their own; each further one costs a pause instead."""
+    now, pauses = [0.0], []
+    exits = common.ForeignExits(lambda: now[0], pauses.append)
+    counts = []
+    for second in (0.0, 0.9, 1.0):
+        now[0] = second
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(common.MOST_EXITS // 2 + 1):
+                exits.prevented(SystemExit())
+        counts.append((len(lines), len(pauses)))
+    half = common.MOST_EXITS // 2
+    assert counts == [(half + 1, 0), (half - 1, 2), (half + 1, 2)]
 
 
 @pytest.mark.parametrize("kind", ["exit", "interrupt"])

@@ -19,6 +19,7 @@ from responses_script import stream as response
 from running_proxy import make_config, running
 
 from proxy.errors import StoreError
+from proxy.events import ToolCall
 from proxy.records import SuspendedTurn
 from proxy.relay.history import History
 from proxy.store.memory import MemoryStore
@@ -99,7 +100,6 @@ async def test_a_tool_with_another_schema_is_another_tool(tmp_path: Path, said: 
 
 
 FORGED: dict[str, dict[str, Any]] = {
-    "a name": {"name": "ann"},
     "a refusal": {"refusal": "I will not."},
     "audio": {"audio": {"id": "audio_1"}},
     "what it answers": {"tool_call_id": "call_s"},
@@ -135,10 +135,12 @@ async def test_an_answer_with_more_or_less_than_its_text_is_not_ours(forged: str
         {"content": [{"type": "text", "text": "It is noon."}]},
         {"refusal": None, "audio": None, "tool_calls": None, "function_call": None, "annotations": []},
         {"tool_calls": [], "name": None},
+        {"name": "ann"},
+        {"reasoning_content": "hm", "provider_specific_fields": {"refusal": None}},
     ],
 )
 async def test_an_answer_as_libraries_write_it_is_ours(same: dict[str, Any]) -> None:
-    """One part in place of a text, nulls and empty lists say nothing."""
+    """One part in place of a text, nulls, empty lists and the label of the one who speaks say nothing."""
     async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, {**SAID, **same}, THANKS))
@@ -238,10 +240,12 @@ async def test_a_call_that_the_client_changed_is_its_own(changed: str) -> None:
         {"content": [{"type": "text", "text": "Wait."}]},
         of_mine(arguments=' {"a": 1}'),
         {"tool_calls": [{**MINE, "index": 0}]},
+        {"content": " Wait.\n"},
+        {"name": "ann"},
     ],
 )
 async def test_a_call_as_libraries_write_it_is_what_was_given(same: dict[str, Any]) -> None:
-    """Text beside calls may be left out; spaces and fields of a stream say nothing."""
+    """Text beside calls may be left out; spaces, labels and fields of a stream say nothing."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         await proxy.ask(ask(HI, {**WAITING, **same}, RESULT, tools=[CLIENT_TOOL]))
@@ -284,6 +288,25 @@ async def test_two_turns_that_wait_alike_go_back_to_nobody(tmp_path: Path, url: 
     assert lengths == [4, 3, 3]
 
 
+async def test_an_id_used_again_for_another_call_leaves_the_newer_turn() -> None:
+    """Rule R4: a request asked again, with the same ids for other calls, is one whose newer answer fits."""
+    other = stream(
+        role(),
+        content("Wait."),
+        call("call_s", TIME, '{"timezone":"Europe/Berlin"}'),
+        call("mine:0", "mine", '{"a":2}', 1),
+        finish("tool_calls"),
+    )
+    async with looping(MIXED, other, WELCOME, WELCOME) as (proxy, upstream):
+        lengths = []
+        for _ in range(2):
+            await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
+        for waiting in ({**WAITING, **of_mine(arguments='{"a":2}')}, WAITING):
+            await proxy.ask(ask(HI, waiting, RESULT, tools=[CLIENT_TOOL]))
+            lengths.append(len(sent(upstream)))
+    assert lengths == [4, 3]
+
+
 async def test_a_turn_that_waits_beside_what_could_not_be_read_goes_back_to_nobody() -> None:
     """Rule R4: where nobody could see whether another turn is held under its key, there is a doubt."""
 
@@ -311,6 +334,7 @@ async def test_a_turn_that_waits_beside_what_could_not_be_read_goes_back_to_nobo
             wire="chat",
             message=json.dumps(WAITING).encode(),
             calls=[HeldTurn("mine:0", "mine:0", None)],
+            shown=[ToolCall("mine:0", "mine", '{"a":1}', 0)],
             mask=lambda name, arguments: arguments,
         )
         store.broken = False
@@ -419,6 +443,7 @@ ITEM_EDITS: dict[str, Edit] = {
     "two parts": lambda body: body["input"][0].update(
         content=[{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}]
     ),
+    "a message that says nothing": lambda body: body["input"].insert(1, {"role": "assistant", "content": ""}),
     "a refusal": lambda body: body["input"][1]["content"].append({"type": "refusal", "refusal": "No."}),
     "a search": lambda body: body["input"].insert(
         1, {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}
@@ -531,6 +556,43 @@ async def test_calls_among_items_that_were_changed_are_the_clients(edit: str | N
     assert ("call_s" in ids) is (edit is None)
     if edit is not None:
         assert len(ids) == len(body["input"])
+
+
+AS_WRITTEN: dict[str, Edit] = {
+    "nulls in a search": lambda body: body["input"][3]["action"].update(queries=None, sources=[{"u": None}]),
+    "one text": lambda body: body["input"].__setitem__(
+        slice(1, 3), [{"role": "assistant", "content": "Let me look.Wait."}]
+    ),
+    "spaces": lambda body: body["input"][4].update(arguments='{"path": "page123", "id": "1234567890123456"}'),
+}
+
+
+@pytest.mark.parametrize("written", AS_WRITTEN)
+async def test_items_as_libraries_write_them_are_what_was_given(written: str) -> None:
+    """Nulls at any depth, texts in one and arguments written anew say nothing."""
+    look = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    look["action"] = {"type": "search", "query": "x", "sources": [{}]}
+    mine = function_call("call_c", "mine", '{"id":"1234567890123456","path":"page123"}')
+    turns = [
+        response(message("Let me look."), NOW),
+        response(message("Wait.", id="msg_2"), look, mine, id="resp_2"),
+        response(NOON, id="resp_3"),
+    ]
+    more = {"tools": [function("mine")]}
+    async with client_of(*turns) as client:
+        first = await client.said(items(user("hi"), **more), hidden=("call_s",))
+        given = copy.deepcopy(first.response["output"])
+        assert [item["type"] for item in given] == ["message", "message", "web_search_call", "function_call"]
+        body = items(user("hi"), *given, output("call_c", "7"), **more)
+        AS_WRITTEN[written](body)
+        assert (await client.ask(body)).status == 200
+        spoken = client.asked(3)["input"]
+    assert [item.get("call_id") for item in spoken if item.get("call_id")] == [
+        "call_s", "call_s", "call_c", "call_c"
+    ]  # fmt: skip
+    assert [item["content"][0]["text"] for item in spoken if item.get("type") == "message"] == [
+        "Let me look.", "Wait."
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("odd", [{"type": ["x"]}, {"role": {"a": 1}, "content": "x"}, {"type": {"a": 1}}])

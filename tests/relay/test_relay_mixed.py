@@ -146,6 +146,7 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
         wire="chat",
         message=json.dumps(message).encode(),
         calls=[HeldTurn("call_c", "call_c", None)],
+        shown=[],
         mask=lambda name, arguments: arguments,
     )
     payload["messages"] = back(message, ("call_c", "7"))

@@ -7,7 +7,7 @@ import pytest
 from chat_script import payloads_of, text_of
 from looping import ANSWER, ASK, called, looping, messages_of
 from probe_tools import Watch
-from raw_upstream import Step
+from raw_upstream import Step, whole
 from responses_script import function_call, message
 from responses_script import stream as response_stream
 
@@ -125,9 +125,103 @@ async def test_a_plan_that_broke_off_is_finished_by_its_repeat(watch: Watch) -> 
     assert watch.finished == ["buy", "buy"]
 
 
+REFUSED = whole(b'{"error":{"message":"busy"}}', status="500 Oops")
+BROKEN = whole(b'{"error":{"message":"no"}}', status="400 Bad Request")
+"""Nothing that a later turn would be asked again for."""
+
+
+async def test_a_repeat_is_one_of_the_newest_request(watch: Watch) -> None:
+    """Rule R5: what was done for an answered request is not done for the same one asked anew."""
+    async with looping(BUY, ANSWER, REFUSED, BUY, ANSWER, BUY, ANSWER) as (proxy, upstream):
+        await proxy.ask(ASK)
+        assert (await proxy.ask(ASK)).status == 500  # Asked once more, and the upstream was not ready.
+        await proxy.ask(ASK, AGAIN)
+        assert watch.finished == ["buy", "buy"]
+        await proxy.ask(ASK, AGAIN)
+        assert watch.finished == ["buy", "buy"]
+        assert messages_of(upstream.requests[6])[-1]["content"] == '{"done":true,"what":"milk"}'
+
+
+async def test_other_words_for_what_is_asked_anew_are_not_in_its_way(watch: Watch) -> None:
+    """Rule R5: the effects of an answered request are not counted for a repeat of the same asked anew."""
+    async with looping(BUY, ANSWER, REFUSED, buying("eggs"), ANSWER) as (proxy, _):
+        await proxy.ask(ASK)
+        await proxy.ask(ASK)
+        await proxy.ask(ASK, AGAIN)
+    assert watch.finished == ["buy", "buy"]
+
+
+async def test_an_effect_without_an_answer_waits_for_its_repeat(watch: Watch) -> None:
+    """Rule R5: while a client has no answer to an effect, the same asked anew takes no repeat from it."""
+    async with looping(BUY, BROKEN, REFUSED, BUY, ANSWER) as (proxy, upstream):
+        await proxy.ask(ASK)
+        assert (await proxy.ask(ASK)).status == 500
+        await proxy.ask(ASK, AGAIN)
+        assert len(upstream.requests) == 5
+    assert watch.finished == ["buy"]
+
+
+async def test_an_answered_repeat_answers_for_its_first_attempt(watch: Watch) -> None:
+    """Rule R5: once the repeat came to its end nobody waits for what the first attempt did."""
+    async with looping(BUY, BROKEN, ANSWER, REFUSED, BUY, ANSWER) as (proxy, upstream):
+        for headers in ((), AGAIN, (), AGAIN):
+            await proxy.ask(ASK, headers)
+        assert len(upstream.requests) == 6
+    assert watch.finished == ["buy", "buy"]
+
+
+def test_what_is_forgotten_is_what_was_answered() -> None:
+    """Rule R5: claims are given back once every attempt has its answer, and of too many attempts none are."""
+    forgotten: list[str] = []
+    repeats = Repeats(forget=forgotten.append)
+
+    def act(effect: str, *, is_repeat: bool = False) -> RunLedger:
+        ledger = repeats.begin("k", is_repeat=is_repeat)
+        repeats.caused("k", ledger)
+        ledger.answer_for(effect)
+        return ledger
+
+    one, two = act("a"), act("b")
+    repeats.answered("k", one)
+    act("c", is_repeat=True)
+    repeats.begin("k", is_repeat=False)
+    assert forgotten == []
+    repeats.answered("k", two)
+    repeats.begin("k", is_repeat=False)
+    assert sorted(forgotten) == ["a", "b", "c"]
+    assert repeats.begin("k", is_repeat=True).answered("a") is False
+    many = [act("d") for _ in range(101)]
+    for ledger in many:
+        repeats.answered("k", ledger)
+    repeats.begin("k", is_repeat=False)
+    assert len(forgotten) == 3
+
+
+def test_nobody_waits_for_an_answer_for_longer_than_effects_are_known() -> None:
+    """Rule R5: an attempt that never got its answer is in nobody's way past its hour."""
+    now = 0.0
+    forgotten: list[str] = []
+    repeats = Repeats(forget=forgotten.append, keep_s=10, clock=lambda: now)
+    for at, effect in ((0.0, "a"), (6.0, "b")):
+        now = at
+        ledger = repeats.begin("k", is_repeat=False)
+        repeats.caused("k", ledger)
+        ledger.answer_for(effect)
+    repeats.answered("k", ledger)
+    repeats.begin("k", is_repeat=False)
+    assert forgotten == []
+    now = 10.0
+    repeats.begin("k", is_repeat=False)
+    assert forgotten == ["b"]
+
+
+def _nothing(_: str) -> None:
+    """For what has no record."""
+
+
 def test_a_repeat_shares_effects_and_no_places() -> None:
     """The ledger of a repeat knows what was caused, and has every place of its own run free."""
-    repeats = Repeats()
+    repeats = Repeats(forget=_nothing)
     first = repeats.begin("k", is_repeat=False)
     repeats.caused("k", first)
     second = repeats.begin("k", is_repeat=True)
@@ -141,7 +235,7 @@ def test_a_repeat_shares_effects_and_no_places() -> None:
 def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
     """Old requests make room, and after their time a repeat is a request like any other."""
     now = 0.0
-    repeats = Repeats(keep_s=10, most=2, clock=lambda: now)
+    repeats = Repeats(forget=_nothing, keep_s=10, most=2, clock=lambda: now)
     ledgers = {key: RunLedger() for key in "abc"}
     for key, ledger in ledgers.items():
         ledger.take_effect("e", object())  # type: ignore[arg-type]

@@ -201,6 +201,22 @@ async def test_a_repeat_at_another_machine_buys_nothing_twice(tmp_path: Path, po
     await _one_effect(tmp_path, postgres_url)
 
 
+async def test_a_repeat_elsewhere_is_one_of_the_newest_request(tmp_path: Path) -> None:
+    """Rule R5: asked anew where the first was answered, it is done, at whichever worker it is repeated."""
+    refused = whole(REFUSAL, status="500 Oops")
+    async with (
+        site(tmp_path, BUY, ANSWER, refused, BUY, ANSWER, BUY, ANSWER) as (served, _),
+        served.worker() as one,
+        served.worker() as two,
+    ):
+        await one.ask(ASK)
+        await one.ask(ASK)
+        await one.wrote()
+        for worker in (two, one):
+            await worker.ask(ASK, AGAIN)
+            assert served.bought() == ["milk", "milk"]
+
+
 async def test_after_a_kill_in_an_effect_nobody_repeats_it(tmp_path: Path) -> None:
     """Rule R5: the repeat is told that the outcome is unknown; who asks anew gets the effect."""
     (tmp_path / "hold").touch()

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr
 
+from proxy.tools import Redaction, ToolTester, tool
 from proxy.tools.redaction import (
     MASK,
     bounded,
@@ -15,7 +17,6 @@ from proxy.tools.redaction import (
     redact_arguments,
     redact_output,
 )
-from proxy.tools.spec import Redaction
 
 OUTPUT = {
     "offers": [{"id": 1, "price": {"amount": "9", "currency": "EUR"}, "name": "Ada"}, {"id": 2}],
@@ -82,6 +83,55 @@ def test_plain_output_needs_the_star(value):
     """Rule T4: an output without fields is shown by ("*",) alone."""
     assert redact_output(value, Redaction(output=("text", "a"))) is None
     assert redact_output(value, Redaction(output=("*",))) == value
+
+
+class Person(BaseModel):
+    """Somebody with a secret, and a friend of that kind."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    pin: SecretStr = SecretStr("")
+    friend: "Person | None" = None
+
+
+def test_what_is_secret_by_its_type_is_private():
+    """Rule T4: a secret is masked wherever it stands, and all of a model inside itself that has one."""
+
+    @tool(effect="read_only", redaction=Redaction(private_arguments=("note",)))
+    async def login(
+        word: SecretStr, raw: SecretBytes, note: str, who: Person, many: list[Person], either: int | SecretStr
+    ) -> str:
+        """Log in."""
+        return word.get_secret_value()
+
+    ada = {"name": "Ada", "pin": "1", "friend": None}
+    called = ToolTester(login).call(
+        word="w", raw="r", note="n", who={**ada, "friend": ada}, many=[ada], either="e"
+    )
+    masked = {"name": "Ada", "pin": MASK, "friend": MASK}
+    assert called.content == "w"
+    assert called.arguments_redacted == {
+        **dict.fromkeys(("word", "raw", "note", "either"), MASK),
+        "who": masked,
+        "many": [masked],
+    }
+
+
+def test_a_model_inside_itself_without_secrets_is_shown():
+    """Only secrets are masked: what merely repeats its own form is not."""
+
+    class Folder(BaseModel):
+        name: str
+        inner: "list[Folder]" = []
+
+    @tool(effect="read_only", redaction=Redaction())
+    async def look(folder: Folder, by_name: dict[str, SecretStr]) -> str:
+        """Look."""
+        return "seen"
+
+    folder = {"name": "a", "inner": [{"name": "b"}]}
+    shown = ToolTester(look).call(folder=folder, by_name={"a": "s"}).arguments_redacted
+    assert shown == {"folder": folder, "by_name": {"a": MASK}}
 
 
 def test_private_arguments_are_masked():

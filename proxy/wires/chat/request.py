@@ -32,7 +32,7 @@ __all__ = [
 
 MAX_CALL_ID = 128
 _PREVIEW = 120
-_BESIDE_TEXT = ("name", "refusal", "audio", "tool_call_id")
+_BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
 @value_class
@@ -79,6 +79,10 @@ class ChatRequest:
                     unanswered = Counter(call_id for call_id, _ in calls)
             elif role == "tool":
                 _check_result(position, message, open_calls, unanswered, reserved)
+
+    @property
+    def returns_calls(self) -> bool:
+        return True
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         return [
@@ -199,7 +203,8 @@ def _calls_of(message: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 def _answer_text(message: Mapping[str, Any]) -> str | None:
     """The text of an answer, as a string or as one text part; ``None`` for anything else.
 
-    An answer of ours says nothing beside its text: what says more was changed.
+    An answer of ours says nothing beside its text: what says more was changed.  A name is only a label:
+    libraries that let several models talk put one on each of their answers.
     """
     content = _plain(message.get("content"))
     if any(message.get(key) for key in _BESIDE_TEXT):

@@ -5,7 +5,7 @@ Source: OpenAI's API reference, "Create a model response".
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -113,6 +113,10 @@ class ResponsesRequest:
     def _has_references(self) -> bool:
         return any(item.get("type") == "item_reference" for item in self.items)
 
+    @property
+    def returns_calls(self) -> bool:
+        return not self.conversation
+
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         """Each unbroken stretch of items that a model made, if a call of the client's is among them.
 
@@ -169,7 +173,8 @@ class ResponsesRequest:
         made = [orjson.loads(item) for item in held["items"]]
         text = answer_text(stretch)
         referred = any(item.get("type") == "item_reference" for item in stretch)
-        if text and not referred and not is_shown(text):
+        # Some libraries hand on all texts of an answer as one, like ``output_text`` of the SDKs.
+        if text and not referred and not is_shown(text) and _joined(stretch) != _joined(made):
             return False
         # What does not come back is hidden, or was dropped on the way.  Nothing may be new, or moved.
         known = iter(_told_apart(made))
@@ -218,7 +223,14 @@ def _visible(item: Mapping[str, Any]) -> list[Any] | None:
         return [kind, item.get("call_id"), item.get("output")]
     # Of a reference the id is all that there is.
     dropped = ("status",) if kind == "item_reference" else ("id", "status")
-    return [{key: value for key, value in item.items() if key not in dropped and value is not None}]
+    return [_without_nulls({key: value for key, value in item.items() if key not in dropped})]
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without the members that are null, at any depth: libraries add and drop those."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _spoken(item: Mapping[str, Any]) -> list[Any]:
@@ -238,6 +250,11 @@ def _spoken(item: Mapping[str, Any]) -> list[Any]:
     return spoken
 
 
+def _is_text(spoken: Sequence[Any]) -> bool:
+    """Whether a message says text and nothing else; one that says nothing at all is no text."""
+    return bool(spoken) and all(isinstance(part, str) for part in spoken)
+
+
 def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
     """What of a model's items must be found again among those that it made.
 
@@ -252,15 +269,22 @@ def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
             found.append([kind, item.get("call_id"), item.get("name"), sent_arguments(item.get("arguments"))])
         elif as_upstream_items(item) is not None or kind == "reasoning":
             continue
-        elif kind != "message" or not all(isinstance(part, str) for part in _spoken(item)):
+        elif kind != "message" or not _is_text(_spoken(item)):
             found.append(_visible(item))
     return found
 
 
 def answer_text(items: Iterable[Mapping[str, Any]]) -> str:
     """The texts of an answer's messages in one, each behind its length, so that no two lists are alike."""
-    texts = (item_text(item) for item in items if (item.get("type") or "message") == "message")
-    return "".join(f"{len(text)}:{text}" for text in texts if text)
+    return "".join(f"{len(text)}:{text}" for text in _texts(items) if text)
+
+
+def _joined(items: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(_texts(items))
+
+
+def _texts(items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return (item_text(item) for item in items if (item.get("type") or "message") == "message")
 
 
 def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
