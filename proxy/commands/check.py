@@ -33,6 +33,7 @@ __all__ = [
     "order_lines",
     "token_lines",
     "tool_table",
+    "untrusted_lines",
     "withheld_lines",
     "without_record",
 ]
@@ -108,6 +109,7 @@ async def check(
         *token_lines(config),
         *bound_lines(services.registry, services.policy),
         *upstream_lines(config, services),
+        *untrusted_lines(config, services),
         *withheld_lines(config, services),
     ):
         say(line)
@@ -199,6 +201,19 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
         if withheld:
             lines.append(f"upstream {name}: without {', '.join(withheld)} (upstreams.{name}.tools)")
     return lines
+
+
+def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
+    """What is allowed, and withheld once a stranger's text was read; nothing where no tool brings one."""
+    policy = services.policy
+    allowed = [spec for spec in services.registry.tools() if policy.decide(spec).allowed]
+    sources = [spec.name for spec in allowed if spec.untrusted_output]
+    if not sources or not config.tools.enabled:
+        return []
+    withheld = [spec.name for spec in allowed if not policy.decide(spec, untrusted=sources[0]).allowed]
+    if not withheld:
+        return []
+    return [f"once {' or '.join(sources)} was read: without {', '.join(withheld)} (policy.after_untrusted)"]
 
 
 def withheld_lines(config: Config, services: CheckedServices) -> list[str]:

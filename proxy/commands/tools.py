@@ -6,6 +6,7 @@ import time
 import traceback
 import uuid
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import proxy.tools as tools_room
@@ -13,7 +14,7 @@ from proxy.commands.check import tool_table, without_record
 from proxy.commands.common import MAX_LINE, console, say, say_error
 from proxy.events import ToolCall
 from proxy.records import RunRecord
-from proxy.server.app import Overrides, create_services
+from proxy.server.app import Overrides, Services, create_services
 from proxy.server.config import Config
 from proxy.server.json_views import to_line, tool_to_json
 from proxy.server.terminal import plain_text
@@ -75,8 +76,20 @@ async def call_tool(config: Config, name: str, arguments: str) -> bool:
         for image in result.images:
             say(plain_text(f"[image {image.words}]", MAX_LINE))
     else:
-        say_error(f"{name}: {result.error_code}: {result.safe_message or result.content}")
+        why = _rule(services, name, result.error_code)
+        say_error(f"{name}: {result.error_code}: {result.safe_message or result.content}{why}")
     return result.ok
+
+
+def _rule(services: Services, name: str, code: str | None) -> str:
+    """What the operator would have to change where a call was refused as such; models do not read it."""
+    spec = services.registry.get(name)
+    if spec is None:
+        near = get_close_matches(name, [one.name for one in services.registry.tools()], n=1, cutoff=0.6)
+        return f'. Did you mean "{near[0]}"?' if near else ""
+    decision = services.policy.decide(spec)
+    refused = code in ("policy_denied", "approval_required") and not decision.allowed
+    return f" ({decision.rule})" if refused else ""
 
 
 def _show_crash(spec: ToolSpec, error: BaseException) -> None:

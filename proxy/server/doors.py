@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Literal, Protocol
+from urllib.parse import unquote
 
 from aiohttp import hdrs
 from multidict import istr
@@ -72,6 +73,8 @@ third; the first one that a request has is the one that counts."""
 _MAX_CREDENTIAL: Final = 8192
 _MOST_WORDS: Final = 16
 _KEY: Final = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{43}|trt_[A-Za-z0-9_:-]{3,80}\.)")
+_SHORTEST_KEY: Final = 32
+"""In characters, what an operator may declare; an address no longer than this has no room for a key."""
 
 
 def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) -> Mode:
@@ -161,10 +164,29 @@ class Door(Protocol):
 
 
 class _Admins:
-    """What all doors have in common: administrators come with a key, whatever the mode."""
+    """What all doors have in common: there are keys, at least those of administrators, whatever the mode."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
+
+    def _check_address(self, request: EdgeRequest) -> None:
+        """Raise :class:`RequestError` (400) where a key or token stands in a request's path or query."""
+        target = request.raw_path
+        if len(target) > _SHORTEST_KEY and (_KEY.search(target) or self._holds_declared(target)):
+            raise RequestError(
+                400,
+                "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', "
+                "and revoke this one.",
+                code="key_in_address",
+            )
+
+    def _holds_declared(self, target: str) -> bool:
+        """Whether a key of the configuration, which looks like nothing, stands in a target."""
+        path, _, query = target.partition("?")
+        words = path.split("/")
+        for field in query.split("&"):
+            words += (field, field.partition("=")[2])
+        return any(self._ring.declares(unquote(word)) for word in words if len(word) >= _SHORTEST_KEY)
 
     async def admit_admin(self, request: EdgeRequest) -> Caller:
         """The administrator who sent a request; 401 for everybody else, 503 where keys cannot be read."""
@@ -186,6 +208,8 @@ class OpenDoor(_Admins):
 
     def admit(self, request: EdgeRequest, below: str) -> Caller:
         """Anybody."""
+        if len(request.raw_path) > _SHORTEST_KEY:
+            self._check_address(request)
         return Caller(counted_as=counted_address(request))
 
     async def admit_scraper(self, request: EdgeRequest) -> None:
@@ -210,7 +234,7 @@ class KeyDoor(_Admins):
     def _known(self, request: EdgeRequest) -> Key | None:
         """The key of a request whose ``Authorization`` is that of the one before it on its connection."""
         let_in = request.protocol.let_in
-        if let_in is None or "tr" in request.raw_path:  # There a key may stand.
+        if let_in is None or len(request.raw_path) > _SHORTEST_KEY:  # There a key may stand.
             return None
         said, key = let_in
         values = request.headers.getall(hdrs.AUTHORIZATION, ())
@@ -221,14 +245,7 @@ class KeyDoor(_Admins):
 
     async def _admit(self, request: EdgeRequest, below: str) -> Caller:
         request.protocol.let_in = None
-        path = request.raw_path
-        if "tr" in path and _KEY.search(path):
-            raise RequestError(
-                400,
-                "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', "
-                "and revoke this one.",
-                code="key_in_address",
-            )
+        self._check_address(request)
         secret = credential(request)
         caller: Caller | None = None
         if secret.startswith(TOKEN_PREFIX):
@@ -270,6 +287,7 @@ class ForwardDoor(_Admins):
 
     async def admit(self, request: EdgeRequest, below: str) -> Caller:
         """Whoever has an ``Authorization``; 401 without one, or with a key of this proxy's own."""
+        self._check_address(request)
         values = request.headers.getall(hdrs.AUTHORIZATION, ())
         value = values[0].strip() if len(values) == 1 else ""
         if not value or len(value) > _MAX_CREDENTIAL:

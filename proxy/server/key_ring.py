@@ -167,6 +167,12 @@ class KeyRing:
             return None
         return key
 
+    def declares(self, secret: str) -> bool:
+        """Whether the configuration has a key of this secret, expired or not."""
+        return bool(self._declared) and (
+            _lookup(self._declared, _digest(secret, self._own_hash_key)) is not None
+        )
+
     def holds(self, key: Key) -> bool:
         """Whether a key that was found once is valid still, and nothing need be asked to say so."""
         if key.expires_at is not None and key.expired(self._now()):

@@ -15,7 +15,7 @@ from proxy.server.reading_rights import check_names
 from proxy.wires.rawjson import join_object, members
 from proxy.wires.usage_tap import UsageTap
 
-__all__ = ["BY_BODY", "Metered", "ReadBody", "counted_by_body", "meter", "price_of"]
+__all__ = ["BY_BODY", "Metered", "ReadBody", "check_switches", "counted_by_body", "meter", "price_of"]
 
 ReadBody = tuple[bytes, dict[str, Any] | None]
 """A JSON body that was read strictly: its bytes, and what they say or, if nothing hangs on it, ``None``."""
@@ -103,6 +103,17 @@ def meter(
     return Metered(admission, price, body, strip=strip)
 
 
+def check_switches(payload: Mapping[str, Any]) -> None:
+    """Raise RequestError (400) for a ``stream`` or ``background`` that is neither true nor false.
+
+    Some upstreams take 1 or "yes" for true: what comes is then another thing than what is read or counted.
+    """
+    for field in _DECIDING:
+        value = payload.get(field)
+        if value is not None and value is not True and value is not False:
+            raise RequestError(400, f"{field} must be true or false.", param=field)
+
+
 def price_of(admission: Admission, prices: Prices, route: Route, payload: Mapping[str, Any]) -> Price | None:
     """The price of the model that a request asks for.
 
@@ -129,10 +140,7 @@ def _check_countable(admission: Admission, payload: Mapping[str, Any]) -> None:
     check_names(payload)
     if isinstance(options := payload.get("stream_options"), dict):
         check_names(options)
-    for field in _DECIDING:
-        if not isinstance(payload.get(field), bool | None):
-            # Some upstreams take 1 or "yes" for true, and would then not be asked for their usage.
-            raise RequestError(400, f"{field} must be true or false.", param=field)
+    check_switches(payload)
     for field in _FURTHER:
         if admission.counts_cost and payload.get(field):
             raise RequestError(

@@ -22,7 +22,7 @@ from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route
 from proxy.relay.shape import prompt_shape
 from proxy.server.edge_request import EdgeRequest, new_ids
-from proxy.server.metering import price_of
+from proxy.server.metering import check_switches, price_of
 from proxy.server.request_target import Target
 from proxy.server.views import TRACES, View
 from proxy.tools.ledger import RunLedger
@@ -128,11 +128,11 @@ class Planner:
         restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True
-            home = call.candidates.pin(route, restored.upstream, bound=restored.bound)
-            if home is not route:
+            if (home := call.candidates.pin(route, restored.upstream, bound=restored.bound)) is not route:
                 return await self.plan(call, home, in_run=in_run)
         if not offer and not restored and not asked.brings_ours and not in_run:
             return Plan(route, None)
+        check_switches(payload)
         if call.ledger is None and not view.acts:
             call.ledger = RunLedger()  # There is no effect that a repeat could share.
         elif call.ledger is None:

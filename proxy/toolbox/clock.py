@@ -15,6 +15,8 @@ from proxy.tools.spec import Redaction
 __all__ = ["FixedClock", "SystemClock", "get_current_time"]
 
 _MAX_ZONE = 64
+_NO_ZONES = ("localtime", "posix", "right/")
+"""Files beside the zones: the machine's own zone, a default for rules, zones that count leap seconds."""
 
 
 class SystemClock:
@@ -60,7 +62,7 @@ def _zone(name: str) -> ZoneInfo:
     """The zone of an IANA name; anything else is a failure that says what one looks like."""
     try:
         # Keys are file names to zoneinfo: bounded here, and it refuses the ones that leave its folder.
-        if 0 < len(name) <= _MAX_ZONE:
+        if 0 < len(name) <= _MAX_ZONE and not name.startswith(_NO_ZONES):
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         pass

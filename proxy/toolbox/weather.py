@@ -7,6 +7,7 @@ https://open-meteo.com/en/docs/geocoding-api; everything else in the answers is 
 
 from collections.abc import Callable, Mapping
 from datetime import date
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,6 +25,10 @@ GEOCODING_URL = "https://geocoding-api.open-meteo.com/v1/search"
 FORECAST_URL = "https://api.open-meteo.com/v1/forecast"
 
 _MAX_DAYS = 16
+_MOST_HITS = 100  # The most that the geocoding API gives.
+_MOST_HINTS = 4
+_LONGEST_SHORT = 3
+_LONGEST_NAME = 200
 _SERVICE = "the weather service"
 
 WEATHER_WORDS: Mapping[int, str] = MappingProxyType(
@@ -63,6 +68,7 @@ WEATHER_WORDS: Mapping[int, str] = MappingProxyType(
 
 _T = TypeVar("_T")
 _Days = Annotated[list[_T], Field(max_length=_MAX_DAYS)]
+_Name = Annotated[str, Field(max_length=_LONGEST_NAME)]
 _Code = Annotated[int, Field(ge=0, le=99)]
 _Temperature = Annotated[FiniteFloat, Field(ge=-240, le=212)]  # Of either unit.
 
@@ -71,16 +77,32 @@ class _Place(BaseModel):
     """One hit of the geocoding API."""
 
     model_config = ConfigDict(extra="ignore")
-    name: Annotated[str, Field(max_length=200)]
+    name: _Name
     latitude: Annotated[FiniteFloat, Field(ge=-90, le=90)]
     longitude: Annotated[FiniteFloat, Field(ge=-180, le=180)]
+    country: _Name | None = None
+    country_code: _Name | None = None
+    admin1: _Name | None = None
+    admin2: _Name | None = None
+
+    def fits(self, hint: str) -> bool:
+        """Whether a word beside a city's name can mean where this one is: France, FR, CA, USA."""
+        hint = "".join(hint.casefold().split()).replace(".", "")
+        known = [self.country, self.country_code, self.admin1, self.admin2]
+        names = ["".join(name.casefold().split()) for name in known if name]
+        return hint in names or (len(hint) <= _LONGEST_SHORT and any(_is_short(hint, one) for one in names))
+
+    @property
+    def in_full(self) -> str:
+        """Its name with where it is."""
+        return ", ".join(part for part in (self.name, self.admin1, self.country) if part)
 
 
 class _Places(BaseModel):
     """An answer of the geocoding API; one without hits has no ``results`` at all."""
 
     model_config = ConfigDict(extra="ignore")
-    results: Annotated[list[_Place], Field(max_length=100)] = []
+    results: Annotated[list[_Place], Field(max_length=_MOST_HITS)] = []
 
 
 class _Current(BaseModel):
@@ -163,17 +185,21 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
         "conditions", "temperature_min_c", "temperature_max_c", "precipitation_probability"}``, the
         last one in percent; dates are those of the place, unknown values ``None``.
         """
-        place = await _find(http, geocoding_url, location)
+        if len(location.strip()) > _LONGEST_NAME:
+            raise ToolFailure("give the name of a city", code="invalid_arguments")
+        city, *parts = [part.strip() for part in location.split(",")]
+        hints = [part for part in parts if part][:_MOST_HINTS]
+        place = await _find(http, geocoding_url, city, hints)
         if place is None:
-            return {
-                "found": False,
-                "message": "no place of this name is known; try the name of a larger city",
-            }
+            words = "no place of this name is known; try the name of a larger city"
+            if hints:
+                words = "no place of this name is known there; try the name of the city alone"
+            return {"found": False, "message": words}
         query = _query(place, days, units)
         forecast = checked(_Forecast, await _ask(http, forecast_url, query), _SERVICE)
         unit = "c" if units == "metric" else "f"
         result = {
-            "location": place.name,
+            "location": place.in_full if hints else place.name,
             f"temperature_{unit}": forecast.current.temperature_2m,
             "conditions": _words(forecast.current.weather_code),
         }
@@ -186,14 +212,27 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
     return get_weather
 
 
-async def _find(http: HttpClient, geocoding_url: str, location: str) -> _Place | None:
-    """The best known place of a name, if there is one."""
-    name = location.strip()
-    if not 0 < len(name) <= 200:
+async def _find(http: HttpClient, geocoding_url: str, city: str, hints: list[str]) -> _Place | None:
+    """The best known place of a name, if there is one; with hints, that most of them fit and one at least.
+
+    The service looks for names alone: it knows no "Paris, France".
+    """
+    if not city:
         raise ToolFailure("give the name of a city", code="invalid_arguments")
-    query: dict[str, str | int | float] = {"name": name, "count": 1, "language": "en", "format": "json"}
+    count = _MOST_HITS if hints else 1
+    query: dict[str, str | int | float] = {"name": city, "count": count, "language": "en", "format": "json"}
     places = checked(_Places, await _ask(http, geocoding_url, query), _SERVICE).results
-    return places[0] if places else None
+    if not hints:
+        return places[0] if places else None
+    fitting = [(sum(map(place.fits, hints)), place) for place in places]
+    most, best = max(fitting, key=itemgetter(0), default=(0, None))  # The first of equals.
+    return best if most else None
+
+
+def _is_short(hint: str, name: str) -> bool:
+    """Whether a few letters are short for a name: its first letter, and others of it in their order."""
+    letters = iter(name)
+    return name[:1] == hint[:1] and all(letter in letters for letter in hint)
 
 
 async def _ask(http: HttpClient, url: str, query: QueryParams) -> Any:

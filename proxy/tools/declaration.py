@@ -3,11 +3,12 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel
 
-from proxy.tools.spec import Redaction, ToolEffect
+from proxy.tools.spec import Redaction, ToolEffect, texts
 
 __all__ = ["ToolDeclaration", "declared", "tool"]
 
@@ -116,11 +117,15 @@ def tool(
             ``ToolFailure(..., transient=True)``), within the time of the one call.  A tool with an
             effect needs an ``IdempotencyKey`` parameter for it.
         connection: the name of the ``[credentials.NAME]`` that its ``HttpClient`` works with.
+
+    Raises ``TypeError`` for a value of another kind than its parameter takes, and ``ValueError`` for
+    an effect that there is not.
     """
+    _check_kinds(locals())
     declaration = ToolDeclaration(
         name=name,
         description=description,
-        effect=ToolEffect(effect),
+        effect=_effect(effect),
         redaction=redaction,
         timeout_s=timeout_s,
         max_result_bytes=max_result_bytes,
@@ -128,7 +133,7 @@ def tool(
         repeatable=repeatable,
         untrusted_output=untrusted_output,
         egress=egress,
-        hosts=tuple(hosts),
+        hosts=texts(hosts, "hosts"),
         safety=dict(safety or {}),
         parameters=parameters,
         output=output,
@@ -142,6 +147,44 @@ def tool(
         return function
 
     return mark if target is None else mark(target)
+
+
+_KINDS: Mapping[str, tuple[type | UnionType, str]] = MappingProxyType(
+    {
+        "name": (str | None, "a text"),
+        "description": (str | None, "a text"),
+        "redaction": (Redaction | None, 'a Redaction: Redaction(output=("total",))'),
+        "timeout_s": (int | float | None, "a number of seconds"),
+        "max_result_bytes": (int | None, "a whole number"),
+        "strict": (bool, "True or False"),
+        "repeatable": (bool, "True or False"),
+        "untrusted_output": (bool, "True or False"),
+        "egress": (bool | None, "True or False"),
+        "safety": (Mapping | None, 'a dict: {"threat_level": "high"}'),
+        "cache_ttl_s": (int | float, "a number of seconds"),
+        "retries": (int, "a whole number"),
+        "connection": (str, "a text"),
+    }
+)
+"""Parameters of ``tool``, the type of each, and that in words."""
+
+
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    """Refuse what is of another kind than its parameter takes: authors need not use a type checker."""
+    for name, (kind, words) in _KINDS.items():
+        value = given[name]
+        # To Python True is a number.
+        fits = isinstance(value, kind) and (not isinstance(value, bool) or "True" in words)
+        if not fits:
+            raise TypeError(f"{name} takes {words}")
+
+
+def _effect(effect: EffectName) -> ToolEffect:
+    """The effect of a name; ``ValueError`` with the names that there are."""
+    try:
+        return ToolEffect(effect)
+    except ValueError:
+        raise ValueError(f"effect is one of {', '.join(ToolEffect)}") from None
 
 
 def declared(value: Any) -> ToolDeclaration | None:

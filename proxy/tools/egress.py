@@ -13,7 +13,6 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -24,6 +23,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from proxy.tools.capabilities import HttpFailure, QueryParams, TextPage
+from proxy.tools.hosts import check_headers, may_call
 from proxy.tools.retrying import names_its_effect, told_wait, wait_before_retry
 
 __all__ = ["Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text", "is_public_address"]
@@ -34,22 +34,6 @@ _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Accept": "application/json"})
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/xhtml+xml"})
-_NOT_THE_TOOLS = frozenset(
-    {
-        "accept-encoding",
-        "authorization",
-        "connection",
-        "content-length",
-        "cookie",
-        "host",
-        "proxy-authorization",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-"""Request headers that belong to the client: credentials, cookies, framing."""
 _CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _NOT_FOR_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
 """Codecs of Python that no page is written in; some take very long for a long text."""
@@ -278,9 +262,7 @@ class EgressClient:
 
         No redirect is followed.  ``ValueError`` for a header that is not the tool's to set.
         """
-        own = {name.lower() for name in headers or {}}
-        if own & _NOT_THE_TOOLS:
-            raise ValueError(f"headers that a tool may not set: {', '.join(sorted(own & _NOT_THE_TOOLS))}")
+        check_headers(headers or {})
         request = _Request(
             "POST",
             _address(url, params),
@@ -376,8 +358,7 @@ class EgressClient:
             or url.password is not None
         ):
             raise HttpFailure("the address of the service is not one that may be called")
-        name = host if url.is_default_port() else f"{host}:{url.port}"
-        if not any(fnmatchcase(name, pattern) or pattern == "*" for pattern in self._hosts):
+        if not may_call(url, self._hosts):
             raise HttpFailure("this tool may not call that host")
         literal = _is_literal(host)
         if literal and not is_public_address(host, self._pool.allowed):

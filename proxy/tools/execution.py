@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
-from proxy.errors import ToolFailure
+from proxy.errors import ToolErrorCode, ToolFailure
 from proxy.tools.cache import ResultCache, WorkCancelled, cache_key
 from proxy.tools.concurrency import Slots
 from proxy.tools.images import ImageBounds
@@ -30,6 +30,7 @@ OnCrash = Callable[[ToolSpec, BaseException], None]
 """Told what a tool raised, for its author.  The exception may quote arguments: no log, no record."""
 
 _FIRST_WAIT_S = 0.1
+_CODES: tuple[Any, ...] = get_args(ToolErrorCode)
 
 
 class Executor:
@@ -179,7 +180,10 @@ class Executor:
     def _failure(self, invocation: Invocation, planned: PlannedCall, cause: BaseException) -> ToolFailure:
         """What the model reads about an exception: a tool's own words, and of anything else nothing."""
         if isinstance(cause, ToolFailure):
-            return ToolFailure(mask_values(str(cause.message), planned.private), code=cause.code)
+            # The code is a word of ours in log, record and metrics; another one may hold an argument.
+            known = cause.code in _CODES
+            words = mask_values(str(cause.message), planned.private)
+            return ToolFailure(words, code=cause.code if known else "execution_failed")
         self.crashed(invocation, planned.spec, cause)
         return ToolFailure(f"the tool failed{_doubt(invocation)}")
 

@@ -87,7 +87,7 @@ class FunctionProvider:
         self._threads = ThreadBound(max_threads)
         self._tools: dict[str, _Bound] = {}
         for function in functions:
-            bound = _bind(name, function, capabilities or Capabilities())
+            bound = _load(name, function, capabilities or Capabilities())
             if bound.spec.name in self._tools:
                 raise ConfigError(f"tool {bound.spec.name}", "stands twice in one module")
             self._tools[bound.spec.name] = bound
@@ -120,6 +120,19 @@ class FunctionProvider:
     async def aclose(self) -> None:
         """Nothing to close: capabilities belong to whoever made them."""
         await asyncio.sleep(0)
+
+
+def _load(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
+    """:func:`_bind`, with whatever the author's types, defaults and constructor raise as a ConfigError."""
+    try:
+        return _bind(provider, target, capabilities)
+    except ConfigError:
+        raise
+    # The boundary to an author's code, which pydantic and the reading of annotations run.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        said = " ".join(str(error).split())[:300]
+        where = f"tool {provider}__{getattr(target, '__name__', '')}"
+        raise ConfigError(where, f"it cannot be loaded ({type(error).__name__}: {said})") from None
 
 
 def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
@@ -232,10 +245,7 @@ def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabili
     if kind in capabilities.extra:
         return capabilities.extra[kind]
     if kind is HttpClient:
-        if not declaration.hosts:
-            raise ConfigError(
-                where, "takes an HttpClient but names no hosts", 'add hosts=("api.example.com",) to @tool'
-            )
+        _check_hosts(declaration.hosts, where)
         if declaration.connection:
             # A tool that nobody allows needs no connection: it loads, and whoever composes says so.
             if capabilities.connected is None:
@@ -246,6 +256,21 @@ def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabili
     elif capabilities.clock is not None:
         return capabilities.clock
     raise ConfigError(where, f"needs a {kind.__name__}, and there is none here")
+
+
+def _check_hosts(hosts: Sequence[str], where: str) -> None:
+    """Refuse what no host is ever equal to: the tool would load and reach nothing."""
+    if not hosts:
+        raise ConfigError(
+            where, "takes an HttpClient but names no hosts", 'add hosts=("api.example.com",) to @tool'
+        )
+    for host in hosts:
+        if re.search(r"[/@\s]", host):
+            raise ConfigError(
+                where,
+                f'hosts: "{host[:100]}" is not a host',
+                "write api.example.com, *.example.com or api.example.com:8443, without scheme and path",
+            )
 
 
 def _fitting(client: HttpClient, declaration: ToolDeclaration) -> HttpClient:

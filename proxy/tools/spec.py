@@ -1,13 +1,26 @@
 """What a tool is: a name, a schema, an effect, and what may be seen of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.events import ToolDefinition
 from proxy.records import ToolEffect
 
-__all__ = ["Redaction", "ToolEffect", "ToolSpec"]
+__all__ = ["Redaction", "ToolEffect", "ToolSpec", "texts"]
+
+
+def texts(value: Sequence[str], name: str) -> tuple[str, ...]:
+    """``value`` as a tuple of texts; ``TypeError`` with what to write for anything else.
+
+    One text alone is a sequence of texts to Python: its letters.  A ``*`` among them would stand for
+    everything, so ``("a.*.b")``, where a comma is missing, must not pass.
+    """
+    if isinstance(value, str):
+        raise TypeError(f'{name} takes several texts and got one: write ("{value[:100]}",)')
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in value):
+        raise TypeError(f"{name} takes a tuple of texts")
+    return tuple(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +29,17 @@ class Redaction:
 
     ``output`` lists the dotted paths of the output that traces, logs and rows may show; ``*``
     stands for every element of a list or every key of an object, and ``("*",)`` alone shows all
-    of it.  ``private_arguments`` lists the dotted argument paths that they must not show.
+    of it.  ``private_arguments`` lists the dotted argument paths that they must not show.  Raises
+    ``TypeError`` for one text in place of a tuple.
     """
 
     output: tuple[str, ...] = ()
     private_arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output", texts(self.output, "Redaction.output"))
+        private = texts(self.private_arguments, "Redaction.private_arguments")
+        object.__setattr__(self, "private_arguments", private)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,12 @@ _WHAT_TO_DO = (
     " (no blocking call without a time-out, no swallowed cancellation), then start the server anew"
 )
 
+_TURNS = 8
+"""Turns of the event loop after a tool's time, for work that had ended in it and was not looked at.
+
+Another tool may have held the loop; a thread's result takes a few turns to get here.
+"""
+
 
 class ToolCrashed(Exception):
     """The work raised; ``cause`` is what.  Its text may hold arguments and goes to nobody."""
@@ -64,6 +70,10 @@ class Supervisor:
         task = asyncio.create_task(_guarded(work))
         try:
             await _ended(task, timeout_s)
+            for _ in range(_TURNS):
+                if task.done():
+                    break
+                await asyncio.sleep(0)
         except asyncio.CancelledError:
             self._abandon(tool, task, over_at)
             raise

@@ -14,12 +14,14 @@ from typing import Any
 
 import orjson
 from structlog.testing import capture_logs
+from yarl import URL
 
 from proxy.errors import ToolErrorCode
 from proxy.events import ResultImage, ToolCall
 from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.tools.capabilities import Capabilities, HttpFailure, QueryParams, TextPage
 from proxy.tools.function import FunctionProvider
+from proxy.tools.hosts import check_headers, may_call
 from proxy.tools.ledger import RunContext, RunLedger
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
@@ -43,9 +45,9 @@ class FakeClock:
         """The time in ``tz``."""
         return self._now.astimezone(tz)
 
-    def set(self, moment: str) -> None:
-        """Move to an ISO 8601 moment with its zone, like ``2026-11-21T14:05:00+01:00``."""
-        parsed = datetime.fromisoformat(moment)
+    def set(self, moment: str | datetime) -> None:
+        """Move to a moment with its zone: ``2026-11-21T14:05:00+01:00``, or a ``datetime``."""
+        parsed = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
         if parsed.tzinfo is None:
             raise ValueError("give the moment with its zone, like 2026-11-21T14:05:00+01:00")
         self._now = parsed
@@ -81,10 +83,12 @@ class _Answer:
 class FakeHttp:
     """Implements :class:`~proxy.tools.capabilities.HttpClient` with answers that a test gives.
 
-    ``requests`` are those that were made, in order.
+    ``requests`` are those that were made, in order.  Like the real client it calls the tool's own
+    ``hosts`` only, and takes no headers that are not a tool's to set.
     """
 
     def __init__(self) -> None:
+        self.hosts: tuple[str, ...] = ()
         self.requests: list[FakeRequest] = []
         self.unexpected: UnexpectedRequest | None = None
         self._answers: list[_Answer] = []
@@ -119,6 +123,7 @@ class FakeHttp:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The answer's body."""
+        check_headers(headers or {})
         posted = orjson.loads(orjson.dumps(body))
         return self._find(FakeRequest("POST", url, _texts(params or {}), posted, dict(headers or {})))[0]
 
@@ -130,6 +135,8 @@ class FakeHttp:
         return TextPage(url, content_type, body)
 
     def _find(self, request: FakeRequest) -> tuple[Any, str]:
+        if not may_call(URL(request.url), self.hosts):
+            raise HttpFailure("this tool may not call that host")
         self.requests.append(request)
         for one in self._answers:
             fits = one.params is None or dict(one.params) == dict(request.params)
@@ -293,11 +300,12 @@ class ToolTester:
         self._crashes.append(error)
 
     def _http(self, hosts: Sequence[str]) -> FakeHttp:
+        self.http.hosts = tuple(host.lower() for host in hosts)
         return self.http
 
     def _connected(self, name: str, hosts: Sequence[str]) -> FakeHttp:
         self.connections.append(name)
-        return self.http
+        return self._http(hosts)
 
 
 def _texts(params: QueryParams) -> dict[str, str]:

@@ -7,6 +7,7 @@ made from the schema alone (rule T3).
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jsonschema_rs
@@ -19,6 +20,8 @@ from proxy.tools.schema import declares, property_names
 __all__ = ["ModelValidator", "SchemaValidator", "validate_canonically"]
 
 _MAX_PROBLEMS = 8
+_NO_NUMBER: Mapping[str, Any] = MappingProxyType({"not": {"type": "string", "pattern": r"^[+-]?[0-9.]+$"}})
+_TEXTLESS = frozenset({"array", "boolean", "integer", "number", "object"})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 _SPEAKING = frozenset(
@@ -77,6 +80,8 @@ class ModelValidator:
         self._fields = tuple(schema.get("properties", {}))
         self._known = frozenset(self._fields)
         self._names = property_names(schema)
+        rules = _date_rules(schema) if '"format": "date' in json.dumps(schema) else None
+        self._dates = None if rules is None else jsonschema_rs.validator_for(rules)
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
         """The validated value; raises :class:`~proxy.tools.provider.ArgumentsInvalid`."""
@@ -93,12 +98,25 @@ class ModelValidator:
         except RecursionError:
             raise ArgumentsInvalid(["the arguments are nested too deeply"]) from None
         else:
+            if self._dates is not None:
+                self._check_dates(self._dates, arguments)
             # Only now, since a type that does not fit is better said by its own name.
             if declares(self._schema, arguments):
                 return value
             raise ArgumentsInvalid(["the arguments: an unknown field inside of one of them"])
         problems = [self._problem(one["type"], one["loc"], one["msg"], arguments) for one in errors]
         raise ArgumentsInvalid(_short_list(problems))
+
+    def _check_dates(self, dates: jsonschema_rs.Validator, arguments: dict[str, Any]) -> None:
+        """Refuse numbers in the place of dates.
+
+        To pydantic a text of digits is seconds since 1970, so that ``"2030"`` would be half an hour of
+        that year.  The schema says a date in ISO 8601.
+        """
+        fields = [_field(error.instance_path, self._names) for error in dates.iter_errors(arguments)]
+        if fields:
+            words = "must be a date in ISO 8601, not a number"
+            raise ArgumentsInvalid(_short_list([f"{field or 'the arguments'}: {words}" for field in fields]))
 
     def _problem(self, kind: str, loc: Sequence[int | str], message: str, arguments: Any) -> str:
         """One field and its fault."""
@@ -190,6 +208,34 @@ def validate_canonically(
         pass
     # Looking at a value may have used it up, as it does with an iterator.
     return validate(arguments), arguments
+
+
+def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema that says one thing only: where the given one has a date, there is no text of digits.
+
+    What else an author's own validators take stays theirs.
+    """
+    rules: dict[str, Any] = {name: schema[name] for name in ("$ref",) if name in schema}
+    for name in ("properties", "$defs"):
+        if isinstance(schema.get(name), Mapping):
+            rules[name] = {key: _date_rules(child) for key, child in schema[name].items()}
+    for name in ("items", "additionalProperties"):
+        if isinstance(schema.get(name), Mapping):
+            rules[name] = _date_rules(schema[name])
+    for name in ("prefixItems", "allOf"):
+        if name in schema:
+            rules[name] = [_date_rules(child) for child in schema[name]]
+    branches = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    if len(branches) == 1:
+        rules["allOf"] = [*rules.get("allOf", ()), _date_rules(branches[0])]
+    # Of several, one that takes any text takes digits, too.
+    elif branches and all(_is_date(one) or one.get("type") in _TEXTLESS for one in branches):
+        rules.update(_NO_NUMBER)
+    return {**rules, **_NO_NUMBER} if _is_date(schema) else rules
+
+
+def _is_date(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "string" and schema.get("format") in ("date", "date-time")
 
 
 def _refuse_to_fetch(uri: str) -> NoReturn:

@@ -308,7 +308,11 @@ def test_a_tool_of_ones_own(tmp_path, here):
     assert not (tmp_path / "toolrelay.db").exists()
     refused = here("tools", "call", "my_tools__greet", '{"name": "you"}')
     assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].startswith("toolrelay: my_tools__greet: policy_denied")
+    said = refused.stderr.splitlines()[-1]
+    assert said.startswith("toolrelay: my_tools__greet: policy_denied")
+    assert said.endswith('(policy.allow lacks "my_tools__greet")'), "an author is told what to change"
+    unknown = here("tools", "call", "my_tools__gret", "{}").stderr
+    assert 'there is no tool of this name. Did you mean "my_tools__greet"?' in unknown
     allowed = {"TOOLRELAY_POLICY__ALLOW": '["my_tools__*"]'}
     done = here("tools", "call", "my_tools__greet", '{"name": "you"}', env=allowed)
     assert done.returncode == 0, done.stderr
@@ -319,7 +323,7 @@ def test_a_tool_of_ones_own(tmp_path, here):
     assert "invalid_arguments" in wrong.stderr
     assert "secretvalue" not in wrong.stderr
     runs = [json.loads(line) for line in here("runs", "list", "--json").stdout.splitlines()]
-    assert [run["status"] for run in runs] == ["failed", "completed", "failed"]
+    assert [run["status"] for run in runs] == ["failed", "completed", "failed", "failed"]
     shown = here("runs", "show", runs[1]["id"])
     assert "my_tools__greet" in shown.stdout
     assert "\x1b" not in shown.stdout

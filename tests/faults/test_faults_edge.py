@@ -333,6 +333,21 @@ async def test_fields_of_another_kind(kit: Kit, allow: tuple[str, ...], field: s
                 assert answer.error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("field", ["stream", "background"])
+async def test_switches_of_another_kind(kit: Kit, allow: tuple[str, ...], field: str) -> None:
+    """C34: what some upstreams take for true is a 400 where the answer is read, and else theirs to judge."""
+    async with before(kit.whole("ok"), allow=allow) as (proxy, upstream):
+        for odd in (1, 0, "true", "yes", "", [], {}):
+            answer = await ask(proxy, kit, {**kit.ask(stream=False), field: odd})
+            if allow:
+                assert (answer.status, answer.error["param"]) == (400, field)
+            else:
+                assert answer.status == 200
+        assert len(upstream.requests) == (0 if allow else 7)
+        for plain in (None, False):
+            assert (await ask(proxy, kit, {**kit.ask(stream=False), field: plain})).status == 200
+
+
 async def test_odd_characters_are_untouched(kit: Kit, allow: tuple[str, ...]) -> None:
     """C34: what can be read in one way only goes up in the client's own spelling."""
     odd = rb'"\u0000 \ud83d\ude42 \uffff \u2028 \/ \u0041 ' + "\ufeff\u2028\U0010ffff".encode() + b'"'

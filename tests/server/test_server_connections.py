@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.commands.check import withheld_lines
+from proxy.commands.check import untrusted_lines, withheld_lines
 from proxy.errors import ConfigError
 from proxy.events import ToolCall
 from proxy.server.app import create_app, create_services
@@ -21,6 +21,25 @@ from proxy.tools import HttpClient, Redaction, tool
 async def order(url: str, http: HttpClient) -> dict:
     "Look an order up."
     return await http.get_json(url)
+"""
+
+DESK = """
+from proxy.tools import Redaction, tool
+
+@tool(effect="read_only", redaction=Redaction(), untrusted_output=True)
+def page() -> str:
+    "A page."
+    return ""
+
+@tool(redaction=Redaction())
+def send(text: str) -> str:
+    "Send."
+    return ""
+
+@tool(effect="read_only", redaction=Redaction())
+def look() -> str:
+    "Look."
+    return ""
 """
 
 
@@ -90,6 +109,25 @@ async def test_an_alias_that_means_nothing_is_named(tmp_path):
     assert said == [
         'tools.aliases.weather: no tool "core__get_wether" is loaded. Did you mean "core__get_weather"?'
     ]
+
+
+async def test_what_a_stranger_s_text_withholds_is_said(tmp_path):
+    """Rule T2: check names the tools that policy.after_untrusted withholds, and whose results do that."""
+    (tmp_path / "desk.py").write_text(DESK)
+    modules = f'[tools]\nmodules = ["{tmp_path / "desk.py"}"]\n'
+    said = "once desk__page was read: without desk__send (policy.after_untrusted)"
+    for allow, more, lines in (
+        ('"desk__*"', "", [said]),
+        ('"desk__*"', 'after_untrusted = "allow"\n', []),
+        ('"desk__send", "desk__look"', "", []),
+    ):
+        (tmp_path / "toolrelay.toml").write_text(
+            f'[policy]\nallow = [{allow}]\n{more}{modules}[store]\nurl = "memory:"\n'
+        )
+        config = load_config(tmp_path / "toolrelay.toml", {"OPENAI_API_KEY": "x"})
+        app = await create_app(config)
+        assert untrusted_lines(config, app.services) == lines
+        await app.aclose()
 
 
 async def test_a_pattern_does_not_ask_for_every_account(tmp_path):

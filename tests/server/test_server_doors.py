@@ -167,6 +167,45 @@ async def test_a_key_in_an_address_is_refused() -> None:
         assert upstream.requests == []
 
 
+async def test_a_declared_key_in_an_address_is_refused() -> None:
+    """A key of the configuration looks like nothing, and is a 400 in path or query all the same."""
+    secret = "q7+Zt/4mXw9=" * 3
+    quoted = secret.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
+    keys = {"alice": declared(ALICE), "own": declared(secret)}
+    async with keyed(keys=keys) as (proxy, upstream), proxy.connect() as conversation:
+
+        async def asked(headers: Any, path: str) -> Answer:
+            conversation.writer.write(proxy.request(ASK, headers, path=path))
+            return await conversation.answer()
+
+        for path in (
+            f"/v1/models?key={secret}",
+            f"/v1/models?a=b&key={quoted}",
+            f"/v1/models?{secret}",
+            f"/v1/models/{ALICE}",
+            f"/v1/chat/completions?api_key={ALICE}",
+        ):
+            # The connection knows its key by then.
+            assert (await asked(bearer(ALICE), "/v1/chat/completions?x=" + "y" * 80)).status == 200
+            for headers in (bearer(ALICE), {}):
+                answer = await asked(headers, path)
+                assert (answer.status, answer.error["code"]) == (400, "key_in_address"), path
+        assert len(upstream.requests) == 5
+
+
+@pytest.mark.parametrize("mode", ["open", "forward"])
+async def test_a_key_in_an_address_is_refused_where_none_is_asked_for(mode: str) -> None:
+    """An administrator's key in path or query goes nowhere, also where clients need none of ours."""
+    async with keyed(auth={"mode": mode}) as (proxy, upstream):
+        secret = await made(proxy.services.store, admin=True)
+        for path in (f"/v1/models?key={ALICE}", f"/v1/models/{ALICE}", f"/v1/models?key={secret}"):
+            answer = await proxy.ask(ASK, bearer("sk-of-the-provider"), path=path)
+            assert (answer.status, answer.error["code"]) == (400, "key_in_address"), path
+        assert upstream.requests == []
+        path = "/v1/chat/completions?x=" + "y" * 80
+        assert (await proxy.ask(ASK, bearer("sk-of-the-provider"), path=path)).status == 200
+
+
 # ---------------------------------------------------------------- paths
 
 INFERENCE = [

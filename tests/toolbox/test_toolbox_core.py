@@ -108,7 +108,18 @@ async def test_current_time():
 
 
 @pytest.mark.parametrize(
-    "zone", ["Mars/Base", "", "../../etc/passwd", "/etc/localtime", "Europe", "x" * 5000, "\0"]
+    "zone",
+    [
+        "Mars/Base",
+        "",
+        "../../etc/passwd",
+        "/etc/localtime",
+        "localtime",
+        "right/UTC",
+        "Europe",
+        "x" * 5000,
+        "\0",
+    ],
 )
 async def test_unknown_time_zone(zone):
     """Rule T3: a zone that does not exist is a failure that helps and quotes nothing."""

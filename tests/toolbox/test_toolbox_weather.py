@@ -25,8 +25,8 @@ def refusal(status: int, reason: str = "s3cret", **headers: str) -> Answer:
     )
 
 
-async def weather(service: Service) -> Any:
-    """The weather in Rome, as that service tells it."""
+async def weather(service: Service, location: str = "Rome") -> Any:
+    """The weather in a place, as that service tells it."""
     provider = core_provider(
         CLOCK,
         service.pool.client,
@@ -35,7 +35,7 @@ async def weather(service: Service) -> Any:
     )
     spec = next(spec for spec in await provider.list_tools() if spec.name == "core__get_weather")
     return await provider.call_tool(
-        spec, spec.validate({"location": "Rome"}), CallContext("run", "inv", "caller", "call")
+        spec, spec.validate({"location": location}), CallContext("run", "inv", "caller", "call")
     )
 
 
@@ -84,3 +84,65 @@ async def test_a_long_limit_is_not_waited_for():
         with pytest.raises(ToolFailure, match="too many requests"):
             await weather(service)
     assert (len(service.asked), service.waits) == (1, [])
+
+
+def place(name: str, admin1: str | None, country: str | None, code: str) -> dict[str, Any]:
+    """One hit in the form of https://open-meteo.com/en/docs/geocoding-api."""
+    found = {"id": 1, "name": name, "latitude": 1.0, "longitude": 2.0, "feature_code": "PPL"}
+    return {**found, "country_code": code, "admin1": admin1, "country": country, "timezone": "Etc/UTC"}
+
+
+US = "United States"
+SPRINGFIELDS = [
+    place("Springfield", "Missouri", US, "US"),
+    place("Springfield", "Massachusetts", US, "US"),
+    place("Springfield", "Illinois", US, "US"),
+    place("Springfield", "Ontario", "Canada", "CA"),
+    place("Springfield", "England", "United Kingdom", "GB"),
+    place("Springfield", None, None, "NZ"),
+]
+
+
+@pytest.mark.parametrize(
+    ("location", "where"),
+    [
+        ("Springfield, Illinois", "Springfield, Illinois, United States"),
+        ("Springfield, IL, USA", "Springfield, Illinois, United States"),
+        ("Springfield,MA", "Springfield, Massachusetts, United States"),
+        ("springfield , united states", "Springfield, Missouri, United States"),
+        ("Springfield, U.S.", "Springfield, Missouri, United States"),
+        ("Springfield, Elsewhere, Canada", "Springfield, Ontario, Canada"),
+        ("Springfield, UK", "Springfield, England, United Kingdom"),
+        ("Springfield, NZ", "Springfield"),
+        ("Springfield,", "Springfield"),
+    ],
+)
+async def test_a_city_with_where_it_is(location, where):
+    """Open-Meteo knows no "Paris, France": the name is looked for alone, and of its hits the one meant."""
+    async with local_service(Answer({"results": SPRINGFIELDS}), NOW) as service:
+        assert (await weather(service, location))["location"] == where
+    asked = service.asked[0].query
+    assert (asked["name"].casefold(), asked["count"]) == (
+        "springfield",
+        "1" if location.endswith(",") else "100",
+    )
+
+
+@pytest.mark.parametrize("location", ["Springfield, Atlantis", "Springfield, XY", "Springfield, nois"])
+async def test_a_city_that_is_not_there(location):
+    """No weather of another city of the name: a result says so, and how to ask again."""
+    async with local_service(Answer({"results": SPRINGFIELDS})) as service:
+        result = await weather(service, location)
+    assert result == {
+        "found": False,
+        "message": "no place of this name is known there; try the name of the city alone",
+    }
+
+
+@pytest.mark.parametrize("location", [", France", "x" * 201, "Rome" + ", x" * 100])
+async def test_what_can_be_no_city_is_not_asked_for(location):
+    """A place without a name, or with too much of one, costs no request."""
+    async with local_service() as service:
+        with pytest.raises(ToolFailure, match="give the name of a city"):
+            await weather(service, location)
+    assert service.asked == []

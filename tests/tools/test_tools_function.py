@@ -339,6 +339,42 @@ def unresolved() -> Any:
     return act
 
 
+def annotated(kind: Any) -> Any:
+    """A tool whose parameter has a type that says nothing."""
+
+    def act(n: Any) -> None:
+        """Act."""
+
+    act.__annotations__["n"] = kind
+    return tool(redaction=SHOW)(act)
+
+
+def broken_class() -> Any:
+    """A tool whose constructor does not find what it needs."""
+
+    @tool(redaction=SHOW)
+    class Act:
+        """Act."""
+
+        def __init__(self) -> None:
+            self.database = dict[str, str]()["DATABASE"]
+
+        def run(self) -> None:
+            """Nothing."""
+
+    return Act
+
+
+def with_host(host: str) -> Any:
+    """A tool that says wrongly what it reaches."""
+
+    @tool(redaction=SHOW, hosts=(host,))
+    async def act(http: HttpClient) -> None:
+        """Act."""
+
+    return act
+
+
 @pytest.mark.parametrize(
     ("function", "fault"),
     [
@@ -366,12 +402,60 @@ def unresolved() -> Any:
         (no_run(), "needs a run method"),
         (unresolved(), "cannot be read"),
         (lambda: None, "is not a tool"),
+        (annotated(Annotated[str, Field(pattern="(?=a)")]), "SchemaError.*look-around"),
+        (annotated("list["), "SyntaxError"),
+        (annotated("json.nope"), "AttributeError"),
+        (broken_class(), "KeyError: 'DATABASE'"),
+        (with_host("https://api.example.com"), "is not a host"),
+        (with_host("api.example.com/v1"), "is not a host"),
     ],
 )
 def test_tool_that_cannot_load_says_why(function, fault):
     """Rules T4, T5 and T8: a tool that cannot load stops the start with its fault and its name."""
     with pytest.raises(ConfigError, match=fault):
         FunctionProvider("t", [function])
+
+
+@pytest.mark.parametrize("one", ["*.example.com", "offers.*.id", ("a", 1), ("",), {"a"}])
+def test_one_text_is_no_list_of_texts(one):
+    """Rule T4: a missing comma opens nothing; the ``*`` in one text would be every host, every field."""
+    with pytest.raises(TypeError, match="hosts takes"):
+        tool(redaction=SHOW, hosts=one)
+    with pytest.raises(TypeError, match=r"Redaction\.output takes"):
+        Redaction(output=one)
+    with pytest.raises(TypeError, match=r"Redaction\.private_arguments takes"):
+        Redaction(private_arguments=one)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("redaction", ("total",)),
+        ("timeout_s", "5"),
+        ("timeout_s", True),
+        ("max_result_bytes", 1.5),
+        ("retries", "2"),
+        ("cache_ttl_s", None),
+        ("strict", "no"),
+        ("repeatable", "false"),
+        ("untrusted_output", 0),
+        ("egress", "no"),
+        ("safety", ["high"]),
+        ("connection", None),
+        ("name", 3),
+    ],
+)
+def test_option_of_another_kind_is_refused_by_name(option, value):
+    """Rule T4: what an option cannot be is refused where it is written, not taken for something else."""
+    options = {"redaction": SHOW, option: value}
+    with pytest.raises(TypeError, match=f"^{option} takes "):
+        tool(**options)
+
+
+def test_effect_that_there_is_not():
+    """A misspelled effect is answered with those that there are."""
+    with pytest.raises(ValueError, match="read_only, state_change, external_side_effect"):
+        tool(redaction=SHOW, effect="readonly")  # type: ignore[call-overload]
 
 
 def test_two_functions_of_one_name():

@@ -96,6 +96,20 @@ def test_a_deadly_message_is_a_failure() -> None:
     assert ToolTester(fail).call().message == "the tool failed"
 
 
+@pytest.mark.parametrize("code", ["no_such_code", "pin-4711", ["timeout"], None])
+def test_a_code_that_there_is_not(code: Any) -> None:
+    """Rule T4: a failure's code is one of ours, so that none carries an argument into log and record."""
+
+    @tool(effect="read_only", redaction=Redaction(private_arguments=("pin",)))
+    def fail(pin: str) -> str:
+        """Fail."""
+        raise ToolFailure("the shop is closed", code=code)
+
+    result = ToolTester(fail).call(pin="pin-4711")
+    assert (result.error_code, result.message) == ("execution_failed", "the shop is closed")
+    result.assert_hidden("pin-4711")
+
+
 class Checked(BaseModel):
     """Arguments whose validator does what no validator should."""
 

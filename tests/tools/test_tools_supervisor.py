@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -148,3 +149,20 @@ async def test_who_leaves_early_hides_no_stuck_task():
     await until(lambda: supervisor.is_disabled("t__x"))
     swallower.release.set()
     await until(lambda: not supervisor.is_disabled("t__x"))
+
+
+async def test_a_loop_that_was_held_up_costs_nobody_the_result():
+    """Rule T7: what had ended in its time counts, though another held the loop until that was over."""
+    loop = asyncio.get_running_loop()
+    gate: asyncio.Future[int] = loop.create_future()
+
+    async def work() -> int:
+        await asyncio.wait({asyncio.ensure_future(asyncio.wait({gate}))})
+        return gate.result()
+
+    running = asyncio.create_task(Supervisor().run("t__x", work, 0.05, own_s=0.05))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    gate.set_result(7)
+    time.sleep(0.1)  # noqa: ASYNC251  # This is what holds the loop up.
+    assert await running == 7

@@ -100,6 +100,46 @@ def test_a_request_nobody_answers_fails_the_test(tester):
     assert tester.call(number="A-17", pin="x").ok, "and the next call is as new"
 
 
+def test_hosts_are_held_as_the_real_client_holds_them():
+    """A tool that calls a host which it does not name fails in its test, and not at its first user's."""
+
+    @tool(effect="read_only", redaction=Redaction(), hosts=("API.shop.example", "*.cdn.example"))
+    async def fetch(url: str, http: HttpClient) -> Any:
+        """Fetch."""
+        return await http.get_json(url)
+
+    tester = ToolTester(fetch)
+    for url in ("https://api.shop.example/a", "https://x.cdn.example/b", "https://www.shop.example/c"):
+        tester.http.answer(url, 1)
+    assert tester.call(url="https://api.shop.example/a").ok
+    assert tester.call(url="https://x.cdn.example/b").ok
+    assert tester.call(url="https://www.shop.example/c").message == "this tool may not call that host"
+    assert tester.call(url="https://api.shop.example:8443/a").message == "this tool may not call that host"
+    assert len(tester.http.requests) == 2
+
+
+def test_headers_are_held_as_the_real_client_holds_them():
+    """Rule T6: a header of the client's own is refused in the test, too."""
+
+    @tool(redaction=Redaction(), hosts=("a.example",))
+    async def send(http: HttpClient) -> Any:
+        """Send."""
+        return await http.post_json("https://a.example/", {}, headers={"Authorization": "Bearer x"})
+
+    tester = ToolTester(send)
+    tester.http.answer("https://a.example/", 1, method="POST")
+    assert "may not set: authorization" in str(tester.call().exception)
+    assert not tester.http.requests
+
+
+def test_clock_takes_a_moment_in_either_form(tester):
+    """Text or ``datetime``, a moment has its zone."""
+    tester.clock.set(datetime(2030, 1, 2, 3, tzinfo=UTC))
+    assert tester.clock.now(UTC) == datetime(2030, 1, 2, 3, tzinfo=UTC)
+    with pytest.raises(ValueError, match="with its zone"):
+        tester.clock.set(datetime(2030, 1, 2, 3))
+
+
 async def test_in_a_coroutine(tester):
     """acall is call for tests that are coroutines."""
     assert (await tester.acall(number="A-17", pin="x")).ok

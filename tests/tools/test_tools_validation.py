@@ -220,3 +220,55 @@ def test_verbatim_schema_with_huge_numbers():
     """Whole numbers of any size are validated, not a crash."""
     validate = SchemaValidator({"type": "object", "properties": {"n": {"type": "integer"}}})
     assert validate({"n": 2**200}) == {"n": 2**200}
+
+
+class Stay(BaseModel):
+    """Dates in every place that a schema can have them."""
+
+    since: datetime.datetime | None = None
+    days: list[datetime.date] = []
+    either: datetime.date | datetime.datetime | int | None = None
+    by_name: dict[str, datetime.date] = {}
+    pair: tuple[datetime.date, int] | None = None
+    leg: Leg | None = None
+    text: datetime.date | str = ""
+    lenient: datetime.datetime | None = None
+
+    @field_validator("lenient", mode="before")
+    @classmethod
+    def now(cls, value: Any) -> Any:
+        """A word and a number that only this tool knows."""
+        return datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC) if value in ("now", 7) else value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"since": "2030"}, "since"),
+        ({"since": "1893456000"}, "since"),
+        ({"since": "-1893456000.5"}, "since"),
+        ({"days": ["2030-01-31", "0"]}, "days[1]"),
+        ({"either": "1893456000"}, "either"),
+        ({"by_name": {"x": "0"}}, "by_name"),
+        ({"pair": ["0", 1]}, "pair[0]"),
+        ({"leg": {"day": "0"}}, "leg.day"),
+    ],
+)
+def test_number_is_no_date(arguments, field):
+    """Rule T3: digits in the place of a date are refused by name, not taken for seconds since 1970."""
+    assert problems(validator(Stay), arguments) == (f"{field}: must be a date in ISO 8601, not a number",)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"since": "2030-01-31T00:00:00+01:00", "days": ["2030-01-31"], "leg": {"day": "2030-01-31"}},
+        {"since": None, "leg": None, "pair": None, "either": 7},
+        {"text": "2030"},
+        {"lenient": "now"},
+        {"lenient": 7},
+    ],
+)
+def test_what_is_no_number_in_the_place_of_a_date_stays(arguments):
+    """Rule T3: dates, null, texts beside dates and what an author's own validator takes are taken."""
+    assert validator(Stay)(arguments)
