@@ -5,10 +5,12 @@ With ``hold`` it prints ``open`` once every stream has begun, and then the line 
 
 import asyncio
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, cast
 
 from bench.wire import KEY, Plan, stamps
@@ -18,7 +20,11 @@ __all__ = ["Load", "Result", "request_bytes"]
 
 @dataclass(frozen=True)
 class Load:
-    """What to ask: ``requests`` in all over ``connections``, each with ``messages`` before the question."""
+    """What to ask: ``requests`` in all over ``connections``, each with ``messages`` before the question.
+
+    Paced streams begin spread over ``opening_ms``, or over one pause.  Of them the delays of each
+    ``each_noted``-th are noted; with ``settle_s`` only while all are open, from so long after the last began.
+    """
 
     port: int
     kind: str = "json"
@@ -29,6 +35,9 @@ class Load:
     messages: int = 1
     message_bytes: int = 40
     hold: bool = False
+    opening_ms: int = 0
+    settle_s: float = 0.0
+    each_noted: int = 1
 
     @property
     def plan(self) -> Plan:
@@ -83,6 +92,7 @@ class Clients:
         self.delays: list[float] = []
         self.firsts: list[float] = []
         self.tools: list[float] = []
+        self.noted_from = math.inf if load.settle_s else 0.0
         self.over = asyncio.Event()
 
     def take(self) -> bool:
@@ -95,12 +105,16 @@ class Clients:
         self.done += 1
         self.failed += failed
         self.latencies.append(latency)
+        if self.load.settle_s:
+            self.noted_from = math.inf
         if self.done >= self.load.requests:
             self.over.set()
 
     def began(self) -> None:
         """One response has begun."""
         self.begun += 1
+        if self.load.settle_s and self.begun == self.load.connections and not self.done:
+            self.noted_from = time.monotonic_ns() + 1e9 * self.load.settle_s
         if self.load.hold and self.begun == self.load.connections:
             print("open", flush=True)
 
@@ -119,8 +133,9 @@ class Clients:
 class Client(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, *, noted: bool = True) -> None:
         self._clients = clients
+        self._noted = noted and clients.reads_stamps
         self._transport: asyncio.Transport | None = None
         self._asked_at = 0.0
         self._head = b""
@@ -157,7 +172,7 @@ class Client(asyncio.Protocol):
             _, _, length = head.lower().partition(b"content-length:")
             self._left = int(length.partition(b"\r\n")[0]) if length else -1
             self._clients.began()
-        if self._clients.reads_stamps:
+        if self._noted:
             self._note(data)
         if self._left >= 0:
             self._left -= len(data)
@@ -179,11 +194,12 @@ class Client(asyncio.Protocol):
             if not self._chunks:
                 clients.firsts.append(delay)
             self._chunks += 1
-            clients.delays.append(delay)
+            if at >= clients.noted_from:
+                clients.delays.append(delay)
 
     def _end(self) -> None:
         failed = not self._ok or (
-            self._clients.load.kind == "paced" and self._chunks != self._clients.load.count
+            self._noted and self._clients.load.kind == "paced" and self._chunks != self._clients.load.count
         )
         self._clients.ended(failed, time.monotonic() - self._asked_at)
         self._asked_at = 0.0
@@ -203,14 +219,16 @@ async def run(load: Load) -> Result:
     clients = Clients(load)
     loop = asyncio.get_running_loop()
     connections = []
-    for _ in range(load.connections):
-        _, client = await loop.create_connection(lambda: Client(clients), "127.0.0.1", load.port)
+    for at in range(load.connections):
+        made = partial(Client, clients, noted=at % load.each_noted == 0)
+        _, client = await loop.create_connection(made, "127.0.0.1", load.port)
         connections.append(client)
+    opening_s = (load.opening_ms or load.pause_ms) / 1000
     started = time.monotonic()
     for at, client in enumerate(connections):
         client.ask()
         if load.kind == "paced" and at % 8 == 7:
-            await asyncio.sleep(load.pause_ms / 1000 * 8 / load.connections)  # Spread over one pause.
+            await asyncio.sleep(opening_s * 8 / load.connections)
     await clients.over.wait()
     return clients.result(time.monotonic() - started)
 

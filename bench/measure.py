@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from bench.capacity import Window, climb, hold
 from bench.contestants import Field, toolrelay, toolrelay_config
 from bench.load import Load, Result
 from bench.processes import Process, python
@@ -22,6 +23,7 @@ DELAY_STREAMS = (1, 16, 64, 500)
 ARGUMENT_BYTES = (1_000, 10_000, 100_000, 1_000_000, 5_000_000)
 MESSAGES = (1, 10, 100, 1000)
 _HELD = 500
+_PACED = 50
 _LOAD_S = 120
 
 
@@ -112,7 +114,8 @@ class Rounds:
         """Every row once for every contestant; who begins changes from round to round."""
         names = list(self.field.proxies)
         order = names[number % len(names) :] + names[: number % len(names)]
-        for row in (self.memory, self.request, self.stream, self.burst, self.paced, *self.delays()):
+        rows = (self.memory, self.request, self.stream, self.burst, self.paced, *self.delays(), self.held)
+        for row in rows:
             for name in order:
                 row(self.field.proxies[name])
         for messages in MESSAGES:
@@ -144,7 +147,7 @@ class Rounds:
 
     def paced(self, process: Process) -> None:
         chunks = self.scale.of(100, 20)
-        load = Load(process.port, "paced", chunks, 10, connections=50, requests=50)
+        load = Load(process.port, "paced", chunks, 10, connections=_PACED, requests=_PACED)
         cpu, _ = self.cpu_us(process, load)
         self.table.add("chunk, paced, CPU", "µs", process.name, (cpu - self.fixed[process.name]) / chunks)
 
@@ -164,6 +167,24 @@ class Rounds:
                 self.table.add(f"chunk's delay, {streams} streams, p99", "ms", process.name, result.delay[1])
 
             yield row
+
+    def held(self, process: Process) -> None:
+        window = Window() if self.scale.factor >= 1 else Window(0.3, 0.7)
+
+        def run(load: Load, on_open: Callable[[], None]) -> Result:
+            result = run_load(load, self.core, on_open)
+            if result.failed:
+                self.table.failed.append(f"{process.name}: {result.failed} of {load.requests} held")
+            return result
+
+        first = hold(process, _PACED, window, run)
+        by_cpu = first.by_cpu
+        if self.scale.factor >= 1:
+            found = climb(first, lambda streams: hold(process, streams, window, run))
+            by_cpu = found.by_cpu
+            self.say(f"{process.name} held {found.streams} paced streams; then: {found.bound or 'no bound'}")
+            self.table.add("paced streams held", "streams", process.name, found.streams)
+        self.table.add("paced streams that the CPU would do for", "streams", process.name, by_cpu)
 
     def memory(self, process: Process) -> None:
         # In the first round alone, and first: what streams took once is not given back to the system.

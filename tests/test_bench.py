@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import soak
+from bench.capacity import DELAY_MS, FULL, PAUSE_MS, Step, Window, climb, hold, load_of
 from bench.contestants import toolrelay_config
 from bench.load import Load, request_bytes
 from bench.measure import DELAY_STREAMS, Table, run_load
@@ -77,6 +78,74 @@ def test_the_clients_read_what_the_upstream_says(mock: Process, load: Load) -> N
     assert bool(result.delay[0]) == (load.kind == "paced")
     assert mock.cpu_s() > 0
     assert mock.memory_kib() > 1000
+
+
+@pytest.mark.parametrize(
+    ("step", "passed"),
+    [
+        (Step(10, DELAY_MS, FULL - 0.01, PAUSE_MS), ""),
+        (Step(10, DELAY_MS + 1, 0.5, PAUSE_MS), "delay"),
+        # A full core makes both late, and is what it is about.
+        (Step(10, DELAY_MS + 1, FULL, 2 * PAUSE_MS), "core"),
+        (Step(10, DELAY_MS + 1, 0.5, 2 * PAUSE_MS), "instruments"),
+    ],
+)
+def test_a_step_says_which_bound_it_passed(step: Step, passed: str) -> None:
+    """The proxy's own core comes first, then an upstream that was late itself, then the delay."""
+    assert step.passed == passed
+
+
+def test_what_the_cpu_would_do_for_is_of_the_chunks_that_came() -> None:
+    """A quarter of the core for so many streams leaves room for four times as many, fewer chunks for less."""
+    assert Step(100, 1.0, FULL / 4, PAUSE_MS).by_cpu == pytest.approx(400)
+    assert Step(100, 1.0, FULL / 4, 2 * PAUSE_MS).by_cpu == pytest.approx(200)
+    assert Step(100, 1.0, 0.0, PAUSE_MS).by_cpu == 0
+
+
+def test_streams_are_raised_until_a_bound_is_passed_twice() -> None:
+    """One bad step is tried again; what was held is the last step below the bound."""
+    asked: list[int] = []
+
+    def measure(streams: int) -> Step:
+        asked.append(streams)
+        spoiled = streams == 600 and asked.count(600) == 1
+        return Step(streams, 80.0 if streams > 700 or spoiled else 5.0, streams / 1000, PAUSE_MS)
+
+    found = climb(Step(50, 5.0, FULL / 20, PAUSE_MS), measure)
+    assert asked == [500, 600, 600, 700, 800, 800]
+    assert (found.streams, found.bound) == (700, "delay")
+    assert found.by_cpu == pytest.approx(1000 * FULL)
+
+
+def test_streams_that_no_bound_stops_are_raised_to_an_end() -> None:
+    """Where nothing is ever too much the search ends by itself, and never goes back."""
+    asked: list[int] = []
+
+    def measure(streams: int) -> Step:
+        asked.append(streams)
+        return Step(streams, 1.0, 0.1, PAUSE_MS)
+
+    found = climb(Step(50, 1.0, FULL / 2, PAUSE_MS), measure)
+    assert asked == sorted(set(asked))
+    assert (asked[0], found.streams, found.bound) == (60, max(asked), "")
+
+
+def test_streams_are_open_for_as_long_as_they_are_measured() -> None:
+    """The first has not ended when the last has settled and been measured."""
+    window = Window(0.4, 1.5)
+    load = load_of(1, 300, window)
+    assert load.count * load.pause_ms >= load.opening_ms + 1900
+    assert (load.connections, load.requests, load.hold) == (300, 300, True)
+
+
+def test_held_streams_are_measured_while_all_are_open(mock: Process) -> None:
+    """The upstream itself is held to it: a share of its core, and the delays of some of the streams."""
+    # Long enough that one that begins late still finds the first one open.
+    window = Window(0.05, 0.2)
+    step = hold(mock, 4, window, lambda load, on_open: run_load(load, None, on_open))
+    assert 0 < step.core < 2
+    assert step.pause_ms >= 0.9 * PAUSE_MS
+    assert step.delay_ms > 0
 
 
 def test_a_bare_proxy_passes_everything_on(mock: Process, tmp_path: Path) -> None:

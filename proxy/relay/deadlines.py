@@ -53,4 +53,6 @@ class Deadlines:
             due.append(timeout)
         for timeout in due:
             del self._open[timeout]
-            timeout.reschedule(now)
+            # One that has run out by a time of its own may take a while to end, and cannot be set anew.
+            if not timeout.expired():
+                timeout.reschedule(now)

@@ -213,17 +213,20 @@ class Orchestrator:
         begun: set[str] = set()
         bell = Bell()
 
+        def say(data: bytes) -> None:
+            if data:  # Of most calls the client is shown nothing, and nobody need wake for that.
+                pending.append(data)
+                bell.ring()
+
         def started(call: ToolCall, arguments_redacted: Any) -> None:
             if call.call_id not in begun:
                 begun.add(call.call_id)
-                pending.append(writer.tool_started(shown.get(call.call_id, call), arguments_redacted))
-                bell.ring()
+                say(writer.tool_started(shown.get(call.call_id, call), arguments_redacted))
 
         def done(call: ToolCall, result: ToolResult) -> None:
             started(call, result.arguments_redacted)  # A call that was refused has not been shown yet.
-            pending.append(writer.tool_finished(shown.get(result.call_id, call), result))
+            say(writer.tool_finished(shown.get(result.call_id, call), result))
             self._tell(job, call, result)
-            bell.ring()
 
         async def show(silent: bool) -> None:
             data = b"".join(pending)

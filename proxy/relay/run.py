@@ -105,6 +105,7 @@ class _Turn:
     counted: bool = False
     error: Mapping[str, Any] | None = None
     calls: list[ToolCall] = field(default_factory=list)
+    parted: tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]] | None = None
     subcalls: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
 
 
@@ -140,18 +141,26 @@ class Run:
 
     @property
     def seconds_left(self) -> float:
-        return max(0.0, self._deadline - self._clock())
+        left = self._deadline - self._clock()
+        return left if left > 0 else 0.0
 
     @property
     def hidden_calls(self) -> tuple[ToolCall, ...]:
         """This turn's calls that the client must not see."""
-        calls = self.turn.calls
-        return tuple([call for call in calls if self._is_hidden(call.name)]) if calls else ()
+        return (self.turn.parted or self._part())[0]
 
     @property
     def client_calls(self) -> tuple[ToolCall, ...]:
-        calls = self.turn.calls
-        return tuple([call for call in calls if not self._is_hidden(call.name)]) if calls else ()
+        return (self.turn.parted or self._part())[1]
+
+    def _part(self) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:
+        """This turn's calls, ours and the client's; whose a call is does not change within a turn."""
+        hidden: list[ToolCall] = []
+        theirs: list[ToolCall] = []
+        for call in self.turn.calls:
+            (hidden if self._is_hidden(call.name) else theirs).append(call)
+        self.turn.parted = parted = (tuple(hidden), tuple(theirs))
+        return parted
 
     def start(self) -> Command:
         self.turn.number = 1
@@ -169,6 +178,7 @@ class Run:
                     turn.upstream_model = upstream_model
                 case ToolCallFinished(call=call):
                     turn.calls.append(call)
+                    turn.parted = None
                 case TurnFinished(reason=reason):
                     turn.reason = reason
                 case UsageReported(usage=usage):
@@ -185,7 +195,7 @@ class Run:
         """The turn's response is over, properly by its HTTP framing: what now?"""
         turn = self.turn
         self.count_usage()
-        hidden, theirs = self.hidden_calls, self.client_calls
+        hidden, theirs = turn.parted or self._part()
         composed = bool(hidden) or self.turns_hidden > 0
         if turn.error is not None:
             return Finish(error=turn.error, shown=not composed)

@@ -77,7 +77,7 @@ _PLAIN = frozenset({int, float, bool, type(None)})
 # Without any of these a text has no credential in it, whatever the patterns above.
 _MARKS = ("auth", "cookie", "-key", "_key", "bearer", "basic", "tr_", "trt_")
 STAMP = "timestamp"
-_EACH_NEW = frozenset({"request_id", "run_id"})
+_EACH_NEW = frozenset({"correlation_id", "operation_id", "request_id", "run_id", "tool_invocation_id"})
 """Their values come once, so they would only push others out of what is remembered."""
 _MAX_REMEMBERED = 256
 _MOST_REMEMBERED = 1024

@@ -132,7 +132,7 @@ class GroupWriter:
 
     def put(self, write: Write) -> None:
         """Queue a write, or lose it where there is no room.  Never waits, never raises."""
-        if not self.running:
+        if self._closing or self._task is None or self._task.done():
             self.lose([write], "the record is closed")
         elif len(self._queue) >= self._max_writes or self._bytes + write.size > self._max_bytes:
             self.lose([write], f"too many writes wait ({self.failure or 'the disk is too slow'})")
@@ -293,15 +293,16 @@ class GroupWriter:
 
     def _take(self) -> list[Write]:
         group: list[Write] = []
-        size = 0
-        while self._queue and len(group) < _GROUP_WRITES and size < _GROUP_BYTES:
+        size, room = 0, _GROUP_WRITES
+        while self._queue and room and size < _GROUP_BYTES:
             write = self._queue.popleft()
             self._bytes -= write.size
-            if write.abandoned:
+            if write.withdrawn or (write.done is not None and write.abandoned):
                 _skip(write)
                 continue
             group.append(write)
             size += write.size
+            room -= 1
         if self._queue:
             self._work.set()  # the rest follows at once
         return group
@@ -373,7 +374,7 @@ class GroupWriter:
 
     def _settle(self, group: Iterable[Write]) -> None:
         for write in group:
-            if write.abandoned and write.undo is not None:
+            if write.undo is not None and write.abandoned:
                 self._append(write.undo)
             elif write.done is not None and not write.done.done():
                 write.done.set_result(None)

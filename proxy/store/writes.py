@@ -77,7 +77,7 @@ def batches_of(group: Iterable[Write]) -> list[Batch]:
             if found is None:
                 found = open_to[statement] = {}
                 batches.append((statement, found))
-            key_of = statement.key_of if isinstance(statement, Upsert) else None
+            key_of = statement.key_of if type(statement) is Upsert else None
             for row in rows:
                 found[len(found) if key_of is None else key_of(row)] = row
         if write.in_order:

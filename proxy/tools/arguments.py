@@ -12,10 +12,18 @@ from typing import Any, NoReturn
 from proxy.errors import ToolRelayError
 from proxy.tools.provider import ArgumentsInvalid
 
-__all__ = ["MAX_DEPTH", "ArgumentsMalformed", "canonical_arguments", "parse_arguments", "utf8_length"]
+__all__ = [
+    "MAX_DEPTH",
+    "ArgumentsMalformed",
+    "canonical_arguments",
+    "parse_arguments",
+    "plain_kind",
+    "utf8_length",
+]
 
 MAX_DEPTH = 64
 """How deep arguments may nest.  Everything behind the parser may recurse safely."""
+_PLAIN_KINDS = frozenset({str, int, float, bool, type(None), dict, list})
 
 
 class ArgumentsMalformed(ToolRelayError):
@@ -33,12 +41,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_object_without_duplicates,
-            parse_constant=_refuse_constant,
-            parse_float=_finite_float,
-        )
+        value = _STRICT.decode(text)
     except RecursionError:
         raise ArgumentsMalformed("the arguments are nested too deeply") from None
     except ArgumentsMalformed:
@@ -56,7 +59,21 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 def canonical_arguments(arguments: dict[str, Any]) -> bytes:
     """One text for all spellings of the same JSON value: keys sorted, no spaces, ASCII only."""
-    return json.dumps(arguments, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return _CANONICAL.encode(arguments).encode("ascii")
+
+
+def plain_kind(value: object) -> type:
+    """The type of a JSON value; for one that only derives from such a type, that one.
+
+    Nearly all are the very types, for which no class is gone through.
+    """
+    kind = type(value)
+    if kind in _PLAIN_KINDS:
+        return kind
+    for plain in (str, int, float, dict, list):
+        if isinstance(value, plain):
+            return plain
+    return kind
 
 
 def utf8_length(text: str) -> int:
@@ -96,12 +113,13 @@ def _check_depth_and_text(value: Any) -> None:
     pending: list[tuple[Any, int]] = [(value, 1)]
     while pending:
         item, depth = pending.pop()
-        if isinstance(item, str):
+        kind = type(item)  # The parser makes no others.
+        if kind is str:
             _check_text(item)
-        elif isinstance(item, dict | list):
+        elif kind is dict or kind is list:
             if depth > MAX_DEPTH:
                 raise ArgumentsMalformed("the arguments are nested too deeply")
-            if isinstance(item, dict):
+            if kind is dict:
                 for key in item:
                     _check_text(key)
                 pending.extend((child, depth + 1) for child in item.values())
@@ -116,3 +134,10 @@ def _check_text(text: str) -> None:
             text.encode("utf-8")
         except UnicodeEncodeError:
             raise ArgumentsMalformed("the arguments hold text that is not valid Unicode") from None
+
+
+# Made once: ``json.loads`` and ``json.dumps`` make one for each call where they are told anything.
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant, parse_float=_finite_float
+)
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

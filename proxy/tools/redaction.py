@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from proxy.tools.arguments import MAX_DEPTH
+from proxy.tools.arguments import MAX_DEPTH, plain_kind
 from proxy.tools.schema import declares
 from proxy.tools.spec import Redaction, ToolSpec
 
@@ -131,9 +131,14 @@ class _Room:
 
     def text(self, text: str) -> str:
         """As much of ``text`` as there is room for."""
-        shown = min(_MAX_TEXT, max(self.characters, 0))
-        self.characters -= min(len(text), shown)
-        return text if len(text) <= shown else text[:shown] + _CUT
+        size, left = len(text), self.characters
+        # By comparing: ``min`` and ``max`` take longer than all the rest.
+        if size <= _MAX_TEXT and size <= left:
+            self.characters = left - size
+            return text
+        shown = min(_MAX_TEXT, left)
+        self.characters = left - shown
+        return text[:shown] + _CUT
 
 
 @lru_cache(maxsize=1024)
@@ -224,11 +229,12 @@ def _bounded(value: Any, depth: int, room: _Room) -> Any:
     room.nodes -= 1
     if room.nodes < 0 or depth > _MAX_DEPTH:
         return _CUT
-    if isinstance(value, str):
+    kind = plain_kind(value)
+    if kind is str:
         return room.text(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 63:
+    if kind is int and value.bit_length() > 63:
         return _CUT  # More than a database column or a fast JSON writer takes.
-    if isinstance(value, dict):
+    if kind is dict:
         shown: dict[str, Any] = {}
         for at, (key, child) in enumerate(value.items()):
             if at >= _MAX_ITEMS or room.nodes <= 0:
@@ -236,7 +242,7 @@ def _bounded(value: Any, depth: int, room: _Room) -> Any:
                 break
             shown[room.text(str(key))] = _bounded(child, depth + 1, room)
         return shown
-    if isinstance(value, list):
+    if kind is list:
         items = []
         for at, child in enumerate(value):
             if at >= _MAX_ITEMS or room.nodes <= 0:

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from proxy.errors import ToolErrorCode, ToolFailure
 from proxy.events import ResultImage
-from proxy.tools.arguments import MAX_DEPTH, utf8_length
+from proxy.tools.arguments import MAX_DEPTH, plain_kind, utf8_length
 from proxy.tools.images import Image, ImageBounds, pass_images, reserved
 from proxy.tools.paging import READ_RESULT
 from proxy.values import value_class
@@ -191,25 +191,26 @@ def _measure(value: Any, limit: int) -> bool:
         size += 2
         if depth > MAX_DEPTH:
             raise ToolFailure("the tool returned a value that is nested too deeply")
-        if isinstance(item, str):
+        kind = plain_kind(item)
+        if kind is str:
             size += len(item)
-        elif isinstance(item, float):
+        elif kind is float:
             if not math.isfinite(item):
                 raise ToolFailure("the tool returned a number that JSON does not have")
-        elif isinstance(item, dict):
+        elif kind is dict:
             size += 2 * len(item)
             if size <= limit:
                 for key, child in item.items():
                     foreign = foreign or not isinstance(key, str)
                     size += len(key) if isinstance(key, str) else 8
                     pending.append((child, depth + 1))
-        elif isinstance(item, list):
+        elif kind is list:
             size += len(item)
             if size <= limit:
                 pending.extend((child, depth + 1) for child in item)
-        elif _is_iterator(item):
-            raise ToolFailure("the tool returned something that is not JSON")
-        elif item is not None and not isinstance(item, int):
+        elif item is not None and kind is not int and kind is not bool:
+            if _is_iterator(item):
+                raise ToolFailure("the tool returned something that is not JSON")
             foreign = True
         if size > limit:
             raise ToolFailure("the tool returned more than can be handled", code="result_too_large")

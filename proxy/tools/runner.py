@@ -294,19 +294,19 @@ class Runner:
             return await self._perform(invocation, planned)
         if planned.spec.repeatable:
             return await self._begin(invocation, planned, "")
-        ledger = invocation.context.ledger
-        while (earlier := ledger.effect(planned.equality)) is not None:
+        ledger, equality = invocation.context.ledger, planned.equality
+        while (earlier := ledger.effect(equality)) is not None:
             await asyncio.shield(earlier.result)
             if earlier.begun:
                 return await self._outcomes.repeat(invocation, earlier, planned.spec.name)
         claim = Claim(invocation.id, "", asyncio.get_running_loop().create_future())
-        ledger.take_effect(planned.equality, claim)
+        ledger.take_effect(equality, claim)
         result = failed(invocation.call, ToolFailure("the tool failed"))
         try:
-            result = await self._begin(invocation, planned, planned.equality)
+            result = await self._begin(invocation, planned, equality)
         finally:
             if not invocation.begun:
-                ledger.release_effect(planned.equality)
+                ledger.release_effect(equality)
             claim.begun, claim.untrusted = invocation.begun, invocation.untrusted
             claim.invocation_id = invocation.caused_by or invocation.id
             claim.result.set_result(result)

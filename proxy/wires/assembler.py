@@ -91,7 +91,10 @@ class _Brackets:
 
 @dataclass(slots=True)
 class _Slot:
-    """A call in the making.  ``upstream_id`` is what came, ``call_id`` what the call goes by."""
+    """A call in the making.  ``upstream_id`` is what came, ``call_id`` what the call goes by.
+
+    ``unread`` is what its ``brackets`` have not been fed: of arguments that stay short nobody asks them.
+    """
 
     seq: int
     index: int | None
@@ -103,6 +106,7 @@ class _Slot:
     parts: list[str] = field(default_factory=list)
     size: int = 0
     brackets: _Brackets = field(default_factory=_Brackets)
+    unread: str = ""
     known: Any = _UNREAD
     extra: dict[str, Any] = field(default_factory=dict)
     started: bool = False
@@ -130,7 +134,11 @@ class _Slot:
     def append(self, text: str, kept: str) -> None:
         """Take ``text`` as the next piece of the arguments, and keep ``kept`` of it."""
         self.size += len(text)
-        self.brackets.feed(text)
+        if self.size <= _SHORT:
+            self.unread += text
+        else:
+            self.brackets.feed(self.unread + text if self.unread else text)
+            self.unread = ""
         if _NOT_BLANK.search(text):
             self.known = _UNREAD
         if kept:
@@ -139,7 +147,7 @@ class _Slot:
     def clear(self) -> None:
         """Forget the arguments so far."""
         self.parts, self.size, self.brackets, self.known = [], 0, _Brackets(), _UNREAD
-        self.withheld = ""
+        self.withheld = self.unread = ""
 
 
 def _parse(text: str) -> Any:
@@ -176,11 +184,8 @@ class ToolCallAssembler:
         self._by_index: dict[int, _Slot] = {}
         self._taken_ids: set[str] = set()
         self._bytes = 0
-
-    @property
-    def undecided(self) -> int:
+        self.undecided = 0
         """How many calls have begun whose name is not certain yet."""
-        return sum(not slot.started for slot in self._slots) if self._slots else 0
 
     def add(self, fragment: Fragment) -> list[TurnEvent]:
         """Take one fragment; the events it causes, in order."""
@@ -308,6 +313,7 @@ class ToolCallAssembler:
             raise WireError(f"more than {_MAX_CALLS} tool calls in one turn")
         slot = _Slot(len(self._slots), fragment.index, fragment.legacy, fragment.item_id)
         self._slots.append(slot)
+        self.undecided += 1
         if fragment.index is not None:
             self._by_index[fragment.index] = slot
         return slot
@@ -361,6 +367,7 @@ class ToolCallAssembler:
         if slot.started or slot.name is None:
             return []
         slot.started = True
+        self.undecided -= 1
         known = slot.upstream_id
         slot.call_id = known if known and known not in self._taken_ids else mint_call_id()
         self._taken_ids.add(slot.call_id)

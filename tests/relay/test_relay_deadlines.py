@@ -77,6 +77,35 @@ def test_a_loop_that_is_gone_takes_its_timer_along() -> None:
     assert asyncio.run(waits(deadlines, asyncio.Event())) == "late"
 
 
+async def test_who_runs_out_by_a_time_of_its_own_holds_up_nobody() -> None:
+    """A wait that has run out already, and takes its time to end, is no fault and keeps no other from it."""
+    deadlines = Deadlines(0.02)
+    never, both_due = asyncio.Event(), asyncio.Event()
+
+    async def unhurried() -> str:
+        try:
+            async with asyncio.timeout(0) as patience:
+                deadlines.begin(patience)
+                try:
+                    await never.wait()
+                finally:
+                    await both_due.wait()
+                    deadlines.end(patience)
+        except TimeoutError:
+            return "late"
+        return "over"
+
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    first = asyncio.create_task(unhurried())
+    second = asyncio.create_task(waits(deadlines, never))
+    async with asyncio.timeout(PATIENCE_S):
+        assert await second == "late"
+        both_due.set()
+        assert await first == "late"
+    assert faults == []
+
+
 async def test_without_a_bound_nothing_is_kept() -> None:
     """No bound is no timer."""
     deadlines = Deadlines(None)

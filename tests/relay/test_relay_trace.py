@@ -8,6 +8,8 @@ from chat_script import DONE, call, content, finish, payloads_of, reply, role, s
 from looping import ANSWER, ASK, CLIENT_TOOL, called, looping, one_loop
 from probe_tools import Watch
 
+from proxy.relay.waiting import Bell
+
 ECHO_A = ("call_1", "probe_tools__echo", '{"text":"a"}')
 EVENTS = {"trace_max": "events"}
 
@@ -240,3 +242,19 @@ async def test_client_calls_and_trace_share_one_stream() -> None:
     )
     assert len(traces_of(answer.body)) == 2
     assert payloads_of(answer.body)[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_nobody_wakes_for_what_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is to show ends the wait for a keep-alive comment; a call that is not shown does not."""
+    rung: list[str] = []
+
+    class Counted(Bell):
+        def ring(self) -> None:
+            rung.append("ring")
+            super().ring()
+
+    monkeypatch.setattr("proxy.relay.orchestrator.Bell", Counted)
+    await one_loop(called(ECHO_A), ANSWER)
+    assert rung == []
+    await one_loop(called(ECHO_A), ANSWER, headers={"x-toolrelay-trace": "events"}, tools=EVENTS)
+    assert rung == ["ring", "ring"]

@@ -89,6 +89,14 @@ def test_what_is_remembered_of_texts_has_a_bound():
     assert SECRET not in to_json(None, "info", {"event": "x", "path": f"/{SECRET}"})
 
 
+def test_ids_push_nothing_out_of_what_is_remembered():
+    """The line of a tool call leaves none of its ids behind, which never come again."""
+    to_json = JsonLines([SECRET])
+    ids = ("correlation_id", "operation_id", "request_id", "run_id", "tool_invocation_id")
+    to_json(None, "info", {"event": "tool_invocation_success", **{name: f"{name}-1" for name in ids}})
+    assert to_json._fine == {"event", "tool_invocation_success", *ids}
+
+
 def test_a_second_set_up_replaces_the_first(log):
     """Setting up twice does not write lines twice."""
     again = io.StringIO()

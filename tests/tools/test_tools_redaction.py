@@ -25,6 +25,35 @@ OUTPUT = {
 }
 
 
+class Text(str):
+    """A text of a library's own kind."""
+
+
+class Number(int):
+    """A number of one."""
+
+
+class Object(dict[str, Any]):
+    """An object of one."""
+
+
+class Items(list[Any]):
+    """A list of one."""
+
+
+def test_kinds_of_a_librarys_own_are_what_they_derive_from() -> None:
+    """Rule T4: what derives from text, number, object or list is bounded as one."""
+    own = Object(
+        a=Text("x" * 9999), b=Items([Number(1 << 70), Number(7), True]), c=Object(d=Items([[]] * 99))
+    )
+    plain = {"a": "x" * 9999, "b": [1 << 70, 7, True], "c": {"d": [[]] * 99}}
+    shown = bounded(own)
+    assert shown == bounded(plain)
+    assert shown["b"] == ["[cut]", 7, True]
+    assert len(shown["a"]) < 600
+    assert len(shown["c"]["d"]) == 65
+
+
 @pytest.mark.parametrize(
     ("paths", "shown"),
     [

@@ -38,6 +38,7 @@ class ChatBody:
         self._legacy = request.legacy
         self._put_back: dict[int, PutBack] = {}
         self._added: list[bytes] = []
+        self._masked: dict[bytes, bytes] = {}
         self._used_tokens = 0
         self._withheld: frozenset[str] = frozenset()
 
@@ -103,7 +104,7 @@ class ChatBody:
     def suspend(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
         return orjson.dumps(
             {
-                "messages": [_masked(part, mask).decode() for part in (*self._added, message)],
+                "messages": [self._shown(part, mask).decode() for part in (*self._added, message)],
                 "calls": [
                     {
                         "call_id": call.call_id,
@@ -176,11 +177,20 @@ class ChatBody:
             only_with_tools=(self._choice_key, "parallel_tool_calls"),
         )
 
+    def _shown(self, raw: bytes, mask: Mask) -> bytes:
+        """A message of ours as it may be kept: for what is put back later, and for the record."""
+        if b'"tool_calls"' not in raw and b'"function_call"' not in raw:
+            return raw  # orjson wrote it, which escapes no letter of a name.
+        masked = self._masked.get(raw)
+        if masked is None:
+            masked = self._masked[raw] = _masked(raw, mask)
+        return masked
+
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows = []
         turn = 0
         for seq, raw in enumerate(self._added):
-            message = orjson.loads(_masked(raw, mask))
+            message = orjson.loads(self._shown(raw, mask))
             turn += message.get("role") == "assistant"
             rows.append(_record(run_id, turn, seq, message))
         return rows

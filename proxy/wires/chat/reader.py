@@ -132,7 +132,7 @@ class ChatTurnReader(StreamReader):
                 self._reply = delta
             self._delta(delta, events, whole)
         reason = choice.get("finish_reason")
-        if isinstance(reason, str) and reason:
+        if reason and type(reason) is str:
             events.append(TurnFinished(reason))
 
     def _delta(self, delta: dict[str, Any], events: list[TurnEvent], whole: bool) -> None:
@@ -140,26 +140,26 @@ class ChatTurnReader(StreamReader):
             return
         self._message.add(delta)
         content = delta.get("content")
-        if isinstance(content, list):
+        if type(content) is list:
             content = "".join(map(part_text, content))
-        if isinstance(content, str) and content:
+        if content and type(content) is str:
             events.append(TextDelta(content))
         for key in ("reasoning_content", "reasoning"):
-            if isinstance(thought := delta.get(key), str) and thought:
+            if (thought := delta.get(key)) and type(thought) is str:
                 events.append(ReasoningDelta(thought))
                 break
-        if isinstance(refusal := delta.get("refusal"), str) and refusal:
+        if (refusal := delta.get("refusal")) and type(refusal) is str:
             events.append(RefusalDelta(refusal))
         calls = delta.get("tool_calls")
-        if isinstance(calls, dict):
+        if type(calls) is dict:
             calls = [calls]
-        if isinstance(calls, list):
+        if type(calls) is list:
             for position, call in enumerate(calls):
-                if isinstance(call, dict):
+                if type(call) is dict:
                     fragment = _fragment(call)
                     # In a whole message each element is a call of its own, whatever its index says.
                     events += self._calls.add(replace(fragment, index=position) if whole else fragment)
-        if not calls and isinstance(call := delta.get("function_call"), dict):
+        if not calls and type(call := delta.get("function_call")) is dict:
             # Some gateways say the same call in both forms.
             events += self._calls.add(_legacy_fragment(call))
 
@@ -167,22 +167,22 @@ class ChatTurnReader(StreamReader):
 def _first_choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The choices that count: the first, in however many pieces."""
     choices = payload.get("choices")
-    if not isinstance(choices, list):
+    if type(choices) is not list:
         return []
-    return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
+    return [choice for choice in choices if type(choice) is dict and not choice.get("index")]
 
 
 def _delta_of(choice: Mapping[str, Any]) -> dict[str, Any] | None:
     delta = choice.get("delta")
-    if not isinstance(delta, dict):
+    if type(delta) is not dict:
         # A whole reply, or a gateway that streams messages instead of deltas.
         delta = choice.get("message")
-    return delta if isinstance(delta, dict) else None
+    return delta if type(delta) is dict else None
 
 
 def _text(value: Any) -> str | None:
     """A name or id; blank is absent, a number is its digits."""
-    if isinstance(value, str):
+    if type(value) is str:
         return value if value.strip() else None
     return str(value) if type(value) is int else None
 
@@ -199,17 +199,17 @@ def _arguments(value: Any) -> str:
     """Arguments as text, also where they came as a JSON value."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if type(value) is str else orjson.dumps(value).decode()
 
 
 def _fragment(call: Mapping[str, Any]) -> Fragment:
     """One element of ``delta.tool_calls``, its blanks taken out."""
     function = call.get("function")
     extra = {key: value for key, value in call.items() if key not in _KNOWN_CALL_FIELDS}
-    if isinstance(custom := call.get("custom"), dict):
+    if type(custom := call.get("custom")) is dict:
         function = {"name": custom.get("name"), "arguments": custom.get("input")}
         extra["type"] = "custom"
-    if not isinstance(function, dict):
+    if type(function) is not dict:
         function = {}
     if inner := {key: value for key, value in function.items() if key not in ("name", "arguments")}:
         extra["function"] = inner

@@ -114,8 +114,9 @@ class ChatStreamWriter:
         if self._composing:
             return self._held.put(frame) if self._hold_text else self._compose(frame)
         started = [event for event in frame.events if type(event) is ToolCallStarted]
-        if started and any(self._is_hidden(event.name) for event in started):
-            return self._begin_composing(frame)
+        for event in started:
+            if self._is_hidden(event.name):
+                return self._begin_composing(frame)
         if not (started or frame.undecided or self._held or self._hold_turn):
             return self._forward(frame)
         self._held.put(frame)
@@ -210,15 +211,22 @@ class ChatStreamWriter:
                 return self._chunk(self._with_calls({}, calls), None)
             return frame.raw if not frame.is_end_mark and frame.raw[:1] == b":" else b""
         self._note_head(payload)
-        choice = next((c for c in _choices(payload) if not c.get("index")), None)
-        rest = {key: value for key, value in payload.items() if key not in _STANDARD}
+        choice = None
+        for each in _choices(payload):
+            if not each.get("index"):
+                choice = each
+                break
+        rest = _unknown(payload)
         self._note_usage(frame)
         if choice is None:
             return self._chunk({}, None, rest) if rest and not payload.get("usage") else b""
         delta = self._with_calls(self._visible_delta(choice), calls)
         if choice.get("finish_reason"):
             self._finish_chunk = payload
-        if not any(value not in (None, "", []) for value in delta.values()):
+        for value in delta.values():
+            if value not in (None, "", []):
+                break
+        else:
             return b""
         extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
         extra.pop("native_finish_reason", None)
@@ -237,17 +245,19 @@ class ChatStreamWriter:
     def _visible_delta(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """The delta less role and calls, its text joined to the turns before."""
         delta = choice.get("delta")
-        if not isinstance(delta, dict):
+        if type(delta) is not dict:
             delta = choice.get("message")
-        if not isinstance(delta, dict):
+        if type(delta) is not dict:
             return {}
         visible = {
             key: value for key, value in delta.items() if key not in ("role", "tool_calls", "function_call")
         }
         content = visible.get("content")
-        if isinstance(content, str) and content:
+        if not content:
+            return visible
+        if type(content) is str:
             visible["content"] = self._joined(content)
-        elif isinstance(content, list) and (text := "".join(map(part_text, content))):
+        elif type(content) is list and (text := "".join(map(part_text, content))):
             joined = self._joined(text)
             if joined != text:
                 visible["content"] = [{"type": "text", "text": joined.removesuffix(text)}, *content]
@@ -275,10 +285,10 @@ class ChatStreamWriter:
         """The client's own calls of a frame, canonical: id, type and name once, indices dense."""
         fragments: dict[int, dict[str, Any]] = {}
         for event in frame.events:
-            if isinstance(event, ToolCallStarted) and not self._is_hidden(event.name):
-                if event.seq not in self._calls:
+            if type(event) is ToolCallStarted:
+                if event.seq not in self._calls and not self._is_hidden(event.name):
                     fragments[event.seq] = self._open_call(event)
-            elif isinstance(event, ToolCallDelta) and event.seq in self._calls:
+            elif type(event) is ToolCallDelta and event.seq in self._calls:
                 if frame.payload is None and event.seq in self._forwarded:
                     continue  # Its bytes went out when they came.
                 known = fragments.get(event.seq)
@@ -288,7 +298,7 @@ class ChatStreamWriter:
                     known["custom"]["input"] += event.arguments
                 else:
                     known.get("function", known)["arguments"] += event.arguments
-        return list(fragments.values())
+        return list(fragments.values()) if fragments else []
 
     def _continue_call(self, event: ToolCallDelta) -> dict[str, Any]:
         if self._legacy:
@@ -317,7 +327,7 @@ class ChatStreamWriter:
     def _note_usage(self, frame: Frame) -> None:
         """Keep the last usage of the turn; providers repeat it, cumulative."""
         for event in frame.events:
-            if isinstance(event, UsageReported):
+            if type(event) is UsageReported:
                 self._turn_usage = event.usage.native
                 if frame.payload is not None and not frame.payload.get("choices"):
                     self._usage_chunk = frame.payload
@@ -412,7 +422,7 @@ class ChatStreamWriter:
         extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
         if final != said:
             extra.pop("native_finish_reason", None)
-        rest = {k: v for k, v in chunk.items() if k not in _STANDARD}
+        rest = _unknown(chunk)
         return self._chunk({}, final, {**_labels(chunk), **rest}, extra)
 
     def _usage_event(self) -> bytes:
@@ -420,7 +430,7 @@ class ChatStreamWriter:
         if not self._wants_usage or not self._usage:
             return b""
         chunk = self._usage_chunk or {}
-        rest = {key: value for key, value in chunk.items() if key not in _STANDARD}
+        rest = _unknown(chunk)
         return self._event(
             {**self._complete_head(), "choices": [], **_labels(chunk or self._finish_chunk or {}), **rest}
             | {"usage": self._usage}
@@ -432,6 +442,13 @@ class ChatStreamWriter:
         return error_event(message, type=type, code=code) + (b"" if self._done_seen else END_MARK)
 
 
+def _unknown(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a chunk that nothing here has to do with; there are seldom any."""
+    if _STANDARD.issuperset(payload):
+        return {}
+    return {key: value for key, value in payload.items() if key not in _STANDARD}
+
+
 def _labels(payload: Mapping[str, Any]) -> dict[str, Any]:
     """The chunk's own service tier and fingerprint; clients keep the last they see."""
     return {key: payload[key] for key in ("service_tier", "system_fingerprint") if key in payload}
@@ -439,7 +456,7 @@ def _labels(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 def _choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
     choices = payload.get("choices")
-    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    return [choice for choice in choices if type(choice) is dict] if type(choices) is list else []
 
 
 def _has_role(payload: Mapping[str, Any]) -> bool:
