@@ -471,6 +471,19 @@ async def test_items_that_were_changed_stay_the_clients(edit: str) -> None:
         ]
 
 
+@pytest.mark.parametrize("kept", [{}, {"type": "item_reference"}], ids=["whole", "by its id"])
+async def test_a_call_that_was_shown_comes_back_with_the_answer(kept: dict[str, str]) -> None:
+    """A call that ``events`` shows is no edit: some libraries send it back, others only refer to it."""
+    async with client_of(response(NOW), response(NOON, id="resp_2"), response(message("Welcome."))) as client:
+        await client.ask(items(user("hi")))
+        shown = {"type": "mcp_call", "id": f"mcp_toolrelay{'0' * 40}", "server_label": "toolrelay"}
+        back = {**kept, "id": shown["id"]} if kept else {**shown, "name": TIME, "arguments": "{}"}
+        await client.ask(items(user("hi"), back, SAID, user("thanks")))
+        assert [item.get("call_id") for item in client.asked(3)["input"]] == [
+            None, "call_s", "call_s", None, None
+        ]  # fmt: skip
+
+
 async def test_what_a_provider_ran_comes_back_with_the_answer() -> None:
     """An item of the turn itself is no edit, with its id and state or without."""
     searched = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}

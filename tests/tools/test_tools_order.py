@@ -27,7 +27,10 @@ SAID = {
     "validate": ("invalid_arguments", 'allowed: policy.allow has "*"'),
     "bounds": ("policy_denied", 'denied: policy.arguments."*".seats'),
     "credentials": ("execution_failed", "refused: credentials.mail"),
-    "row": ("execution_failed", None),
+    "row": (
+        "execution_failed",
+        'allowed: policy.allow has "*"; not made, the record could not be written',
+    ),
     "run": ("execution_failed", 'allowed: policy.allow has "*"'),
     "nothing": (None, 'allowed: policy.allow has "*"'),
 }

@@ -263,12 +263,13 @@ def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
     found: list[Any] = []
     for item in items:
         kind = item.get("type") or "message"
+        if as_upstream_items(item) is not None or kind == "reasoning":
+            # Also what only refers to it: some libraries send back no call that was shown, but its id.
+            continue
         if kind == "item_reference":
             found.append([kind, item.get("id")])
         elif kind == "function_call":
             found.append([kind, item.get("call_id"), item.get("name"), sent_arguments(item.get("arguments"))])
-        elif as_upstream_items(item) is not None or kind == "reasoning":
-            continue
         elif kind != "message" or not _is_text(_spoken(item)):
             found.append(_visible(item))
     return found
