@@ -7,7 +7,7 @@ whatever asks for a request.  Here stands what the proxy itself adds or means so
 from typing import Final
 
 from proxy.upstreams.base import Headers
-from proxy.upstreams.header_section import Columns, HeaderSection, by_names
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names, described
 
 __all__ = ["RESTORED", "forwardable", "is_coded", "restored_words", "returned"]
 
@@ -42,8 +42,6 @@ _NOT_RETURNED = frozenset(
 )
 """What a server says of itself alone, which browsers would take for ours, and whose account our key is of."""
 
-_NO_CODING = frozenset({"", "identity"})
-
 
 def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
     """The client's headers that an upstream may see; addresses of clients and pages stay here.
@@ -63,14 +61,7 @@ def returned(headers: Headers, *, keep_length: bool = False) -> HeaderSection:
 
 def is_coded(headers: Headers) -> bool:
     """Whether a body came in a coding that the upstream room does not take off: nobody here reads it."""
-    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-    return not _NO_CODING.issuperset([section.values[at].strip().lower() for at in _codings(section.names)])
-
-
-@by_names
-def _codings(names: tuple[str, ...]) -> tuple[int, ...]:
-    """Where the content codings of a body stand."""
-    return tuple([at for at, name in enumerate(names) if name.lower() == "content-encoding"])
+    return described(headers)[1] != ""
 
 
 @by_names

@@ -9,7 +9,8 @@ import orjson
 from proxy.errors import UpstreamError, error_body
 from proxy.upstreams.base import Headers, PulledResponse, read_whole
 from proxy.upstreams.body_filters import Inflater, Scrubber
-from proxy.upstreams.header_rules import described, without
+from proxy.upstreams.header_rules import without
+from proxy.upstreams.header_section import described
 
 __all__ = ["FilteredResponse"]
 

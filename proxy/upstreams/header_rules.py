@@ -2,20 +2,18 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import compress
 from typing import NamedTuple
 
 from proxy.upstreams.base import Headers
 from proxy.upstreams.body_filters import REDACTED
-from proxy.upstreams.header_section import Columns, HeaderSection, by_names
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names, described
 
 __all__ = [
     "DECODABLE",
     "HOP_BY_HOP",
     "accept_encoding",
     "clean_response_headers",
-    "described",
     "first",
     "forwardable",
     "media_type",
@@ -111,17 +109,6 @@ def media_type(headers: Headers) -> str:
     return described(headers)[0]
 
 
-def described(headers: Headers) -> tuple[str, str]:
-    """A body's media type, without parameters, and its sole content coding, both in lower case.
-
-    "" stands for what is absent.  Several codings count as one unknown, in one line or in several.
-    """
-    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-    kind_at, codings_at = _describing(section.names)
-    kind = "" if kind_at is None else _media_type(section.values[kind_at])
-    return kind, _coding([section.values[at] for at in codings_at]) if codings_at else ""
-
-
 def first(headers: Headers, wanted: str) -> str:
     """The value of the first header of that (lower case) name, or ""."""
     for name, value in headers:
@@ -193,21 +180,3 @@ def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> _Uses:
 
     connection = [at for at, name in enumerate(names) if name.lower() == "connection"]
     return _Uses(*Columns.where(names, is_kept), tuple(connection))
-
-
-@by_names
-def _describing(names: tuple[str, ...]) -> tuple[int | None, Sequence[int]]:
-    """Where the first ``Content-Type`` and each ``Content-Encoding`` stand."""
-    low = [name.lower() for name in names]
-    kind = low.index("content-type") if "content-type" in low else None
-    return kind, [at for at, name in enumerate(low) if name == "content-encoding"]
-
-
-def _coding(lines: Sequence[str]) -> str:
-    said = [coding.strip() for coding in ",".join(lines).lower().split(",")]
-    return ", ".join([coding for coding in said if coding not in ("", "identity")])
-
-
-@lru_cache(maxsize=256)
-def _media_type(value: str) -> str:
-    return value.split(";")[0].strip().lower()

@@ -5,12 +5,13 @@ something of the body and what their lines look like hangs on the names alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import compress
 from typing import NamedTuple, TypeVar, overload
 
 from proxy.upstreams.base import Headers
 
-__all__ = ["Columns", "HeaderSection", "by_names"]
+__all__ = ["Columns", "HeaderSection", "by_names", "described"]
 
 _MAX_KNOWN = 256
 _MAX_KNOWN_CHARS = 2048
@@ -113,3 +114,32 @@ def _around_values(names: tuple[str, ...]) -> tuple[str, ...]:
         parts[-1] += f"{name}: "
         parts += ["", "\r\n"]
     return tuple(parts)
+
+
+def described(headers: Headers) -> tuple[str, str]:
+    """A body's media type, without parameters, and its sole content coding, both in lower case.
+
+    "" stands for what is absent.  Several codings count as one unknown, in one line or in several.
+    """
+    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+    kind_at, codings_at = _describing(section.names)
+    kind = "" if kind_at is None else _media_type(section.values[kind_at])
+    return kind, _coding([section.values[at] for at in codings_at]) if codings_at else ""
+
+
+@by_names
+def _describing(names: tuple[str, ...]) -> tuple[int | None, Sequence[int]]:
+    """Where the first ``Content-Type`` and each ``Content-Encoding`` stand."""
+    low = [name.lower() for name in names]
+    kind = low.index("content-type") if "content-type" in low else None
+    return kind, [at for at, name in enumerate(low) if name == "content-encoding"]
+
+
+def _coding(lines: Sequence[str]) -> str:
+    said = [coding.strip() for coding in ",".join(lines).lower().split(",")]
+    return ", ".join([coding for coding in said if coding not in ("", "identity")])
+
+
+@lru_cache(maxsize=256)
+def _media_type(value: str) -> str:
+    return value.split(";")[0].strip().lower()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from proxy.relay.headers import forwardable as goes_up
 from proxy.relay.headers import returned
 from proxy.upstreams.base import Headers
-from proxy.upstreams.header_rules import clean_response_headers, described, forwardable
-from proxy.upstreams.header_section import Columns, HeaderSection, by_names
+from proxy.upstreams.header_rules import clean_response_headers, forwardable
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names, described
 
 NAMES = (
     "Accept", "accept-encoding", "Authorization", "Connection", "CONTENT-TYPE", "content-length", "Cookie",
