@@ -232,7 +232,8 @@ class Api:
             if reads and request.caller.rights.keyed:
                 self._check_body(request, view, payload)
                 if below in READS_IDS:
-                    await self._check_ids(request, payload)
+                    caller = self._planner.caller(request, payload)[0]
+                    await check_references(request.caller.rights, payload, caller, self._store)
             wire = "responses" if below.startswith("/responses") else "chat"
             model = payload.get("model")
             if (below in BY_BODY and not reads) or (below == _COUNTS_INPUT and model is None):
@@ -291,11 +292,6 @@ class Api:
                     code="model_not_found",
                 )
 
-    async def _check_ids(self, request: EdgeRequest, payload: Mapping[str, Any]) -> None:
-        """Refuse a body that goes on from what is not its sender's."""
-        caller = self._planner.caller(request, payload)[0]
-        await check_references(request.caller.rights, payload, caller, self._store)
-
     async def _read(self, request: EdgeRequest) -> tuple[bytes, dict[str, Any]]:
         """A JSON body as its bytes and what they say."""
         raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
@@ -326,10 +322,11 @@ class Api:
         whole = body_here(request, self._settings.max_body_bytes)
         raw, payload = body = await self._read(request) if whole is None else (whole, load_strict(whole))
         check_counts(payload, len(raw))
+        caller, named = self._planner.caller(request, payload)
         if request.caller.rights.keyed:
             self._check_body(request, view, payload)
             if wire.path in READS_IDS:
-                await self._check_ids(request, payload)
+                await check_references(request.caller.rights, payload, caller, self._store)
         wanted = parse_wanted(request.sole(_TOOLS))
         routes = self._routes(request, view, payload.get("model"), wire.name)
         if len(routes) > 1 and wanted and wanted.names:
@@ -337,7 +334,6 @@ class Api:
         candidates = Candidates.of(routes, payload)
         trace = trace_of(request.sole(_TRACE), view)
         self._planner.remembers(request)
-        caller, named = self._planner.caller(request, payload)
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
         offers = view.offers and candidates.any(

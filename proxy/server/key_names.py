@@ -1,6 +1,7 @@
 """Whose runs are meant: people say a key's name, the record has its id."""
 
 import re
+from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Final
 
@@ -34,5 +35,5 @@ async def recorded_caller(store: Store, declared: Container[str], wanted: str) -
 
 def named_callers(keys: tuple[ClientKey, ...]) -> Mapping[str, str]:
     """The names of keys by their ids, of those that share theirs with no other key."""
-    names = [key.name for key in keys]
-    return {key.id: key.name for key in keys if names.count(key.name) == 1}
+    named = Counter(key.name for key in keys)
+    return {key.id: key.name for key in keys if named[key.name] == 1}

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from proxy.errors import RequestError
 from proxy.relay.routing import fits_all
-from proxy.server.callers import Caller
+from proxy.server.callers import Caller, person_name
 from proxy.server.key_grants import KeyGrants, check_key_limits, key_limits
 from proxy.server.key_ring import Key, KeyRing, signer
 from proxy.server.limits import KeyLimits
@@ -176,10 +176,9 @@ def _caller(key: Key, claims: _Claims, grants: KeyGrants) -> Caller:
         tools=(*parent.rights.tools, *own.tools),
         keyed=True,
     )
-    person = hashlib.blake2b(claims.subject.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     return Caller(
         name=parent.name,
-        counted_as=f"{parent.name}/{person}",
+        counted_as=f"{parent.name}/{person_name(claims.subject)}",
         also_counted_as=parent.counted_as,
         also_limits=parent.limits,
         limits=_narrower(parent.limits, key_limits(claims.limits)),
