@@ -2,7 +2,8 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from chat_script import call, content, finish, reply, role, stream, usage
 from client_keys import ALICE, BOB, bearer, declared, keyed
 from raw_upstream import LAST_CHUNK, RESET, RawUpstream, chunk, head, whole
-from running_proxy import make_config, running
+from running_proxy import Proxy, make_config, running
 from test_server_metrics import parse, scrape, value
 from waiting import until
 
@@ -45,14 +46,20 @@ async def test_streams_show_while_they_are_open(allow: tuple[str, ...]) -> None:
         await until(ended)
 
 
+@asynccontextmanager
+async def _recording(path: Path) -> AsyncIterator[Proxy]:
+    """A proxy with its record in a file, before an upstream that answers in one word."""
+    async with (
+        RawUpstream(stream(role(), content("x"), finish())) as upstream,
+        running(make_config(upstream.url, store={"url": f"sqlite:///{path}"})) as proxy,
+    ):
+        yield proxy
+
+
 async def test_what_waits_for_the_record_shows(tmp_path: Path) -> None:
     """While somebody else holds the record's lock a run's rows wait; afterwards all are written."""
     path = tmp_path / "r.db"
-    config = {"store": {"url": f"sqlite:///{path}"}}
-    async with (
-        RawUpstream(stream(role(), content("x"), finish())) as upstream,
-        running(make_config(upstream.url, **config)) as proxy,
-    ):
+    async with _recording(path) as proxy:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             assert (await proxy.ask(ASK)).status == 200
@@ -68,11 +75,7 @@ async def test_what_waits_for_the_record_shows(tmp_path: Path) -> None:
 async def test_what_the_record_lost_shows(tmp_path: Path) -> None:
     """A row that the record refuses counts as lost, each by itself."""
     path = tmp_path / "r.db"
-    config = {"store": {"url": f"sqlite:///{path}"}}
-    async with (
-        RawUpstream(stream(role(), content("x"), finish())) as upstream,
-        running(make_config(upstream.url, **config)) as proxy,
-    ):
+    async with _recording(path) as proxy:
         with closing(sqlite3.connect(path, isolation_level=None)) as record:
             record.execute(
                 "CREATE TRIGGER no_turns BEFORE INSERT ON turns BEGIN SELECT RAISE(ABORT, 'none'); END"

@@ -22,11 +22,15 @@ from proxy.records import (
     ToolInvocationRecord,
     TurnRecord,
 )
+from proxy.store.base import Store
 from proxy.store.sqlite import SqliteStore
 
 __all__ = [
+    "CUT_OFF",
+    "CUT_OFF_SQL",
     "ROWS",
     "T0",
+    "cut_off_runs",
     "files_below",
     "fill_disk",
     "hidden",
@@ -185,6 +189,32 @@ def kept(handle: str = "res_1", caller: str = "open", **changes: Any) -> KeptRes
         "created_at": T0,
     }
     return KeptResult(handle=handle, caller=caller, **(values | changes))
+
+
+CUT_OFF_SQL = (
+    "SELECT id, status, turns, tool_calls, input_tokens, output_tokens, total_tokens, cost FROM runs "
+    "ORDER BY id"
+)
+CUT_OFF = [
+    ("run_1", "interrupted", 2, 1, 120, 34, 9 * 10**15, None),
+    ("run_2", "interrupted", 2, 1, 120, 34, 9 * 10**15, 10),
+    ("run_3", "interrupted", 0, 0, 0, 0, 0, None),
+]
+
+
+async def cut_off_runs(store: Store) -> None:
+    """Two runs of two turns and an open call each, and one of nothing, left by a store that is closed.
+
+    What ``CUT_OFF_SQL`` finds of them then is ``CUT_OFF``.
+    """
+    await store.start()
+    for at, cost in enumerate((None, 5), start=1):
+        store.put_run(run(f"run_{at}", cost=None if cost is None else 0))
+        store.put_turn(turn(f"run_{at}", 1, cost=cost))
+        store.put_turn(turn(f"run_{at}", 2, cost=cost, total_tokens=2**63 - 1, input_tokens=0))
+        await store.open_invocation(invocation(f"inv_{at}", f"run_{at}"), durable=True)
+    store.put_run(run("run_3"))
+    await store.aclose()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_records import T0, invocation, query, run, spawn, turn
+from store_records import CUT_OFF, CUT_OFF_SQL, T0, cut_off_runs, invocation, query, run, spawn
 from waiting import PATIENCE_S
 
 from proxy.store.owners import OwnerLock, proven_dead
@@ -188,25 +188,8 @@ async def test_an_owner_in_doubt_is_left_alone(tmp_path: Path, change: str) -> N
 
 async def test_an_interrupted_run_keeps_what_its_turns_used(tmp_path: Path) -> None:
     """Rule R1: what the turns of a run on record come to stands on it, however far it came."""
-    store = SqliteStore(tmp_path / "r.db")
-    await store.start()
-    for at, cost in enumerate((None, 5), start=1):
-        store.put_run(run(f"run_{at}", cost=None if cost is None else 0))
-        store.put_turn(turn(f"run_{at}", 1, cost=cost))
-        store.put_turn(turn(f"run_{at}", 2, cost=cost, total_tokens=2**63 - 1, input_tokens=0))
-        await store.open_invocation(invocation(f"inv_{at}", f"run_{at}"), durable=True)
-    store.put_run(run("run_3"))
-    await store.aclose()
-    found = query(
-        tmp_path / "r.db",
-        "SELECT id, status, turns, tool_calls, input_tokens, output_tokens, total_tokens, cost FROM runs "
-        "ORDER BY id",
-    )
-    assert found == [
-        ("run_1", "interrupted", 2, 1, 120, 34, 9 * 10**15, None),
-        ("run_2", "interrupted", 2, 1, 120, 34, 9 * 10**15, 10),
-        ("run_3", "interrupted", 0, 0, 0, 0, 0, None),
-    ]
+    await cut_off_runs(SqliteStore(tmp_path / "r.db"))
+    assert query(tmp_path / "r.db", CUT_OFF_SQL) == CUT_OFF
 
 
 async def test_a_clean_end_leaves_nothing_open(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ import pytest
 from closed_port import closed_port
 from store_postgres import SERVER, fetch, locked_table, need_postgres
 from store_records import (
+    CUT_OFF,
+    CUT_OFF_SQL,
     T0,
+    cut_off_runs,
     hidden,
     invocation,
     kept,
@@ -377,25 +380,8 @@ def _end(child: "subprocess.Popen[str]", *, kill: bool) -> None:
 
 async def test_an_interrupted_run_keeps_what_its_turns_used(make_postgres: Make, postgres_url: str) -> None:
     """Rule R1: what the turns of a run on record come to stands on it, however far it came."""
-    store = make_postgres()
-    await store.start()
-    for at, cost in enumerate((None, 5), start=1):
-        store.put_run(run(f"run_{at}", cost=None if cost is None else 0))
-        store.put_turn(turn(f"run_{at}", 1, cost=cost))
-        store.put_turn(turn(f"run_{at}", 2, cost=cost, total_tokens=2**63 - 1, input_tokens=0))
-        await store.open_invocation(invocation(f"inv_{at}", f"run_{at}"), durable=True)
-    store.put_run(run("run_3"))
-    await store.aclose()
-    found = await fetch(
-        postgres_url,
-        "SELECT id, status, turns, tool_calls, input_tokens, output_tokens, total_tokens, cost FROM runs "
-        "ORDER BY id",
-    )
-    assert found == [
-        ("run_1", "interrupted", 2, 1, 120, 34, 9 * 10**15, None),
-        ("run_2", "interrupted", 2, 1, 120, 34, 9 * 10**15, 10),
-        ("run_3", "interrupted", 0, 0, 0, 0, 0, None),
-    ]
+    await cut_off_runs(make_postgres())
+    assert await fetch(postgres_url, CUT_OFF_SQL) == CUT_OFF
 
 
 async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, postgres_url: str) -> None:
