@@ -11,6 +11,7 @@ from proxy import __version__
 from proxy.commands import common
 from proxy.commands.cli_keys import keys_app
 from proxy.commands.cli_runs import runs_app, usage
+from proxy.commands.lean_start import share_one_arena
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.errors import ConfigError, ToolRelayError
 from proxy.server.config import Options, find_faults
@@ -80,6 +81,7 @@ def serve(
     reload: Annotated[bool, typer.Option("--reload", help="Start again when a file changes.")] = False,
 ) -> None:
     """Run the proxy."""
+    share_one_arena()
     options = Options(host=host, port=port, workers=workers, upstream=upstream)
     loaded = common.load(config, options)
     from proxy.commands.serve import serve as start
