@@ -84,11 +84,10 @@ def serve(
     share_one_arena()
     options = Options(host=host, port=port, workers=workers, upstream=upstream)
     loaded = common.load(config, options)
-    from proxy.commands.serve import serve as start
-    from proxy.commands.serve import start_logging
-
-    start_logging(loaded)
+    common.start_logging(loaded)
     if loaded.server.workers == 1 and not reload:
+        from proxy.commands.serve import serve as start
+
         common.run_async(start(loaded))
         return
     from proxy.commands.several import serve_several
@@ -161,9 +160,8 @@ def record(
     """Serve, and save every exchange with the upstream as a fixture."""
     loaded = common.load(config, Options(port=port, upstream=upstream))
     from proxy.commands.record import record as start
-    from proxy.commands.serve import start_logging
 
-    start_logging(loaded)
+    common.start_logging(loaded)
     common.run_async(start(loaded, out))
 
 
@@ -191,9 +189,8 @@ def tools_call(
 ) -> None:
     """Run one tool under the same runner and policy as a model's call."""
     from proxy.commands import tools
-    from proxy.commands.serve import start_logging
 
     loaded = common.load(config, need_secrets=False)
-    start_logging(loaded)
+    common.start_logging(loaded)
     if not common.run_async(tools.call_tool(loaded, name, arguments)):
         raise typer.Exit(1)
