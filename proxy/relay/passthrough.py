@@ -150,7 +150,6 @@ async def _pump_events(
         nonlocal ended
         if tap is not None:
             chunk = tap.feed(chunk)
-        # Asked here, it takes a chunk no call.
         if boundary.between and chunk[-2:] == b"\n\n" and (DONE_SIGN not in chunk or chunk.find(DONE) < 0):
             return push(chunk)
         ready = feed(chunk)

@@ -368,6 +368,27 @@ async def test_each_piece_is_one_chunk_of_its_own_length() -> None:
         assert client.sent == sum(map(len, transport.writes))
 
 
+@pytest.mark.parametrize("control", ["\r", "\n", "\0"])
+async def test_no_header_ends_its_line(control: str) -> None:
+    """A control character in a name or a value, the upstream's or ours, makes no head at all."""
+    fine, odd = ("X-A", "a"), f"a{control}b"
+    limits = ("x-ratelimit-limit-requests", "9")
+    for bad in ((odd, "a"), ("X-A", odd), ("x-ratelimit-a", odd)):
+        for theirs, ours, ahead in (
+            ([fine, bad], [fine], []),
+            ([fine], [bad], []),
+            ([limits], [fine], [bad]),
+        ):
+            for _ in range(2):  # What is kept of names is no way around it.
+                request = edge_request("POST", "/v1/responses")
+                request.protocol.transport = Writes()
+                request.limit_headers = ahead
+                client = HttpClientStream(request, ours)
+                with pytest.raises(ValueError, match="control character"):
+                    client.start(200, theirs)
+                assert not client.started
+
+
 async def test_an_open_stream_keeps_no_head() -> None:
     """Once the response's head is made that of the request goes, unless a body is still to come."""
     for still_sending in (False, True):
