@@ -87,13 +87,6 @@ class _Histogram:
 _Cell = tuple[Sequence[float], list[float]]
 
 
-def _observe(cells: Iterable[_Cell], value: float) -> None:
-    """Count one value in each of several histograms."""
-    for buckets, counts in cells:
-        counts[bisect_left(buckets, value)] += 1
-        counts[-1] += value
-
-
 class _Places(NamedTuple):
     """Where all that ends in one way is counted: how often, how long to its first byte, how long in all.
 
@@ -104,6 +97,23 @@ class _Places(NamedTuple):
     whole: Sequence[_Cell]
     first: Sequence[_Cell] = ()
     head: Sequence[_Cell] = ()
+
+    def note(self, whole_s: float, first_s: float | None, head_s: float | None = None) -> None:
+        """Count one that ended so; ``None`` where it did not come to it."""
+        counts, whole, first, head = self
+        for count in counts:
+            count[0] += 1
+        for buckets, cell in whole:
+            cell[bisect_left(buckets, whole_s)] += 1
+            cell[-1] += whole_s
+        if first_s is not None:
+            for buckets, cell in first:
+                cell[bisect_left(buckets, first_s)] += 1
+                cell[-1] += first_s
+        if head_s is not None:
+            for buckets, cell in head:
+                cell[bisect_left(buckets, head_s)] += 1
+                cell[-1] += head_s
 
 
 class Metrics(Observer):
@@ -163,11 +173,7 @@ class Metrics(Observer):
         places = self._places.get(key)
         if places is None:
             places = self._keep(key, self._of_request(facts, method, model))
-        for count in places.counts:
-            count[0] += 1
-        _observe(places.whole, facts.seconds)
-        if first is not None:
-            _observe(places.first, first)
+        places.note(facts.seconds, first)
 
     def _of_request(self, facts: RequestFacts, method: str, model: str) -> _Places:
         endpoint = facts.endpoint
@@ -197,13 +203,7 @@ class Metrics(Observer):
         places = self._places.get(key)
         if places is None:
             places = self._keep(key, self._of_operation(operation, model))
-        for count in places.counts:
-            count[0] += 1
-        if head is not None:
-            _observe(places.head, head)
-        _observe(places.whole, operation.seconds)
-        if first is not None:
-            _observe(places.first, first)
+        places.note(operation.seconds, first, head)
         if operation.turn or operation.cost or operation.input_tokens is not None:
             self._count_use(operation, (operation.name, operation.upstream, model))
 
