@@ -55,7 +55,7 @@ def _check(request: EdgeRequest, limit: int) -> None:
             code="invalid_http",
             headers={"Connection": "close"},
         )
-    if request.content_length > limit:
+    if (request.content_length or 0) > limit:
         raise _too_large(limit)
     if hdrs.EXPECT in headers and not _EXPECTED.issuperset(_expected(request)):
         raise RequestError(417, "Expect takes 100-continue and nothing else.", code="expectation_failed")

@@ -51,7 +51,7 @@ from proxy.server.request_target import Target, parse_target
 from proxy.server.stored_responses import StoredResponses, is_own_operation, response_path
 from proxy.server.views import View, Views
 from proxy.store.base import Store
-from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.base import Headers, UpstreamRequest
 from proxy.wires.base import Wire
 from proxy.wires.rawjson import join_object, load_strict, members
 
@@ -444,7 +444,9 @@ class Api:
             sent = join_object({**members(raw), "model": orjson.dumps(route.model)})
         error_event = self._error_events.get(below) if posts else None
         streams = error_event is not None
-        headers = headers_up(request, identity=streams or metered is not None)
+        headers: Headers = headers_up(request, identity=streams or metered is not None)
+        if raw is None and (length := request.content_length) is not None:
+            headers = [*headers, ("Content-Length", str(length))]
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)

@@ -23,10 +23,10 @@ from proxy.relay.shape import prompt_shape
 from proxy.server.callers import person_name
 from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.metering import check_switches, price_of
+from proxy.server.request_head import Head
 from proxy.server.request_target import Target
 from proxy.server.views import TRACES, View
 from proxy.tools.ledger import RunLedger
-from proxy.upstreams.base import Headers
 from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
 
@@ -235,7 +235,19 @@ def trace_of(header: str | None, view: View) -> Trace:
     )
 
 
-def headers_up(request: EdgeRequest, *, identity: bool) -> Headers:
-    """What of a request's headers an upstream may see; ``identity`` as of :func:`forwardable`."""
+def headers_up(request: EdgeRequest, *, identity: bool) -> HeaderSection:
+    """What of a request's headers an upstream may see; as :func:`forwardable`."""
+    return request.head[_going_up_read if identity else _going_up]
+
+
+def _going_up(head: Head) -> HeaderSection:
+    return forwardable(_section(head), identity=False)
+
+
+def _going_up_read(head: Head) -> HeaderSection:
+    return forwardable(_section(head), identity=True)
+
+
+def _section(head: Head) -> HeaderSection:
     # Never by the names' own view: it may leave out one that stands twice, and values do not.
-    return forwardable(HeaderSection.of(list(request.headers.items())), identity=identity)
+    return HeaderSection.of(list(head.headers.items()))
