@@ -11,7 +11,6 @@ from aiohttp.http import StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from proxy.errors import RequestError
 from proxy.server.callers import Caller
 from proxy.server.observing import RequestFacts
 from proxy.server.rate_limiter import Admission
@@ -125,25 +124,6 @@ class EdgeRequest:
         """The address of the connection's other end."""
         peer = self.protocol.peername
         return str(peer[0]) if isinstance(peer, list | tuple) else peer
-
-    def sole(self, name: str) -> str | None:
-        """The value of a header that has one meaning; ``None`` where it is not there.
-
-        Raises :class:`~proxy.errors.RequestError` (400) where it stands twice: readers take the first, the
-        last or both.
-        """
-        if name not in self.headers:
-            return None
-        values = self.headers.getall(name)
-        if len(values) > 1:
-            raise RequestError(400, f"Send {name} once.", param=name)
-        return values[0]
-
-    def listed(self, name: str) -> Sequence[str]:
-        """What a header lists, in lower case; several lines of it are one list (RFC 9110, 5.3)."""
-        if name not in self.headers:
-            return ()
-        return [part.strip().lower() for part in ",".join(self.headers.getall(name)).split(",")]
 
     def body_is_read(self) -> None:
         """Let go of the reader of a body that was read whole: a stream may be open for long after it."""

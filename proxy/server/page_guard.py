@@ -114,12 +114,24 @@ class PageGuard:
         self._hosts = hosts
         self._keyed = keyed
         self._proxies = proxies if proxies else None
+        self._by_head = not cors and self._proxies is None
 
     def check(self, request: EdgeRequest) -> web.Response | None:
         """The answer to a preflight; ``None`` for a request that may go on.
 
         Raises :class:`~proxy.errors.RequestError`: 403, 405 or 415 for what is not taken from a page.
         """
+        if not self._by_head:
+            return self._check(request)
+        # Nobody asks for the peer then, and there is nothing to tell the page: the next one may go on too.
+        if self in request.head:
+            return None
+        answer = self._check(request)
+        if answer is None:
+            request.head[self] = None
+        return answer
+
+    def _check(self, request: EdgeRequest) -> web.Response | None:
         headers = request.headers
         method = request.method
         if method not in _METHODS:
@@ -174,7 +186,7 @@ def _may_call(cors: Cors, request: EdgeRequest) -> bool:
 
 def _is_own_site(request: EdgeRequest) -> bool:
     """Whether nothing that a browser says of the page calls it one of another site."""
-    return _OWN_SITES.issuperset(request.listed(_SEC_FETCH_SITE))
+    return _OWN_SITES.issuperset(request.head.listed(_SEC_FETCH_SITE))
 
 
 def _is_own(origin: str, host: str) -> bool:
