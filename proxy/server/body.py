@@ -25,7 +25,6 @@ _COUNTED = {
 
 _NO_CODING = frozenset({"", "identity"})
 _EXPECTED = frozenset({"", "100-continue"})
-_NOT_PLAIN = (hdrs.CONTENT_ENCODING, hdrs.TRANSFER_ENCODING, hdrs.EXPECT)
 
 
 def check_counts(payload: Mapping[str, Any], size: int) -> None:
@@ -68,9 +67,8 @@ def _check(request: EdgeRequest, limit: int) -> None:
 def _is_plain(head: Head) -> bool:
     """Whether nothing but a body's size can be wrong with it."""
     headers = head.headers
-    return headers.get(hdrs.CONTENT_TYPE) == "application/json" and not any(
-        name in headers for name in _NOT_PLAIN
-    )
+    coded = hdrs.CONTENT_ENCODING in headers or hdrs.TRANSFER_ENCODING in headers
+    return headers.get(hdrs.CONTENT_TYPE) == "application/json" and not coded and hdrs.EXPECT not in headers
 
 
 def _check_charset(kind: str) -> None:

@@ -39,13 +39,12 @@ from proxy.server.known_heads import (
     head_cut,
 )
 from proxy.server.request_head import Head
-from proxy.server.unparsed import as_bytes, fault_of, own_headers
+from proxy.server.unparsed import MAX_FIELD_BYTES, MAX_HEADERS, as_bytes, fault_of, own_headers, refusal
 
 if TYPE_CHECKING:
     from proxy.server.key_ring import Key
 
 __all__ = [
-    "MAX_HEADERS",
     "ConnectionBounds",
     "EdgeConnection",
     "EdgeRunner",
@@ -57,12 +56,13 @@ __all__ = [
 KEEPALIVE_S = 75.0
 MAX_LINE_BYTES = 16 * 1024
 """Of a request line; a target has a bound of its own below it, whose error says more."""
-MAX_FIELD_BYTES = 16 * 1024
-MAX_HEADERS = 128
 _LINGER_S = 2.0
 """For a client that still sends the body of a request that was answered, so that it sees the answer."""
 _READ_BUFFER_BYTES = 64 * 1024
 _UNSURE = -1
+_CHANCES = 8
+"""Heads in a row that a connection may send and none of them known, before it is taken for one of those
+whose heads all differ, and nobody looks any more."""
 
 _MIN_AIOHTTP = (3, 14, 3)
 """Earlier ones lose the end of a body at a slow reader, and let bytes behind an upgrade through."""
@@ -151,6 +151,7 @@ class EdgeConnection(RequestHandler):
 
     __slots__ = (
         "_bounds",
+        "_chances",
         "_filling",
         "_handle",
         "_head_timer",
@@ -192,6 +193,7 @@ class EdgeConnection(RequestHandler):
         # How many bytes of a body are still to come; 0 between messages, and _UNSURE where that cannot be
         # said: then nothing is kept from the parser any more.
         self._left = 0
+        self._chances = _CHANCES
         # A body of a known head that is still coming, which the parser does not see.
         self._filling: StreamReader | None = None
         self._held = False
@@ -211,7 +213,8 @@ class EdgeConnection(RequestHandler):
             return
         before = len(self._messages)
         super().data_received(data)
-        self._follow(data, cut, before)
+        if self._left != _UNSURE and data:
+            self._left = self._place_after(data, cut, self._messages[before:])
         if self._messages:
             if self._head_timer is not None:
                 self._head_timer.cancel()
@@ -248,6 +251,7 @@ class EdgeConnection(RequestHandler):
             body = self._filling = StreamReader(self, _READ_BUFFER_BYTES, loop=self._loop)
             body.feed_data(data[start:])
             self._left = left
+        self._chances = _CHANCES
         self._request_count += 1
         self._messages.append((KnownMessage(head, length), body))
         waiter.set_result(None)
@@ -266,18 +270,15 @@ class EdgeConnection(RequestHandler):
             body.feed_eof()
         return behind
 
-    def _follow(self, data: bytes, cut: HeadCut | None, before: int) -> None:
-        """Keep in mind where the parser is in its messages, as far as that is beyond doubt."""
-        if self._left > 0:
-            self._left = self._left - len(data) if len(data) <= self._left else _UNSURE
-        elif self._left == 0 and data:
-            self._left = self._begun(data, cut, self._messages[before:])
-
-    def _begun(self, data: bytes, cut: HeadCut | None, made: list[tuple[Any, StreamReader]]) -> int:
-        """What is still to come of the one message that was made of a read; its head may be a new one."""
-        if len(made) != 1 or not isinstance(made[0][0], RawRequestMessage) or made[0][0].upgrade:
+    def _place_after(self, data: bytes, cut: HeadCut | None, made: list[tuple[Any, StreamReader]]) -> int:
+        """What is still to come of a body once the parser made these messages of a read, or ``_UNSURE``."""
+        if self._left:
+            return self._left - len(data) if len(data) <= self._left else _UNSURE
+        if len(made) != 1:
             return _UNSURE
         message, body = made[0]
+        if not isinstance(message, RawRequestMessage) or message.upgrade:
+            return _UNSURE
         if cut is None:
             return 0 if body is EMPTY_PAYLOAD and ends_once(data) else _UNSURE
         _, start, length = cut
@@ -286,7 +287,8 @@ class EdgeConnection(RequestHandler):
         if here > length or body.total_bytes != here or said != [str(length)] or not ends_once(data[:start]):
             return _UNSURE
         self._known.note(cut, message)
-        return length - here
+        self._chances -= 1
+        return length - here if self._chances else _UNSURE
 
     async def start(self) -> None:
         """Serve the connection's requests one after the other, each of them in this task.
@@ -465,7 +467,7 @@ class EdgeConnection(RequestHandler):
     def _malformed(self, fault: BaseException) -> web.StreamResponse:
         """Answer what could not be parsed without a word of it: the text of ``fault`` quotes the client."""
         request_id = new_request_id()
-        response = _refusal(too_long=isinstance(fault, LineTooLong))
+        response = refusal(too_long=isinstance(fault, LineTooLong))
         self._log.warning(
             "malformed_request", status=response.status, error=type(fault).__name__, request_id=request_id
         )
@@ -484,15 +486,3 @@ class EdgeConnection(RequestHandler):
             # Ends at once where the client closes: its going away cancels this.
             await asyncio.sleep(_LINGER_S)
         return finished
-
-
-def _refusal(*, too_long: bool) -> web.Response:
-    if too_long:
-        return error_response(
-            431,
-            f"The request line or a header is longer than {MAX_FIELD_BYTES} bytes.",
-            code="headers_too_large",
-        )
-    return error_response(
-        400, f"The request is not valid HTTP/1.1, or has over {MAX_HEADERS} headers.", code="invalid_http"
-    )

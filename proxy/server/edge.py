@@ -29,8 +29,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 
 def _called(head: Head) -> tuple[str, str]:
     """The client's own id for a request, empty where none can stand in a log, and the path for people."""
-    given = head.headers.get(_X_REQUEST_ID, "")
-    return given if _REQUEST_ID.match(given) else "", head.message.url.path[:200]
+    given = head.headers.get(_X_REQUEST_ID)
+    return given if given and _REQUEST_ID.match(given) else "", head.message.url.path[:200]
 
 
 class Edge:

@@ -37,7 +37,7 @@ from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import OwnedClientStream
-from proxy.server.planning import Call, Planner, headers_up, trace_of, wanted_of
+from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of
 from proxy.server.reading_rights import (
     READS_IDS,
     check_models,
@@ -324,13 +324,15 @@ class Api:
             self._check_body(request, view, payload)
             if wire.path in READS_IDS:
                 await check_references(request.caller.rights, payload, caller, self._store)
-        wanted = request.head[wanted_of]
+        chooses = request.head[chooses_ours]
+        wanted = wanted_of(request.head) if chooses else None
         routes = self._routes(request, view, payload.get("model"), wire.name)
         if len(routes) > 1 and wanted and wanted.names:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
-        trace = trace_of(request.head, view)
-        self._planner.remembers(request)
+        trace = trace_of(request.head, view) if chooses else view.trace
+        if chooses:
+            self._planner.remembers(request)
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
         offers = view.offers and candidates.any(

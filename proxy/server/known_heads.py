@@ -130,24 +130,13 @@ class KnownHeads:
     def note(self, cut: HeadCut, message: RawRequestMessage) -> None:
         """A head has come from which the parser, and no byte besides, made this message."""
         key = cut[0]
-        headers = message.headers
-        if (
-            message.version != HttpVersion11
-            or message.should_close
-            or message.upgrade
-            or message.chunked
-            or any(name in headers for name in _NEVER_KNOWN)
-            or key in self._young
-            or key in self._old
-        ):
-            return
         mark = hash(key)
-        if mark in self._seen:
+        if mark not in self._seen:
+            if len(self._seen) >= MOST_SEEN:
+                self._seen.clear()
+            self._seen.add(mark)
+        elif _is_plain(message) and key not in self._young and key not in self._old:
             self._keep(key, Head(_lengthless(message)))
-            return
-        if len(self._seen) >= MOST_SEEN:
-            self._seen.clear()
-        self._seen.add(mark)
 
     def forget(self) -> None:
         """Know nothing any more."""
@@ -170,6 +159,13 @@ class KnownHeads:
         self._young, self._old = {}, self._young
         if self._old:
             self._timer = asyncio.get_running_loop().call_later(AGE_S, self._age)
+
+
+def _is_plain(message: RawRequestMessage) -> bool:
+    """Whether a message is a head and a body of so many bytes, and the next one may follow it."""
+    ends = message.should_close or message.upgrade or message.chunked
+    more = any(name in message.headers for name in _NEVER_KNOWN)
+    return message.version == HttpVersion11 and not ends and not more
 
 
 def _lengthless(message: RawRequestMessage) -> RawRequestMessage:

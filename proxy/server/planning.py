@@ -30,7 +30,7 @@ from proxy.tools.ledger import RunLedger
 from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
 
-__all__ = ["Call", "Plan", "Planner", "headers_up", "trace_of", "wanted_of"]
+__all__ = ["Call", "Plan", "Planner", "chooses_ours", "headers_up", "trace_of", "wanted_of"]
 
 _HISTORY = istr("x-toolrelay-history")
 _IDEMPOTENCY_KEY = istr("Idempotency-Key")
@@ -227,18 +227,20 @@ def _of_repeats(head: Head) -> tuple[str, Sequence[str]]:
     return head.sole(_IDEMPOTENCY_KEY) or "", head.listed(_RETRY_COUNT)
 
 
+def chooses_ours(head: Head) -> bool:
+    """Whether a request chooses tools, a trace or a history: nearly none does."""
+    headers = head.headers
+    return _TOOLS in headers or _TRACE in headers or _HISTORY in headers
+
+
 def wanted_of(head: Head) -> Wanted | None:
     """The tools that a request chose; raises as :func:`~proxy.relay.offer.parse_wanted` does."""
     return parse_wanted(head.sole(_TOOLS))
 
 
-def _asked_trace(head: Head) -> str | None:
-    return head.sole(_TRACE)
-
-
 def trace_of(head: Head, view: View) -> Trace:
     """The trace a request gets: what it asks for, up to what the operator lets it."""
-    header = head[_asked_trace]
+    header = head.sole(_TRACE)
     if header is None:
         return view.trace
     for level, name in enumerate(TRACES):
@@ -257,13 +259,9 @@ def headers_up(request: EdgeRequest, *, identity: bool) -> HeaderSection:
 
 
 def _going_up(head: Head) -> HeaderSection:
-    return forwardable(_section(head), identity=False)
+    # Never by the names' own view: it may leave out one that stands twice, and values do not.
+    return forwardable(list(head.headers.items()), identity=False)
 
 
 def _going_up_read(head: Head) -> HeaderSection:
-    return forwardable(_section(head), identity=True)
-
-
-def _section(head: Head) -> HeaderSection:
-    # Never by the names' own view: it may leave out one that stands twice, and values do not.
-    return HeaderSection.of(list(head.headers.items()))
+    return forwardable(list(head.headers.items()), identity=True)

@@ -8,7 +8,7 @@ from proxy.errors import RequestError
 from proxy.server.observing import endpoint_class
 from proxy.server.request_head import Head
 
-__all__ = ["Target", "parse_target", "read_target", "target_of"]
+__all__ = ["Target", "read_target", "target_of"]
 
 _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*\Z")
 _QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@%/?\[\]]*\Z")
@@ -34,14 +34,10 @@ class Target:
     endpoint: str
 
 
-def parse_target(raw: str) -> Target:
-    """:func:`read_target`, remembered for the few short targets that nearly all requests have."""
-    return _remembered(raw) if len(raw) <= _SHORT else read_target(raw)
-
-
 def target_of(head: Head) -> Target:
-    """The target of a request; raises as :func:`read_target` does."""
-    return parse_target(head.message.path)
+    """:func:`read_target`, remembered for the few short targets that nearly all requests have."""
+    raw = head.message.path
+    return _remembered(raw) if len(raw) <= _SHORT else read_target(raw)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,12 @@ from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMessage
 
-__all__ = ["as_bytes", "fault_of", "own_headers"]
+from proxy.server.http_errors import error_response
+
+__all__ = ["MAX_FIELD_BYTES", "MAX_HEADERS", "as_bytes", "fault_of", "own_headers", "refusal"]
+
+MAX_FIELD_BYTES = 16 * 1024
+MAX_HEADERS = 128
 
 
 def fault_of(message: Any) -> BaseException | None:
@@ -20,6 +25,19 @@ def fault_of(message: Any) -> BaseException | None:
     if message.version != HttpVersion10 or hdrs.TRANSFER_ENCODING in message.headers:
         return BadHttpMessage("a version that is not served, or chunks under HTTP/1.0")
     return None
+
+
+def refusal(*, too_long: bool) -> web.Response:
+    """What a client is told of what it sent, without a word of that."""
+    if too_long:
+        return error_response(
+            431,
+            f"The request line or a header is longer than {MAX_FIELD_BYTES} bytes.",
+            code="headers_too_large",
+        )
+    return error_response(
+        400, f"The request is not valid HTTP/1.1, or has over {MAX_HEADERS} headers.", code="invalid_http"
+    )
 
 
 def own_headers(request_id: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from running_proxy import make_config, running
 from waiting import PATIENCE_S, until
 
 from proxy.errors import RequestError
-from proxy.server import known_heads
+from proxy.server import connection, known_heads
 from proxy.server.body import body_here, read_body
 from proxy.server.connection import EdgeConnection, EdgeRunner
 from proxy.server.edge_request import EdgeRequest
@@ -341,8 +341,8 @@ def test_two_heads_share_a_key_only_where_their_digits_differ(head: bytes, size:
 async def test_what_is_known_is_bounded() -> None:
     """Rule S1: who sends many heads has the oldest forgotten."""
     async with edge() as made:
-        async with made.connected() as line:
-            for number in range(3 * known_heads.MOST_HEADS):
+        for number in range(3 * known_heads.MOST_HEADS):
+            async with made.connected() as line:
                 for _ in range(2):
                     await made.read(line, written(PLAIN.replace(b"one", b"k%d" % number), 5) + b"hello")
                 assert len(made.known) <= 2 * known_heads.MOST_HEADS
@@ -378,12 +378,11 @@ def holders() -> list[Head]:
 async def test_a_head_that_goes_on_coming_is_not_forgotten() -> None:
     """What is asked for stays, and what comes once is not kept at all."""
     async with edge() as made:
-        async with made.connected() as line:
-            for number in range(2 * known_heads.MOST_SEEN):
-                await made.read(
-                    line, written(PLAIN.replace(b"one", b"once-%d" % number), 1) + b"x", settle=False
-                )
-                await asyncio.sleep(0)
+        for number in range(0, known_heads.MOST_SEEN + 8, 4):
+            async with made.connected() as line:
+                for one in range(number, number + 4):
+                    await made.read(line, written(PLAIN.replace(b"one", b"once-%d" % one), 1) + b"x")
+        assert 0 < len(made.known._seen) <= known_heads.MOST_SEEN
         assert len(made.known) == 0
         async with made.connected() as line:
             for _ in range(2):
@@ -395,6 +394,20 @@ async def test_a_head_that_goes_on_coming_is_not_forgotten() -> None:
             made.known._age()
             made.known._age()
             assert len(made.known) == 0
+
+
+async def test_a_connection_whose_heads_all_differ_is_left_alone() -> None:
+    """Who sends an id of its own with each request does not pay for others' heads, nor fills their place."""
+    async with edge() as made:
+        async with made.connected() as line:
+            for number in range(20):
+                await made.read(line, written(PLAIN.replace(b"one", b"%d" % number), 1) + b"x")
+            assert len(made.known._seen) == connection._CHANCES
+        async with made.connected() as line:
+            for number in range(20):
+                data = written(PLAIN if number % 5 else PLAIN.replace(b"one", b"new-%d" % number), 1)
+                await made.read(line, data + b"x")
+            assert line.connection._chances == connection._CHANCES
 
 
 async def test_a_whole_body_is_read_like_any_other() -> None:
