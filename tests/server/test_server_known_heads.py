@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from client_keys import ALICE, BOB, bearer, keyed, made
 from edge_requests import Behind
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from raw_upstream import RawUpstream, whole
-from running_proxy import make_config, running
+from running_proxy import Answer, Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
 from proxy.errors import RequestError
@@ -178,12 +179,12 @@ class Edge:
 @asynccontextmanager
 async def edge() -> Any:
     """An edge before a handler that reads bodies in three ways."""
-    made = Edge()
-    await made.runner.setup()
+    server = Edge()
+    await server.runner.setup()
     try:
-        yield made
+        yield server
     finally:
-        await made.runner.cleanup()
+        await server.runner.cleanup()
 
 
 class Unknowing(KnownHeads):
@@ -200,20 +201,20 @@ async def said_to(
 
     Before them each of ``warm`` has come over connections of its own.
     """
-    async with edge() as made:
-        made.runner.server._known = made.known = known()
+    async with edge() as server:
+        server.runner.server._known = server.known = known()
         for data in warm:
             for _ in range(3):
-                async with made.connected() as line:
-                    await made.read(line, data)
-        made.seen.clear()
-        async with made.connected() as line:
+                async with server.connected() as line:
+                    await server.read(line, data)
+        server.seen.clear()
+        async with server.connected() as line:
             for data, settle in reads:
-                await made.read(line, data, settle=settle)
+                await server.read(line, data, settle=settle)
             await turn()
             heads = [part for part in line.written.split(b"\r\n") if not part.startswith(b"Date:")]
             answers = [part for part in heads if not part.lower().startswith(b"x-request-id")]
-            return made.seen, answers, line.connection is None
+            return server.seen, answers, line.connection is None
 
 
 def written(head: bytes, size: int) -> bytes:
@@ -284,19 +285,19 @@ def test_known_heads_change_nothing(sent: list[tuple[bytes, bool]]) -> None:
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_head_is_read_once_for_all(head: bytes, apart: bool) -> None:
     """From its third time on no parser sees a head, on whatever connection and however long its body is."""
-    async with edge() as made:
+    async with edge() as server:
         for size in (5, 7):
-            async with made.connected() as line:
-                await made.read(line, written(head, size) + b"x" * size)
-        made.seen.clear()
-        async with made.connected() as line:
+            async with server.connected() as line:
+                await server.read(line, written(head, size) + b"x" * size)
+        server.seen.clear()
+        async with server.connected() as line:
             line.connection._parser = None  # Who asks it anything fails.
             for size in (1, 12, 4000):
                 body = b"y" * size
                 for piece in (written(head, size), body) if apart else (written(head, size) + body,):
-                    await made.read(line, piece)
+                    await server.read(line, piece)
             assert line.written.count(b"HTTP/1.1 ") == 3
-        assert [seen[4] for seen in made.seen] == [1, 12, 4000]
+        assert [seen[4] for seen in server.seen] == [1, 12, 4000]
 
 
 @pytest.mark.parametrize("head", HEADS[4:])
@@ -307,14 +308,14 @@ async def test_what_is_more_than_a_head_and_a_length_is_never_known(head: bytes)
         PLAIN.replace(b"Content-Length: %d", b"X: Content-Length: %d"), b"\r\n" + PLAIN,
         PLAIN.replace(b"/v1/chat", b"http://a/v1/chat"),
     )  # fmt: skip
-    async with edge() as made:
+    async with edge() as server:
         for _ in range(4):
-            async with made.connected() as line:
-                await made.read(line, written(head, 5) + b"hello")
+            async with server.connected() as line:
+                await server.read(line, written(head, 5) + b"hello")
         if head == known[3]:
-            assert len(made.known) == 0
+            assert len(server.known) == 0
         else:
-            assert len(made.known) == (1 if head in known else 0)
+            assert len(server.known) == (1 if head in known else 0)
 
 
 def test_the_end_of_a_head_is_beyond_doubt() -> None:
@@ -340,28 +341,28 @@ def test_two_heads_share_a_key_only_where_their_digits_differ(head: bytes, size:
 
 async def test_what_is_known_is_bounded() -> None:
     """Rule S1: who sends many heads has the oldest forgotten."""
-    async with edge() as made:
+    async with edge() as server:
         for number in range(3 * known_heads.MOST_HEADS):
-            async with made.connected() as line:
+            async with server.connected() as line:
                 for _ in range(2):
-                    await made.read(line, written(PLAIN.replace(b"one", b"k%d" % number), 5) + b"hello")
-                assert len(made.known) <= 2 * known_heads.MOST_HEADS
-        assert len(made.known) > known_heads.MOST_HEADS
-        assert len(made.known._seen) <= known_heads.MOST_SEEN
+                    await server.read(line, written(PLAIN.replace(b"one", b"k%d" % number), 5) + b"hello")
+                assert len(server.known) <= 2 * known_heads.MOST_HEADS
+        assert len(server.known) > known_heads.MOST_HEADS
+        assert len(server.known._seen) <= known_heads.MOST_SEEN
 
 
 async def test_credentials_are_gone_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule S1: a key that is sent no more is in no memory after two ages, and no timer runs for nothing."""
     monkeypatch.setattr(known_heads, "AGE_S", 0.05)
-    async with edge() as made:
-        async with made.connected() as line:
+    async with edge() as server:
+        async with server.connected() as line:
             for _ in range(3):
-                await made.read(line, written(PLAIN.replace(b"one", SENT_ONCE.encode()), 5) + b"hello")
-        made.seen.clear()
-        assert len(made.known) == 1
+                await server.read(line, written(PLAIN.replace(b"one", SENT_ONCE.encode()), 5) + b"hello")
+        server.seen.clear()
+        assert len(server.known) == 1
         assert holders()
-        await until(lambda: made.known._timer is None)
-        assert len(made.known) == 0
+        await until(lambda: server.known._timer is None)
+        assert len(server.known) == 0
         assert holders() == []
 
 
@@ -377,36 +378,36 @@ def holders() -> list[Head]:
 
 async def test_a_head_that_goes_on_coming_is_not_forgotten() -> None:
     """What is asked for stays, and what comes once is not kept at all."""
-    async with edge() as made:
+    async with edge() as server:
         for number in range(0, known_heads.MOST_SEEN + 8, 4):
-            async with made.connected() as line:
+            async with server.connected() as line:
                 for one in range(number, number + 4):
-                    await made.read(line, written(PLAIN.replace(b"one", b"once-%d" % one), 1) + b"x")
-        assert 0 < len(made.known._seen) <= known_heads.MOST_SEEN
-        assert len(made.known) == 0
-        async with made.connected() as line:
+                    await server.read(line, written(PLAIN.replace(b"one", b"once-%d" % one), 1) + b"x")
+        assert 0 < len(server.known._seen) <= known_heads.MOST_SEEN
+        assert len(server.known) == 0
+        async with server.connected() as line:
             for _ in range(2):
-                await made.read(line, written(PLAIN, 5) + b"hello")
+                await server.read(line, written(PLAIN, 5) + b"hello")
             for _ in range(5):
-                made.known._age()
-                await made.read(line, written(PLAIN, 5) + b"hello")
-                assert len(made.known) == 1
-            made.known._age()
-            made.known._age()
-            assert len(made.known) == 0
+                server.known._age()
+                await server.read(line, written(PLAIN, 5) + b"hello")
+                assert len(server.known) == 1
+            server.known._age()
+            server.known._age()
+            assert len(server.known) == 0
 
 
 async def test_a_connection_whose_heads_all_differ_is_left_alone() -> None:
     """Who sends an id of its own with each request does not pay for others' heads, nor fills their place."""
-    async with edge() as made:
-        async with made.connected() as line:
+    async with edge() as server:
+        async with server.connected() as line:
             for number in range(20):
-                await made.read(line, written(PLAIN.replace(b"one", b"%d" % number), 1) + b"x")
-            assert len(made.known._seen) == connection._CHANCES
-        async with made.connected() as line:
+                await server.read(line, written(PLAIN.replace(b"one", b"%d" % number), 1) + b"x")
+            assert len(server.known._seen) == connection._CHANCES
+        async with server.connected() as line:
             for number in range(20):
                 data = written(PLAIN if number % 5 else PLAIN.replace(b"one", b"new-%d" % number), 1)
-                await made.read(line, data + b"x")
+                await server.read(line, data + b"x")
             assert line.connection._chances == connection._CHANCES
 
 
@@ -474,3 +475,115 @@ async def test_the_limit_of_bodies_holds_for_known_heads() -> None:
             conversation.writer.write(proxy.request(body))
             statuses.append((await conversation.answer()).status)
         assert statuses == [200, 200, 200, 413, 200]
+
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ROUNDS = 5
+"""Of the same heads: more than it takes to know them."""
+
+
+async def answers(proxy: Proxy, *asked: bytes, rounds: int = ROUNDS) -> list[list[Answer]]:
+    """What each round of requests over one connection is answered."""
+    found = []
+    async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
+        for _ in range(rounds):
+            found.append([])
+            for data in asked:
+                conversation.writer.write(data)
+                found[-1].append(await conversation.answer())
+    return found
+
+
+async def test_a_known_head_lets_in_its_own_caller_alone() -> None:
+    """Rule S1: many callers' requests over one connection are each let in for their own key, or not."""
+    async with keyed() as (proxy, upstream):
+        asked = [
+            proxy.request(ASK, bearer(ALICE)),
+            proxy.request(ASK, bearer(BOB)),
+            proxy.request(ASK, bearer("nobody")),
+            proxy.request(ASK, [("Authorization", f"bearer {ALICE}")]),
+            proxy.request(ASK, [("Authorization", f"Basic {ALICE}")]),
+            proxy.request(ASK, bearer(ALICE), path="/v1/files"),
+            proxy.request(ASK, bearer(ALICE), path=f"/v1/tr_{'A' * 43}"),
+        ]
+        for round_ in await answers(proxy, *asked):
+            assert [answer.status for answer in round_] == [200, 200, 401, 200, 401, 403, 400]
+        assert len(upstream.requests) == 3 * ROUNDS
+
+
+async def test_a_revoked_key_is_out_though_its_head_is_known() -> None:
+    """Rule S1: the very next request is refused, on every connection, and a new key is let in."""
+    async with keyed() as (proxy, _):
+        store = proxy.services.store
+        secret = await made(store)
+        data = proxy.request(ASK, bearer(secret))
+        async with proxy.connect() as conversation:
+
+            async def status() -> int:
+                conversation.writer.write(data)
+                return (await conversation.answer()).status
+
+            assert [await status() for _ in range(ROUNDS)] == [200] * ROUNDS
+            await made(store, name="other")
+            assert await status() == 200
+            for key in (await store.read_keys()).keys:
+                await store.revoke_key(key.id)
+            assert [await status(), await status()] == [401, 401]
+            assert [[answer.status for answer in each] for each in await answers(proxy, data)] == [
+                [401]
+            ] * ROUNDS
+
+
+async def test_a_known_head_counts_like_any_other() -> None:
+    """Limits, ids and what browsers are told are each request's own."""
+    origin = "https://page.example"
+    sections: dict[str, Any] = {"limits": {"requests": ("12/minute",)}, "server": {"cors_origins": (origin,)}}
+    async with (
+        RawUpstream(whole(b'{"ok":true}')) as upstream,
+        running(make_config(upstream.url, allow=(), **sections)) as proxy,
+    ):
+        found = await answers(
+            proxy,
+            proxy.request(ASK, {"Origin": origin}),
+            proxy.request(ASK, {"Origin": "https://other.example"}),
+            proxy.request(ASK, {"x-request-id": "of-the-client"}),
+            rounds=7,
+        )
+    assert [answer.status for answer, _, _ in found] == [200] * 6 + [429]
+    assert {answer.status for _, answer, _ in found} == {403}
+    assert [answer.header("x-ratelimit-remaining-requests") for answer, _, _ in found[:6]] == [
+        str(left) for left in range(11, 0, -2)
+    ]
+    assert {answer.header("access-control-allow-origin") for answer, _, _ in found} == {origin}
+    assert len({answer.header("x-request-id") for answer, _, _ in found}) == 7
+    assert {answer.header("x-request-id") for _, _, answer in found} == {"of-the-client"}
+
+
+async def test_forwarded_callers_of_known_heads_are_told_apart() -> None:
+    """Rule S1: who brings a provider's key is the same caller each time, and nobody else."""
+    async with RawUpstream(whole(b'{"ok":true}')) as upstream:
+        async with running(make_config(upstream.url, auth={"mode": "forward"})) as proxy:
+            asked = [proxy.request(ASK, bearer(secret)) for secret in ("sk-one", "sk-two")]
+            for round_ in await answers(proxy, *asked):
+                assert [answer.status for answer in round_] == [200, 200]
+        sent = [request.header("authorization") for request in upstream.requests]
+        assert sent == ["Bearer sk-one", "Bearer sk-two"] * ROUNDS
+
+
+async def test_wishes_of_known_heads_are_their_own() -> None:
+    """What is wrong with a head is wrong each time."""
+    async with (
+        RawUpstream(whole(b'{"ok":true}')) as upstream,
+        running(make_config(upstream.url)) as proxy,
+    ):
+        asked = [
+            proxy.request(ASK, {"x-toolrelay-tools": "none"}),
+            proxy.request(ASK, {"x-toolrelay-tools": ""}),
+            proxy.request(ASK, {"x-toolrelay-trace": "loud"}),
+            proxy.request(ASK, {"x-toolrelay-history": "perhaps"}),
+            proxy.request(ASK, {"Content-Encoding": "gzip"}),
+            proxy.request(ASK, {"Content-Type": "application/json; charset=latin-1"}),
+            proxy.request(ASK, {"Host": "evil.example"}),
+        ]
+        for round_ in await answers(proxy, *asked):
+            assert [answer.status for answer in round_] == [200, 400, 400, 400, 415, 415, 403]
