@@ -264,7 +264,9 @@ PRIVATE = (
     "_next_keepalive_close_time",
     "_parser",
     "_process_keepalive",
+    "_request_count",
     "_resume_reading_if_drained",
+    "_upgraded",
 )
 
 
