@@ -401,7 +401,7 @@ async def test_an_open_stream_keeps_no_head() -> None:
             still_sending,
             still_sending,
         )
-        assert hasattr(request, "message") == still_sending
+        assert hasattr(request, "head") == still_sending
 
 
 class AtTheLastMoment(Flood):
