@@ -6,7 +6,7 @@ upstreams say becomes ``other`` where the configuration does not know it.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, get_args
 
