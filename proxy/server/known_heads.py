@@ -169,8 +169,7 @@ def _is_plain(message: RawRequestMessage) -> bool:
 
 
 def _lengthless(message: RawRequestMessage) -> RawRequestMessage:
-    """A message less what it says of one body's length."""
+    """A message less what it says of one body's length, and its headers in bytes, which nobody asks for."""
     headers = CIMultiDict(message.headers)
     del headers[hdrs.CONTENT_LENGTH]
-    raw = tuple([pair for pair in message.raw_headers if pair[0].lower() != b"content-length"])
-    return message._replace(headers=CIMultiDictProxy(headers), raw_headers=raw)
+    return message._replace(headers=CIMultiDictProxy(headers), raw_headers=())
