@@ -283,17 +283,16 @@ class EdgeConnection(RequestHandler):
         message, body = made[0]
         if not isinstance(message, RawRequestMessage) or message.upgrade:
             return _UNSURE
-        said = message.headers.getall(hdrs.CONTENT_LENGTH, ())
+        said = message.headers.getall(hdrs.CONTENT_LENGTH, [])
         if cut is None:
             # For 2**64 - 1 bytes the parser gives no body, and takes all that comes for it.
-            ended = body is EMPTY_PAYLOAD and (not said or said == ["0"])
-            return 0 if ended and ends_once(data) else _UNSURE
+            return 0 if body is EMPTY_PAYLOAD and said in ([], ["0"]) and ends_once(data) else _UNSURE
         _, start, length = cut
         here = len(data) - start
         if here > length or body.total_bytes != here or said != [str(length)] or not ends_once(data[:start]):
             return _UNSURE
-        self._known.note(cut, message)
-        self._chances -= 1
+        if not self._known.note(cut, message):
+            self._chances -= 1
         return length - here if self._chances else _UNSURE
 
     async def start(self) -> None:

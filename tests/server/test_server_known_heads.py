@@ -416,6 +416,24 @@ async def test_a_connection_whose_heads_all_differ_is_left_alone() -> None:
             assert line.connection._chances == connection._CHANCES
 
 
+async def test_long_bodies_cost_a_known_head_nothing() -> None:
+    """Whoever sends the same head again and again with long bodies has it known for the short ones."""
+    async with edge() as server, server.connected() as line:
+        long, body = written(UPLOAD, 100_000), b"x" * 100_000
+        for _ in range(3 * connection._CHANCES):
+            await server.read(line, long)
+            await server.read(line, body)
+        assert len(server.seen) == 3 * connection._CHANCES
+        server.known._age()
+        await server.read(line, long)
+        await server.read(line, body)
+        server.known._age()
+        assert len(server.known) == 1
+        line.connection._parser = None  # Who asks it anything fails.
+        await server.read(line, written(UPLOAD, 5) + b"hello")
+        assert server.seen[-1][-1] == b"hello"
+
+
 async def test_a_whole_body_is_read_like_any_other() -> None:
     """What the edge asks of a body, and what aiohttp tells it."""
     body = WholeBody(b"whole")
