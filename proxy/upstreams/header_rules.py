@@ -16,11 +16,14 @@ __all__ = [
     "clean_response_headers",
     "first",
     "forwardable",
+    "is_name",
     "media_type",
+    "returnable",
     "without",
 ]
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
+_RAW_NAME = re.compile(_NAME.pattern.encode())
 _VALUE = re.compile("[\t\x20-\x7e\x80-\ud7ff\ue000-\U0010ffff]*\\Z")
 _PLAIN_LINES = bytes(range(0x20, 0x7F)) + b"\n"
 
@@ -87,7 +90,7 @@ def clean_response_headers(
     raw_names: Sequence[bytes], raw_values: Sequence[bytes], secrets: tuple[bytes, ...]
 ) -> HeaderSection:
     """An upstream's end-to-end headers in order, decoded, without cookies and without ``secrets``."""
-    uses = _returned(tuple(raw_names))
+    uses = returnable(tuple(raw_names))
     # What is asked of all values at once need not be asked of each.
     joined = b"\n".join(raw_values)
     values = joined.decode("utf-8", "replace").split("\n")
@@ -122,7 +125,12 @@ def without(headers: Headers, *names: str) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
-class _Uses(NamedTuple):
+def is_name(name: bytes) -> bool:
+    """Whether these bytes can name a header (RFC 9110, section 5.1)."""
+    return _RAW_NAME.match(name) is not None
+
+
+class Uses(NamedTuple):
     """Which headers go on by their names; ``connection`` says where those stand that name others."""
 
     names: tuple[str, ...]
@@ -130,7 +138,7 @@ class _Uses(NamedTuple):
     connection: tuple[int, ...]
 
 
-def _kept(values: Sequence[str], uses: _Uses, plain: bool) -> HeaderSection:
+def _kept(values: Sequence[str], uses: Uses, plain: bool) -> HeaderSection:
     """Those that may go on, in order: by their name, by their value, and by what ``Connection`` names.
 
     ``plain`` says that every value is known to be one that can be written.
@@ -158,19 +166,19 @@ def _is_writable(value: str) -> bool:
 
 
 @by_names
-def _sent(names: tuple[str, ...]) -> _Uses:
+def _sent(names: tuple[str, ...]) -> Uses:
     """What becomes of a client's headers on their way up."""
     return _uses(names, lambda low: low in _NEVER_SENT or low.startswith("x-toolrelay-"))
 
 
 @by_names
-def _returned(raw_names: tuple[bytes, ...]) -> _Uses:
+def returnable(raw_names: tuple[bytes, ...]) -> Uses:
     """What becomes of an upstream's headers on their way back."""
     names = tuple([name.decode("utf-8", "replace") for name in raw_names])
     return _uses(names, _NEVER_RETURNED.__contains__)
 
 
-def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> _Uses:
+def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> Uses:
     """``is_dropped`` is asked for names in lower case, of what does not belong to one connection."""
 
     def is_kept(name: str) -> bool:
@@ -179,4 +187,4 @@ def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> _Uses:
         return not hops and not is_dropped(low) and _NAME.match(name) is not None
 
     connection = [at for at, name in enumerate(names) if name.lower() == "connection"]
-    return _Uses(*Columns.where(names, is_kept), tuple(connection))
+    return Uses(*Columns.where(names, is_kept), tuple(connection))

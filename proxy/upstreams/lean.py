@@ -16,11 +16,12 @@ from yarl import URL
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstreams.base import Sink, UpstreamRequest
 from proxy.upstreams.filtered_response import FilteredResponse
-from proxy.upstreams.header_rules import accept_encoding, clean_response_headers, first, forwardable
+from proxy.upstreams.header_rules import accept_encoding, first, forwardable
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 from proxy.upstreams.lean_connection import LeanConnection, LeanPool
 from proxy.upstreams.lean_exchange import ConnectionLost, Exchange
 from proxy.upstreams.origin import checked_base_url, checked_headers, secret_shapes
+from proxy.upstreams.response_heads import ResponseHeads
 
 __all__ = ["LeanResponse", "LeanUpstream"]
 
@@ -44,10 +45,7 @@ class LeanResponse(FilteredResponse):
         self, upstream: str, exchange: Exchange, secrets: tuple[bytes, ...], *, decode: bool
     ) -> None:
         self._exchange = exchange
-        headers = clean_response_headers(exchange.raw_names, exchange.raw_values, secrets)
-        # A stream may stay open for an hour, and only the clean ones are asked for.
-        exchange.raw_names, exchange.raw_values = [], []
-        super().__init__(upstream, exchange.status, headers, secrets, decode=decode)
+        super().__init__(upstream, exchange.status, exchange.headers, secrets, decode=decode)
 
     async def _next(self) -> bytes:
         return await self._exchange.next_piece()
@@ -109,6 +107,7 @@ class LeanUpstream:
         self._keepalive_s = keepalive_s
         self._ssl_context = ssl_context
         self._secrets = secret_shapes(api_key, self._configured)
+        self._heads = ResponseHeads(self._secrets)
         self._pool: LeanPool | None = None
         self._closed = False
 
@@ -127,6 +126,7 @@ class LeanUpstream:
             exchange = Exchange(
                 self.name,
                 connection,
+                self._heads,
                 pool.loop,
                 self._first_byte_timeout_s,
                 self._idle_timeout_s,
