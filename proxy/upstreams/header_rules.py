@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import compress
 from typing import NamedTuple
 
 from proxy.upstreams.base import Headers
@@ -25,6 +24,7 @@ __all__ = [
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 _RAW_NAME = re.compile(_NAME.pattern.encode())
 _VALUE = re.compile("[\t\x20-\x7e\x80-\ud7ff\ue000-\U0010ffff]*\\Z")
+_PLAIN = re.compile("[ -~]*+\\Z")
 _PLAIN_LINES = bytes(range(0x20, 0x7F)) + b"\n"
 
 HOP_BY_HOP = frozenset(
@@ -72,8 +72,8 @@ def forwardable(headers: Headers) -> HeaderSection:
     and any that cannot be written as an HTTP header again.
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-    joined = "".join(section.values)
-    return _kept(section.values, _sent(section.names), joined.isascii() and joined.isprintable())
+    plain = _PLAIN.match("".join(section.values)) is not None
+    return _kept(section.values, _sent(section.names), plain)
 
 
 def accept_encoding(headers: Headers) -> str | None:
@@ -135,6 +135,7 @@ class Uses(NamedTuple):
 
     names: tuple[str, ...]
     mask: tuple[bool, ...]
+    take: Callable[[Sequence[str]], tuple[str, ...]]
     connection: tuple[int, ...]
 
 
@@ -143,7 +144,7 @@ def _kept(values: Sequence[str], uses: Uses, plain: bool) -> HeaderSection:
 
     ``plain`` says that every value is known to be one that can be written.
     """
-    kept = HeaderSection(uses.names, tuple(compress(values, uses.mask)))
+    kept = HeaderSection(uses.names, uses.take(values))
     if not plain:
         kept = HeaderSection.of([pair for pair in kept if _is_writable(pair[1])])
     for at in uses.connection:

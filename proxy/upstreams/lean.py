@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Mapping
 from yarl import URL
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstreams.base import Sink, UpstreamRequest
+from proxy.upstreams.base import Headers, Sink, UpstreamRequest
 from proxy.upstreams.filtered_response import FilteredResponse
 from proxy.upstreams.header_rules import accept_encoding, first, forwardable
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names
@@ -196,14 +196,23 @@ class LeanUpstream:
 
     def _head(self, request: UpstreamRequest) -> bytes:
         """The request's head, its blank line included."""
-        headers = forwardable(request.headers)
-        if self._configured:
-            headers = headers.only(self._less_configured(headers.names))
         query = f"?{request.query}" if request.query else ""
         line = f"{request.method} {self._path}{request.path}{query} HTTP/1.1\r\n"
-        lines = f"{self._fixed}{headers.lines()}{self._own(request)}\r\n"
+        lines = f"{self._forwarded(request.headers)}{self._own(request)}\r\n"
         # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
         return line.encode("ascii") + lines.encode("utf-8", "surrogateescape")
+
+    def _forwarded(self, headers: Headers) -> str:
+        """The lines that are sent every time, and behind them the client's."""
+        section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+        if (made := section.made) is not None and made[0] is self:
+            return made[1]
+        kept = forwardable(section)
+        if self._configured:
+            kept = kept.only(self._less_configured(kept.names))
+        lines = f"{self._fixed}{kept.lines()}"
+        section.made = (self, lines)
+        return lines
 
     def _own(self, request: UpstreamRequest) -> str:
         """The lines of the headers that are made for this request."""

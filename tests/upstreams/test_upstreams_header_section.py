@@ -85,6 +85,18 @@ def test_a_section_is_its_pairs(pairs: list[tuple[str, str]]) -> None:
     assert section.only(columns) == [pair for pair in pairs if pair[0] != "X-A"]
 
 
+def test_columns_take_what_their_mask_says() -> None:
+    """One, none, or several columns, of values in a list or a tuple."""
+    names = ("A", "B", "C")
+    for wanted in ((), ("B",), ("A", "C"), names):
+        columns = Columns.where(names, wanted.__contains__)
+        for values in (["1", "2", "3"], ("1", "2", "3")):
+            assert columns.names == wanted
+            assert columns.take(values) == tuple(
+                value for value, mine in zip(values, columns.mask, strict=True) if mine
+            )
+
+
 def test_a_value_without_a_name_is_not_written() -> None:
     """Columns of another length are a fault of ours, and never a head with a value in the wrong place."""
     for values in (["1"], ["1", "2", "3"]):
