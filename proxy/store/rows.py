@@ -7,7 +7,7 @@ that is no Unicode and numbers past 64 bits would otherwise make a database refu
 import json
 from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
 
@@ -40,6 +40,7 @@ __all__ = [
     "RUN_COLUMNS",
     "SUSPENDED_COLUMNS",
     "TURN_COLUMNS",
+    "Insert",
     "Row",
     "Upsert",
     "clean_name",
@@ -109,7 +110,25 @@ CLAIM_COLUMNS: Final = ("invocation_id", "result")
 _INT64 = 2**63 - 1
 
 
-class Upsert(str):
+class Insert(str):
+    """A statement that inserts one row: ``opening``, its values as ``row``, and the ``rest``."""
+
+    __slots__ = ("_parts",)
+
+    _parts: tuple[str, str, str]
+
+    def __new__(cls, opening: str, row: str, rest: str) -> Self:
+        statement = super().__new__(cls, opening + row + rest)
+        statement._parts = (opening, row, rest)
+        return statement
+
+    def of_many(self, number: int) -> str:
+        """The same for ``number`` rows, whose values stand one behind the other."""
+        opening, row, rest = self._parts
+        return opening + ", ".join([row] * number) + rest
+
+
+class Upsert(Insert):
     """A statement that inserts a row, or replaces what may change of the one with its key.
 
     ``key_of`` a row of values is that key.
@@ -128,9 +147,10 @@ def upsert(table: str, columns: Sequence[str], key: Sequence[str], fixed: Sequen
     """
     rest = [column for column in columns if column not in key and column not in fixed]
     statement = Upsert(
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
-        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET "
-        + ", ".join(f"{column} = excluded.{column}" for column in rest)
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ",
+        f"({', '.join('?' * len(columns))})",
+        f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET "
+        + ", ".join(f"{column} = excluded.{column}" for column in rest),
     )
     statement.key_of = itemgetter(*map(columns.index, key))
     return statement

@@ -80,6 +80,7 @@ class ModelValidator:
         self._fields = tuple(schema.get("properties", {}))
         self._known = frozenset(self._fields)
         self._names = property_names(schema)
+        self._flat = _is_flat(schema)
         rules = _date_rules(schema) if '"format": "date' in json.dumps(schema) else None
         self._dates = None if rules is None else jsonschema_rs.validator_for(rules)
 
@@ -101,7 +102,7 @@ class ModelValidator:
             if self._dates is not None:
                 self._check_dates(self._dates, arguments)
             # Only now, since a type that does not fit is better said by its own name.
-            if declares(self._schema, arguments):
+            if (self._flat and not _holds_more(arguments)) or declares(self._schema, arguments):
                 return value
             raise ArgumentsInvalid(["the arguments: an unknown field inside of one of them"])
         problems = [self._problem(one["type"], one["loc"], one["msg"], arguments) for one in errors]
@@ -133,6 +134,19 @@ class ModelValidator:
             said = kind in _SPEAKING
         words = message[:200] if said else "is not valid"
         return f"{where or 'the arguments'}: {words}"
+
+
+def _is_flat(schema: Mapping[str, Any]) -> bool:
+    """Whether the names of an object's own members are all that a schema says of where objects may stand."""
+    by_itself = schema.get("type") == "object" and schema.keys().isdisjoint(
+        ("$ref", "anyOf", "oneOf", "allOf")
+    )
+    return by_itself and False not in schema.get("properties", {}).values()
+
+
+def _holds_more(arguments: Mapping[str, Any]) -> bool:
+    """Whether an object has objects or lists in it."""
+    return any(type(value) is dict or type(value) is list for value in arguments.values())
 
 
 class SchemaValidator:
@@ -199,7 +213,7 @@ def validate_canonically(
         # a model keeps in private, a serializer may have used up.
         plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
         plain = plain and tuple(value.__dict__.values()) == held
-        if plain and canonical_arguments(canonical) == canonical_arguments(arguments):
+        if plain and _written_alike(canonical, arguments):
             return value, arguments
         again = validate(canonical)
         if again == value:
@@ -208,6 +222,19 @@ def validate_canonically(
         pass
     # Looking at a value may have used it up, as it does with an iterator.
     return validate(arguments), arguments
+
+
+def _written_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two objects have one canonical text."""
+    if one.keys() == other.keys():
+        for name, value in one.items():
+            kind = type(value)
+            # Of these an equal one has the same text; zero as a float has two.
+            if (kind is not str and kind is not int) or type(other[name]) is not kind or other[name] != value:
+                break
+        else:
+            return True
+    return canonical_arguments(one) == canonical_arguments(other)
 
 
 def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
