@@ -53,6 +53,7 @@ class Call:
     trace: Trace
     candidates: Candidates
     run_id: str
+    remembers: bool
     repeat: str = ""
     ledger: RunLedger | None = None
     pinned: bool = False
@@ -125,7 +126,7 @@ class Planner:
         if offered:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
         named = call.named or bool(asked.people and not self._end_user)
-        shape = offer.shape if offered and named and self.remembers(request) else None
+        shape = offer.shape if offered and named and call.remembers else None
         restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True

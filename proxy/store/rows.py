@@ -174,12 +174,12 @@ def clean_text(value: str) -> str:
 
 def clean_name(value: str) -> str:
     """A text by which rows are found, no longer than :data:`MAX_NAME`."""
-    return clean_text(value)[:MAX_NAME]
+    return value[:MAX_NAME] if value.isascii() else clean_text(value)[:MAX_NAME]
 
 
 def run_row(record: RunRecord) -> Row:
     """The values of :data:`RUN_COLUMNS`."""
-    return _fitting(
+    return _short_fitting(
         record.id,
         record.request_id,
         clean_name(record.caller),
@@ -207,7 +207,7 @@ def run_row(record: RunRecord) -> Row:
 
 def turn_row(record: TurnRecord) -> Row:
     """The values of :data:`TURN_COLUMNS`."""
-    return _fitting(
+    return _short_fitting(
         record.run_id,
         record.number,
         record.upstream_id,
@@ -242,7 +242,7 @@ def message_row(record: MessageRecord) -> Row:
 
 def invocation_row(record: ToolInvocationRecord) -> Row:
     """The values of :data:`INVOCATION_COLUMNS`."""
-    return _fitting(
+    return _short_fitting(
         record.id,
         record.run_id,
         record.turn,
@@ -426,6 +426,18 @@ def _fitting(*row: Any) -> Row:
         kind = type(value)
         if (kind is str and not value.isascii()) or (kind is int and not -_INT64 <= value <= _INT64):
             return tuple(map(_fit, row))
+    return row
+
+
+def _short_fitting(*row: Any) -> Row:
+    """The same for rows of short texts, which are looked at in one call.
+
+    What it writes a database takes: no text with lone surrogates, and no number past 53 bits.
+    """
+    try:
+        orjson.dumps(row, option=orjson.OPT_STRICT_INTEGER)
+    except TypeError:
+        return tuple(map(_fit, row))
     return row
 
 

@@ -80,7 +80,6 @@ class ModelValidator:
         self._fields = tuple(schema.get("properties", {}))
         self._known = frozenset(self._fields)
         self._names = property_names(schema)
-        self._flat = _is_flat(schema)
         rules = _date_rules(schema) if '"format": "date' in json.dumps(schema) else None
         self._dates = None if rules is None else jsonschema_rs.validator_for(rules)
 
@@ -102,7 +101,7 @@ class ModelValidator:
             if self._dates is not None:
                 self._check_dates(self._dates, arguments)
             # Only now, since a type that does not fit is better said by its own name.
-            if (self._flat and not _holds_more(arguments)) or declares(self._schema, arguments):
+            if declares(self._schema, arguments):
                 return value
             raise ArgumentsInvalid(["the arguments: an unknown field inside of one of them"])
         problems = [self._problem(one["type"], one["loc"], one["msg"], arguments) for one in errors]
@@ -134,19 +133,6 @@ class ModelValidator:
             said = kind in _SPEAKING
         words = message[:200] if said else "is not valid"
         return f"{where or 'the arguments'}: {words}"
-
-
-def _is_flat(schema: Mapping[str, Any]) -> bool:
-    """Whether the names of an object's own members are all that a schema says of where objects may stand."""
-    by_itself = schema.get("type") == "object" and schema.keys().isdisjoint(
-        ("$ref", "anyOf", "oneOf", "allOf")
-    )
-    return by_itself and False not in schema.get("properties", {}).values()
-
-
-def _holds_more(arguments: Mapping[str, Any]) -> bool:
-    """Whether an object has objects or lists in it."""
-    return any(type(value) is dict or type(value) is list for value in arguments.values())
 
 
 class SchemaValidator:
