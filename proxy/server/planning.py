@@ -39,7 +39,10 @@ _RETRY_COUNT = istr("x-stainless-retry-count")
 
 @dataclass(slots=True)
 class Call:
-    """One request of a wire with server tools, whoever answers it."""
+    """One request of a wire with server tools, whoever answers it.
+
+    ``recall`` says whether answers are looked up and remembered for it.
+    """
 
     request: EdgeRequest
     target: Target
@@ -53,7 +56,7 @@ class Call:
     trace: Trace
     candidates: Candidates
     run_id: str
-    remembers: bool
+    recall: bool
     repeat: str = ""
     ledger: RunLedger | None = None
     pinned: bool = False
@@ -122,18 +125,16 @@ class Planner:
             asked, selection, call.wanted, upstream_takes_tools=self._takes_tools(route)
         )
         editor = wire.editor(call.raw, asked, route.served.responses_state)
-        offered = bool(offer)
-        if offered:
+        if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
         named = call.named or bool(asked.people and not self._end_user)
-        shape = offer.shape if offered and named and call.remembers else None
+        shape = offer.shape if offer and named and call.recall else None
         restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True
             if (home := call.candidates.pin(route, restored.upstream, bound=restored.bound)) is not route:
                 return await self.plan(call, home, in_run=in_run)
-        put_back = bool(restored) or asked.brings_ours
-        if not offered and not put_back and not in_run:
+        if not offer and not restored and not asked.brings_ours and not in_run:
             return Plan(route, None)
         check_switches(payload)
         if call.ledger is None and not view.acts:
@@ -159,7 +160,7 @@ class Planner:
             policy=policy,
             trace=call.trace,
             query=call.target.query,
-            put_back=put_back,
+            put_back=bool(restored) or asked.brings_ours,
             named=named,
             shape=shape,
             repeat=call.repeat,

@@ -163,7 +163,9 @@ class ChatBody:
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """``required`` and a named tool become ``auto``; a list of allowed tools stays a list."""
-        choice = orjson.loads(self._members.get(self._choice_key, b"null"))
+        if self._choice_key not in self._members:
+            return
+        choice = orjson.loads(self._members[self._choice_key])
         if choice == "required" and called:
             self._members[self._choice_key] = b'"auto"'
         elif isinstance(choice, dict):
@@ -195,7 +197,7 @@ class ChatBody:
             parts["messages"] = extend_array(parts["messages"], self._added)
         if self._used_tokens:
             for key in ("max_completion_tokens", "max_tokens"):
-                bound = orjson.loads(parts.get(key, b"null"))
+                bound = orjson.loads(parts[key]) if key in parts else None
                 if type(bound) is int:
                     left = max(bound - self._used_tokens, min(_LEAST_TOKENS, bound))
                     parts[key] = str(left).encode()
