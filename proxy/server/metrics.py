@@ -20,11 +20,9 @@ from proxy.errors import ToolErrorCode
 from proxy.records import ToolInvocationRecord
 from proxy.server.metric_families import FAMILIES, Family, Labels
 from proxy.server.observing import Observer, Operation, RequestFacts
+from proxy.server.snapshots import read_snapshot
 
-__all__ = ["METRICS", "Metrics", "Sources", "merge", "render"]
-
-METRICS = "metrics"
-"""What processes ask each other for under this name are snapshots."""
+__all__ = ["Metrics", "Sources", "render"]
 
 Sources = Callable[[], Mapping[str, float]]
 """Read when the figures are asked for: the values of families without labels, by name."""
@@ -275,55 +273,13 @@ class Metrics(Observer):
         return orjson.dumps({name: values for name, values in found.items() if values})
 
 
-def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
-    """Snapshots of several processes as one.
-
-    Of processes that have ``ended`` only counters and histograms are taken: a sum must not fall when
-    one of them is replaced, and nothing is open there any more.  Raises ``ValueError`` for bytes that are
-    no snapshot.
-    """
-    values: dict[str, dict[Labels, Any]] = {}
-    families = {family.name: family for family in FAMILIES}
-    for alive, snapshots in ((True, running), (False, ended)):
-        for snapshot in snapshots:
-            for name, entries in _read(snapshot).items():
-                family = families.get(name)
-                if family is None or (family.kind == "gauge" and not alive):
-                    continue
-                into = values.setdefault(name, {})
-                for labels, value in entries:
-                    key = tuple(labels)
-                    into[key] = _joined(family, into[key], value) if key in into else value
-    return orjson.dumps({name: list(cells.items()) for name, cells in values.items()})
-
-
 def render(snapshot: bytes, accept: str = "") -> tuple[bytes, str]:
     """A snapshot as text for a scraper that sent ``accept``, and its content type.
 
     Raises ``ValueError`` for bytes that are no snapshot.
     """
     encode, content_type = choose_encoder(accept)
-    return encode(_Exposition(_read(snapshot))), content_type
-
-
-def _read(snapshot: bytes) -> dict[str, list[tuple[list[str], Any]]]:
-    try:
-        found = orjson.loads(snapshot)
-    except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError("these bytes are no snapshot of metrics")  # noqa: TRY004
-    return found
-
-
-def _joined(family: Family, one: Any, other: Any) -> Any:
-    if family.kind == "histogram":
-        if len(one) != len(other):
-            raise ValueError(f"{family.name}: the snapshots have different buckets")
-        return [left + right for left, right in zip(one, other, strict=True)]
-    if family.summed == "sum":
-        return one + other
-    return min(one, other) if family.summed == "min" else max(one, other)
+    return encode(_Exposition(read_snapshot(snapshot))), content_type
 
 
 class _Exposition:

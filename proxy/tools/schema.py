@@ -13,12 +13,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jsonschema_rs
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from proxy.errors import ConfigError
 from proxy.records import ToolEffect
+from proxy.tools.metaschema import find_invalid
 
 __all__ = [
     "MAX_SCHEMA_DEPTH",
@@ -98,11 +98,10 @@ def check_schema(schema: Any, where: str) -> None:
         if "$ref" in node:
             resolve(schema, node["$ref"], f"{path}.$ref", where)
     _check_size(schema, where)
-    try:
-        jsonschema_rs.meta.validate(schema)
-    except jsonschema_rs.ValidationError as error:
-        path = ".".join(["parameters", *map(str, error.instance_path)])
-        raise ConfigError(where, f"{path}: is not valid JSON Schema") from None
+    invalid = find_invalid(schema)
+    if invalid is not None:
+        path = f"parameters.{invalid}" if invalid else "parameters"
+        raise ConfigError(where, f"{path}: is not valid JSON Schema")
 
 
 def property_names(schema: Mapping[str, Any]) -> frozenset[str]:
