@@ -9,6 +9,7 @@ from proxy.server.connection import ConnectionBounds, Handler
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.observing import RequestFacts
+from proxy.server.request_head import Head
 
 __all__ = ["Behind", "edge_request"]
 
@@ -31,6 +32,6 @@ def edge_request(
 ) -> EdgeRequest:
     """A request that nobody sent."""
     mocked = make_mocked_request(method, path, headers)
-    request = EdgeRequest(mocked._message, mocked.content, mocked.protocol, mocked.task)
+    request = EdgeRequest(Head(mocked._message), mocked.content, mocked.protocol, mocked.task)
     request.facts = RequestFacts("req_test", method, path, request.headers, 0.0)
     return request

@@ -46,8 +46,9 @@ RELAY_MAY_IMPORT = {
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
-COMPOSING = {"proxy.server.app"}
-"""The composition root: the only module of the server that names concrete classes."""
+COMPOSING = {"proxy.server.app", "proxy.server.record"}
+"""The composition root, the only one of the server to name concrete classes, and the part of it that a
+supervisor needs without the rest."""
 
 ABSTRACT = RELAY_MAY_IMPORT | {
     "proxy.tools.bounds",
@@ -64,7 +65,7 @@ KNOWS_REPLAY = {"proxy.upstreams.replay", "proxy.server.app"}
 """Replay, and who chooses it; that ``base_url`` may begin with ``replay:`` the settings say too."""
 
 SETTINGS = {"proxy.server.settings", "proxy.server.setting_types", "proxy.server.config_rules"}
-READS_CONFIG = {"proxy.server.app"}
+READS_CONFIG = COMPOSING
 
 LONG_FILES: dict[str, str] = {
     "proxy.server.app": "the composition root: one short function for each thing that is put together",
@@ -299,5 +300,15 @@ def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:
     """What only some configurations need takes no memory of the others: it is imported where it is used."""
     lazy = ("asyncpg", "cryptography", "lxml", "opentelemetry", "redis", "trafilatura")
     asked = f"import sys, proxy.commands.cli, proxy.commands.serve; print(*(set({lazy}) & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == []
+
+
+def test_a_supervisor_holds_nothing_that_only_its_workers_need() -> None:
+    """It serves nothing, and stands beside the workers for good."""
+    served = ("aiohttp", "httptools", "jsonschema_rs", "prometheus_client", "proxy.server.app")
+    asked = (
+        f"import sys, proxy.commands.cli, proxy.commands.several; print(*(set({served}) & set(sys.modules)))"
+    )
     said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert said.stdout.split() == []

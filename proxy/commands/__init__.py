@@ -25,9 +25,10 @@ def main() -> None:
 
 def work(channel: int) -> None:
     """Be a worker of the supervisor at the other end of the ``channel``, a file descriptor."""
-    from proxy.commands.lean_start import import_structlog
+    from proxy.commands.lean_start import import_structlog, share_one_arena
 
     import_structlog()
+    share_one_arena()
     from proxy.commands.worker import main as serve
 
     serve(channel)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from proxy.commands.common import console, say, say_error, table, text
 from proxy.commands.keys import bound_lines, bounds_of_keys, entrance_lines, key_table, peek_entrance
-from proxy.commands.server import find_unreachable, places_of
+from proxy.commands.reach import find_unreachable, places_of
 from proxy.errors import ConfigError, StoreError
 from proxy.relay.routing import Route, Router
 from proxy.server.app import create_services

@@ -11,6 +11,7 @@ from proxy import __version__
 from proxy.commands import common
 from proxy.commands.cli_keys import keys_app
 from proxy.commands.cli_runs import runs_app, usage
+from proxy.commands.lean_start import share_one_arena
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.errors import ConfigError, ToolRelayError
 from proxy.server.config import Options, find_faults
@@ -80,13 +81,13 @@ def serve(
     reload: Annotated[bool, typer.Option("--reload", help="Start again when a file changes.")] = False,
 ) -> None:
     """Run the proxy."""
+    share_one_arena()
     options = Options(host=host, port=port, workers=workers, upstream=upstream)
     loaded = common.load(config, options)
-    from proxy.commands.serve import serve as start
-    from proxy.commands.serve import start_logging
-
-    start_logging(loaded)
+    common.start_logging(loaded)
     if loaded.server.workers == 1 and not reload:
+        from proxy.commands.serve import serve as start
+
         common.run_async(start(loaded))
         return
     from proxy.commands.several import serve_several
@@ -159,9 +160,8 @@ def record(
     """Serve, and save every exchange with the upstream as a fixture."""
     loaded = common.load(config, Options(port=port, upstream=upstream))
     from proxy.commands.record import record as start
-    from proxy.commands.serve import start_logging
 
-    start_logging(loaded)
+    common.start_logging(loaded)
     common.run_async(start(loaded, out))
 
 
@@ -189,9 +189,8 @@ def tools_call(
 ) -> None:
     """Run one tool under the same runner and policy as a model's call."""
     from proxy.commands import tools
-    from proxy.commands.serve import start_logging
 
     loaded = common.load(config, need_secrets=False)
-    start_logging(loaded)
+    common.start_logging(loaded)
     if not common.run_async(tools.call_tool(loaded, name, arguments)):
         raise typer.Exit(1)

@@ -194,8 +194,6 @@ def _load(config: Path | None) -> Config:
 
 
 def _logging(config: Path | None) -> Config:
-    from proxy.commands.serve import start_logging
-
     loaded = _load(config)
-    start_logging(loaded)
+    common.start_logging(loaded)
     return loaded

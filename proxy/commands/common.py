@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import structlog
 
 from proxy.server.config import Config, Options, load_config
+from proxy.server.telemetry import configure_logging
 from proxy.server.terminal import plain_text, safe_cell
 from proxy.tools.invocation import fault_facts
 
@@ -33,6 +34,7 @@ __all__ = [
     "run_async",
     "say",
     "say_error",
+    "start_logging",
     "table",
     "text",
 ]
@@ -62,6 +64,12 @@ def config_path(given: Path | None) -> Path | None:
 def load(given: Path | None, options: Options | None = None, *, need_secrets: bool = True) -> Config:
     """The configuration of this call; raises :class:`~proxy.errors.ConfigError`."""
     return load_config(config_path(given), os.environ, options, need_secrets=need_secrets)
+
+
+def start_logging(config: Config, *, worker: int = 0) -> None:
+    """Set the log up as configured: console on a terminal unless the format was chosen."""
+    chosen = config.log.format if "format" in config.log.model_fields_set else None
+    configure_logging(format=chosen, level=config.log.level, secrets=config.secrets(), worker=worker)
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:

@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from proxy.commands.common import MAX_LINE, say
-from proxy.commands.serve import start_logging
-from proxy.commands.server import address_of, bind, run_server
+from proxy.commands.common import MAX_LINE, say, start_logging
+from proxy.commands.server import run_server
+from proxy.commands.sockets import address_of, bind
 from proxy.server.app import Overrides, create_app
 from proxy.server.config import Config
 from proxy.server.settings import LogConfig, PolicyConfig, ServerConfig, StoreConfig, UpstreamConfig

@@ -1,8 +1,12 @@
-"""What is loaded before all else, so that a process that serves holds no more than it needs."""
+"""What is done before all else, so that a process that serves holds no more than it needs."""
 
+import os
 import sys
 
-__all__ = ["import_structlog"]
+__all__ = ["import_structlog", "share_one_arena"]
+
+_M_ARENA_MAX = -8
+"""As ``malloc.h`` of glibc has it."""
 
 
 def import_structlog() -> None:
@@ -18,3 +22,18 @@ def import_structlog() -> None:
         import structlog  # noqa: F401
     finally:
         del sys.modules["rich"]
+
+
+def share_one_arena() -> None:
+    """Let all threads allocate in one arena, before any but the first has begun.
+
+    glibc gives each thread an arena of its own, which keeps what it once needed; threads of Python take
+    turns anyway.  Does nothing with another C library, and where ``MALLOC_ARENA_MAX`` says otherwise.
+    """
+    if sys.platform != "linux" or "MALLOC_ARENA_MAX" in os.environ:
+        return
+    import ctypes  # Only who serves needs it.
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)

@@ -3,22 +3,17 @@
 import os
 
 from proxy.commands.check import CheckedServices, token_lines, withheld_lines
-from proxy.commands.common import MAX_LINE, say, say_error
+from proxy.commands.common import MAX_LINE, say
 from proxy.commands.keys import bounds_of_keys, entrance_lines
-from proxy.commands.server import address_of, bind, find_unreachable, places_of, run_server
+from proxy.commands.reach import warn_of_upstreams
+from proxy.commands.server import run_server
+from proxy.commands.sockets import address_of, bind
 from proxy.server.app import Overrides, create_app
 from proxy.server.config import Config
 from proxy.server.doors import Entrance
-from proxy.server.telemetry import configure_logging
 from proxy.server.terminal import plain_text
 
-__all__ = ["banner", "serve", "start_logging", "warn_of_upstreams"]
-
-
-def start_logging(config: Config, *, worker: int = 0) -> None:
-    """Set the log up as configured: console on a terminal unless the format was chosen."""
-    chosen = config.log.format if "format" in config.log.model_fields_set else None
-    configure_logging(format=chosen, level=config.log.level, secrets=config.secrets(), worker=worker)
+__all__ = ["banner", "serve"]
 
 
 async def serve(config: Config, overrides: Overrides | None = None) -> None:
@@ -82,9 +77,3 @@ def _not_kept(config: Config) -> list[str]:
             "effect was caused and not what it gave; runs replay has nothing to go by"
         ]
     return []
-
-
-async def warn_of_upstreams(config: Config) -> None:
-    """A server that is not there yet may come: a warning, no fault."""
-    for line in await find_unreachable(places_of(config)):
-        say_error(f"warning: {line}")

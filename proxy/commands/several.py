@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from proxy.commands.common import say
-from proxy.commands.serve import warn_of_upstreams
-from proxy.commands.server import bind
+from proxy.commands.reach import warn_of_upstreams
+from proxy.commands.sockets import bind
 from proxy.commands.supervisor import Supervisor
 from proxy.commands.watching import stamps, watch, watched_files
 from proxy.server.config import Config

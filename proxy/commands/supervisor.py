@@ -20,13 +20,13 @@ import structlog
 
 from proxy.commands.common import say, say_error
 from proxy.commands.link import Link, LinkBroken
+from proxy.commands.orders import STOPPING, Orders, first_of, on_signals
 from proxy.commands.questions import Questions
-from proxy.commands.server import STOPPING, Orders, first_of, on_signals
-from proxy.commands.worker import WorkerSpec, spawn
+from proxy.commands.spawning import WorkerSpec, spawn
 from proxy.errors import ConfigError, ToolRelayError
-from proxy.server.app import open_record
 from proxy.server.config import Config
-from proxy.server.metrics import METRICS, merge
+from proxy.server.record import open_record
+from proxy.server.snapshots import METRICS, merge
 
 __all__ = ["Supervisor"]
 

@@ -10,7 +10,6 @@ import json
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,50 +17,21 @@ from typing import Any
 
 import structlog
 
-from proxy.commands.common import run_async
+from proxy.commands.common import run_async, start_logging
 from proxy.commands.link import Link, LinkBroken
-from proxy.commands.serve import banner, start_logging
-from proxy.commands.server import STOPPING, Orders, address_of, run_server
+from proxy.commands.orders import STOPPING, Orders
+from proxy.commands.serve import banner
+from proxy.commands.server import run_server
+from proxy.commands.sockets import address_of
+from proxy.commands.spawning import WorkerSpec
 from proxy.errors import ToolRelayError
 from proxy.server.app import create_app
-from proxy.server.config import Config
 from proxy.server.peers import Answers, Peers
 
-__all__ = ["WorkerSpec", "main", "spawn"]
+__all__ = ["main"]
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from proxy.commands import work; "
 _GRACE_S = 1.0
 """For a word of the supervisor's that is to be expected."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """What a worker is told at its start.  ``listeners`` are file descriptors that it inherits."""
-
-    number: int
-    config: Config
-    listeners: tuple[int, ...]
-
-
-def spawn(channel: int, listeners: Sequence[int]) -> "subprocess.Popen[bytes]":
-    """Start a worker that inherits its end of the channel and the listening sockets.
-
-    It is in a session of its own: a signal from a terminal is for the supervisor, which passes it on.
-    """
-    # Its modules come from where ours do, never from whatever folder it is started in (-P).
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-P",
-            "-c",
-            f"{_START}work(int(sys.argv[2]))",
-            json.dumps(sys.path),
-            str(channel),
-        ],
-        pass_fds=(channel, *listeners),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def main(channel: int) -> None:

@@ -17,6 +17,7 @@ RESTORED: Final = "x-toolrelay-restored"
 _NOT_FORWARDED = frozenset(
     {
         "cf-connecting-ip",
+        "content-length",
         "forwarded",
         "origin",
         "referer",
@@ -46,6 +47,7 @@ _NOT_RETURNED = frozenset(
 def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
     """The client's headers that an upstream may see; addresses of clients and pages stay here.
 
+    The length of the body is not among them: whoever streams one says it.
     With ``identity`` the client's wish for a compressed response does too, since the proxy has
     to read it.
     """

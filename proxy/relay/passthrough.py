@@ -19,7 +19,7 @@ from proxy.relay.headers import is_coded, returned
 from proxy.relay.routing import Route
 from proxy.relay.stopping import stopped
 from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
-from proxy.wires.sse import END_MARK, EventBoundary
+from proxy.wires.sse import DONE, DONE_SIGN, END_MARK, EventBoundary
 from proxy.wires.usage_tap import UsageTap
 
 __all__ = ["AFTER_END_S", "ErrorEvent", "flush_soon", "passthrough", "pump"]
@@ -141,7 +141,7 @@ async def _pump_events(
 ) -> None:
     """Relay an event stream and see to its end."""
     boundary = EventBoundary()
-    push, passes, feed = client.push, boundary.passes, boundary.feed
+    push, feed = client.push, boundary.feed
     patience: asyncio.Timeout | None = None
     failure: UpstreamError | None = None
     ended = False
@@ -150,7 +150,7 @@ async def _pump_events(
         nonlocal ended
         if tap is not None:
             chunk = tap.feed(chunk)
-        if passes(chunk):
+        if boundary.between and chunk[-2:] == b"\n\n" and (DONE_SIGN not in chunk or chunk.find(DONE) < 0):
             return push(chunk)
         ready = feed(chunk)
         if last := boundary.done_seen and not ended:

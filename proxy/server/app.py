@@ -39,17 +39,17 @@ from proxy.server.handlers import Api, ApiSettings
 from proxy.server.instruments import Instruments, known_models, open_instruments
 from proxy.server.limits import ConcurrentStreams, KeyLimits, parse_cost_limits, parse_limits
 from proxy.server.limits_storage import open_counters
-from proxy.server.metrics import METRICS, merge
 from proxy.server.overheard import Listen
 from proxy.server.page_guard import HostRule, PageGuard
 from proxy.server.peers import Peers
 from proxy.server.rate_limiter import RateLimiter
+from proxy.server.record import open_record
 from proxy.server.settings import CredentialConfig, UpstreamConfig
+from proxy.server.snapshots import METRICS, merge
 from proxy.server.stored_responses import StoredResponses
 from proxy.server.tool_faults import misplaced_bounds, missing_connections, unconnected
 from proxy.server.views import Views
 from proxy.store.base import KeySource, Store
-from proxy.store.factory import open_store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.clock import SystemClock
 from proxy.toolbox.core import core_provider
@@ -84,7 +84,6 @@ __all__ = [
     "create_app",
     "create_services",
     "open_entrance",
-    "open_record",
 ]
 
 _MAX_ANSWER = 8 << 20
@@ -243,21 +242,6 @@ def _instruments(config: Config, registry: Registry) -> Instruments:
         models=known_models((upstream.models for upstream in config.upstreams.values()), config.prices),
         tools=[spec.name for spec in registry.tools()],
         version=__version__,
-    )
-
-
-def open_record(config: Config, *, reap: bool = False) -> Store:
-    """The record, not started yet."""
-    settings = config.store
-    return open_store(
-        settings.url,
-        content=settings.content,
-        keep_days=settings.keep_days,
-        synchronous=settings.synchronous,
-        reap=reap,
-        **settings.seal_keys(),
-        max_bytes=settings.max_bytes,
-        max_per_caller=settings.max_per_caller,
     )
 
 

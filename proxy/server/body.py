@@ -8,6 +8,7 @@ from aiohttp import HttpVersion11, hdrs, web
 
 from proxy.errors import RequestError
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.request_head import Head
 
 __all__ = ["body_here", "check_counts", "read_body", "stream_body"]
 
@@ -46,7 +47,9 @@ def check_counts(payload: Mapping[str, Any], size: int) -> None:
 
 def _check(request: EdgeRequest, limit: int) -> None:
     headers = request.headers
-    if hdrs.CONTENT_ENCODING in headers and not _NO_CODING.issuperset(request.listed(hdrs.CONTENT_ENCODING)):
+    if hdrs.CONTENT_ENCODING in headers and not _NO_CODING.issuperset(
+        request.head.listed(hdrs.CONTENT_ENCODING)
+    ):
         raise RequestError(415, "Request bodies must not be compressed.", code="unsupported_content_encoding")
     if hdrs.TRANSFER_ENCODING in headers and headers[hdrs.TRANSFER_ENCODING].strip().lower() != "chunked":
         raise RequestError(
@@ -55,10 +58,17 @@ def _check(request: EdgeRequest, limit: int) -> None:
             code="invalid_http",
             headers={"Connection": "close"},
         )
-    if request.content_length > limit:
+    if (request.content_length or 0) > limit:
         raise _too_large(limit)
     if hdrs.EXPECT in headers and not _EXPECTED.issuperset(_expected(request)):
         raise RequestError(417, "Expect takes 100-continue and nothing else.", code="expectation_failed")
+
+
+def _is_plain(head: Head) -> bool:
+    """Whether nothing but a body's size can be wrong with it."""
+    headers = head.headers
+    coded = hdrs.CONTENT_ENCODING in headers or hdrs.TRANSFER_ENCODING in headers
+    return headers.get(hdrs.CONTENT_TYPE) == "application/json" and not coded and hdrs.EXPECT not in headers
 
 
 def _check_charset(kind: str) -> None:
@@ -76,7 +86,7 @@ def _check_charset(kind: str) -> None:
 
 def _expected(request: EdgeRequest) -> Sequence[str]:
     """What the client expects before it sends its body; nothing that HTTP/1.0 knows."""
-    return request.listed(hdrs.EXPECT) if request.version >= HttpVersion11 else ()
+    return request.head.listed(hdrs.EXPECT) if request.version >= HttpVersion11 else ()
 
 
 def _too_large(limit: int) -> RequestError:
@@ -89,10 +99,11 @@ def body_here(request: EdgeRequest, limit: int) -> bytes | None:
     ``None`` where :func:`read_body` has to wait for it.  Raises :class:`RequestError` (413, 415) before
     reading what it must not.
     """
-    _check(request, limit)
-    headers = request.headers
-    if hdrs.CONTENT_TYPE in headers and (kind := headers[hdrs.CONTENT_TYPE]) != "application/json":
-        _check_charset(kind)
+    if not request.head[_is_plain]:
+        _check(request, limit)
+        _check_charset(request.headers.get(hdrs.CONTENT_TYPE, ""))
+    elif (request.content_length or 0) > limit:
+        raise _too_large(limit)
     content = request.content
     if not content.is_eof():
         return None

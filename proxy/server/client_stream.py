@@ -27,6 +27,10 @@ __all__ = ["HttpClientStream"]
 _MAX_UNREAD_BYTES = 64 * 1024
 """Bytes in the transport's buffer above which the upstream has to wait."""
 
+_SMALL = 512
+_SIZE_LINES = tuple([b"%x\r\n" % size for size in range(_SMALL)])
+"""What stands before a small chunk; to write it takes longer than to look it up."""
+
 _RESET = struct.pack("ii", 1, 0)
 _STATUSES = frozenset(HTTPStatus)
 _CHUNKED = ("Transfer-Encoding", "chunked")
@@ -159,14 +163,17 @@ class HttpClientStream:
                 self._send(b"")
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
-        if (secrets := self._secrets) is not None and data.find(secrets.beginning) >= 0:
+        secrets = self._secrets
+        # Where there is nothing to replace the same object comes back, in two thirds of the time of a search.
+        if secrets is not None and secrets.sign in data and data.replace(secrets.beginning, b"*") is not data:
             data = secrets.blanked(data)
         if last or not self._flows or not data:
             return self._push(data, last)
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has closed the connection")
-        data = b"%x\r\n%b\r\n" % (len(data), data)
+        size = len(data)
+        data = _SIZE_LINES[size] + data + b"\r\n" if size < _SMALL else b"%x\r\n%b\r\n" % (size, data)
         self.sent += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
@@ -224,14 +231,21 @@ class HttpClientStream:
 
 
 def _head(status_line: str, theirs: HeaderSection, ours: Headers) -> bytes:
-    """A response's head, its blank line included; raises ValueError for a header that would end its line."""
-    lines = "\r\n".join(map(": ".join, ours))
-    head = f"{status_line}{theirs.lines()}{lines}\r\n\r\n".encode()
+    """A response's head, its blank line included; raises ValueError for a header that would end its line.
+
+    The names of ``theirs`` have come by :func:`_told`.
+    """
+    own = [f"{name}: {value}" for name, value in ours]
     # Whoever made these headers has checked them; none may end its line and begin another.
-    ends = len(theirs.names) + len(ours) + 2
-    if head.count(b"\n") > ends or head.count(b"\r") > ends or head.find(b"\0") >= 0:
+    _check("".join((*theirs.values, *own)))
+    lines = "\r\n".join(own)
+    return f"{status_line}{theirs.lines()}{lines}\r\n\r\n".encode()
+
+
+def _check(said: str) -> None:
+    """Raise ValueError for what a header cannot hold."""
+    if "\n" in said or "\r" in said or "\0" in said:
         raise ValueError("a control character stands in a response header")
-    return head
 
 
 # The same few names and statuses come again and again, so what is made of each is kept.
@@ -251,7 +265,11 @@ def _unreplaced(names: tuple[str, ...], replaced: tuple[str, ...]) -> Columns:
 
 @by_names
 def _told(names: tuple[str, ...]) -> frozenset[str]:
-    """What the headers tell of their response: its length, its type, a limit."""
+    """What the headers tell of their response: its length, its type, a limit.
+
+    Raises ValueError for a name that would end its line.
+    """
+    _check("".join(names))
     low = [name.lower() for name in names]
     limits = any(name.startswith("x-ratelimit-") for name in low)
     return _TELLING.intersection(low) | ({"limit"} if limits else frozenset())

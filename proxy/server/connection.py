@@ -16,27 +16,35 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
 import structlog
-from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
+from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
-from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
-from aiohttp.streams import StreamReader
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import ERROR, RequestHandler
 
 from proxy.errors import ConfigError
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest, new_request_id
 from proxy.server.http_errors import error_response
+from proxy.server.known_heads import (
+    HeadCut,
+    KnownHeads,
+    KnownMessage,
+    WholeBody,
+    ends_once,
+    head_cut,
+)
+from proxy.server.request_head import Head
+from proxy.server.unparsed import MAX_FIELD_BYTES, MAX_HEADERS, as_bytes, fault_of, own_headers, refusal
 
 if TYPE_CHECKING:
     from proxy.server.key_ring import Key
 
 __all__ = [
-    "MAX_HEADERS",
     "ConnectionBounds",
     "EdgeConnection",
     "EdgeRunner",
@@ -48,11 +56,13 @@ __all__ = [
 KEEPALIVE_S = 75.0
 MAX_LINE_BYTES = 16 * 1024
 """Of a request line; a target has a bound of its own below it, whose error says more."""
-MAX_FIELD_BYTES = 16 * 1024
-MAX_HEADERS = 128
 _LINGER_S = 2.0
 """For a client that still sends the body of a request that was answered, so that it sees the answer."""
 _READ_BUFFER_BYTES = 64 * 1024
+_UNSURE = -1
+_CHANCES = 8
+"""Heads in a row that a connection may send and none of them known, before it is taken for one of those
+whose heads all differ, and nobody looks any more."""
 
 _MIN_AIOHTTP = (3, 14, 3)
 """Earlier ones lose the end of a body at a slow reader, and let bytes behind an upgrade through."""
@@ -108,7 +118,8 @@ class EdgeRunner(web.ServerRunner):
     """Runs what is served over :class:`EdgeConnection`, and closes it at the end."""
 
     def __init__(self, served: Served, *, shutdown_timeout: float = 60.0) -> None:
-        super().__init__(_EdgeServer(served), shutdown_timeout=shutdown_timeout)
+        self._known = KnownHeads()
+        super().__init__(_EdgeServer(served, self._known), shutdown_timeout=shutdown_timeout)
         self._served = served
 
     async def shutdown(self) -> None:
@@ -118,19 +129,21 @@ class EdgeRunner(web.ServerRunner):
     async def cleanup(self) -> None:
         """End all connections, then what is served."""
         await super().cleanup()
+        self._known.forget()
         await self._served.aclose()
 
 
 class _EdgeServer(web.Server):
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, known: KnownHeads) -> None:
         # handler_cancellation: a client that leaves must end its upstream call and its tools (rule E4).
         # The requests are EdgeConnection's own, so they are what the handler takes.
         super().__init__(served.handle, handler_cancellation=True)  # type: ignore[arg-type]
         self._served = served
+        self._known = known
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")
 
     def __call__(self) -> RequestHandler:
-        return EdgeConnection(self, self._served.handle, self._served.bounds, self._log)
+        return EdgeConnection(self, self._served.handle, self._served.bounds, self._known, self._log)
 
 
 class EdgeConnection(RequestHandler):
@@ -138,9 +151,13 @@ class EdgeConnection(RequestHandler):
 
     __slots__ = (
         "_bounds",
+        "_chances",
+        "_filling",
         "_handle",
         "_head_timer",
         "_held",
+        "_known",
+        "_left",
         "_log",
         "_refused",
         "_send_timer",
@@ -152,6 +169,7 @@ class EdgeConnection(RequestHandler):
         server: web.Server,
         handle: Handler,
         bounds: ConnectionBounds,
+        known: KnownHeads,
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         super().__init__(
@@ -171,6 +189,13 @@ class EdgeConnection(RequestHandler):
         """The door's: the last ``Authorization`` with a valid key, until another comes, and that key."""
         self._handle = handle
         self._bounds = bounds
+        self._known = known
+        # How many bytes of a body are still to come; 0 between messages, and _UNSURE where that cannot be
+        # said: then nothing is kept from the parser any more.
+        self._left = 0
+        self._chances = _CHANCES
+        # A body of a known head that is still coming, which the parser does not see.
+        self._filling: StreamReader | None = None
         self._held = False
         self._refused = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -181,18 +206,89 @@ class EdgeConnection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Parse; start the clock on a head that is not whole, and fail a body that cannot go on."""
-        if self._refused:
+        if self._refused or (self._filling is not None and not (data := self._fill(self._filling, data))):
             return
+        cut = head_cut(data) if self._left == 0 else None
+        if cut is not None and self._pass_by(data, cut):
+            return
+        before = len(self._messages)
         super().data_received(data)
+        if self._left != _UNSURE and data:
+            self._left = self._place_after(data, cut, self._messages[before:])
         if self._messages:
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
-            if not isinstance(self._messages[-1][0], RawRequestMessage):
+            if len(self._messages) > before and not isinstance(self._messages[-1][0], RawRequestMessage):
                 self._fail_bodies()
         elif data and self._head_timer is None and self._waiter is not None and not self._waiter.done():
             # Only part of a head makes no message while one is waited for.
             self._head_timer = self._loop.call_later(self._bounds.header_timeout_s, self._refuse_late_head)
+
+    def _pass_by(self, data: bytes, cut: HeadCut) -> bool:
+        """Take a request whose head is known without the parser; false where the parser must see it.
+
+        That is sure of its place only while a request is waited for: all before it were answered, and their
+        bodies came to their ends.  And nothing may come with this one that is not its own.
+        """
+        waiter = self._waiter
+        if waiter is None or waiter.done() or self._messages or self._upgraded:
+            return False
+        if self._force_close or self._close:
+            return False
+        key, start, length = cut
+        left = length - (len(data) - start)
+        # A stream that is filled past its buffer pauses the parser, which has no part in it.
+        if left < 0 or (left > 0 and length > _READ_BUFFER_BYTES):
+            return False
+        head = self._known.find(key)
+        if head is None:
+            return False
+        body: StreamReader
+        if left == 0:
+            body = WholeBody(data[start:])
+        else:
+            body = self._filling = StreamReader(self, _READ_BUFFER_BYTES, loop=self._loop)
+            body.feed_data(data[start:])
+            self._left = left
+        self._chances = _CHANCES
+        self._request_count += 1
+        self._messages.append((KnownMessage(head, length), body))
+        waiter.set_result(None)
+        return True
+
+    def _fill(self, body: StreamReader, data: bytes) -> bytes:
+        """Put what came into the body of a known head; what is behind that is the parser's."""
+        if self._force_close or self._close:
+            return b""
+        behind = data[self._left :]
+        piece = data[: self._left]
+        self._left -= len(piece)
+        body.feed_data(piece)
+        if self._left == 0:
+            self._filling = None
+            body.feed_eof()
+        return behind
+
+    def _place_after(self, data: bytes, cut: HeadCut | None, made: list[tuple[Any, StreamReader]]) -> int:
+        """What is still to come of a body once the parser made these messages of a read, or ``_UNSURE``."""
+        if self._left:
+            return self._left - len(data) if len(data) <= self._left else _UNSURE
+        if len(made) != 1:
+            return _UNSURE
+        message, body = made[0]
+        if not isinstance(message, RawRequestMessage) or message.upgrade:
+            return _UNSURE
+        if cut is None:
+            return 0 if body is EMPTY_PAYLOAD and ends_once(data) else _UNSURE
+        _, start, length = cut
+        here = len(data) - start
+        said = message.headers.getall(hdrs.CONTENT_LENGTH, ())
+        if here > length or body.total_bytes != here or said != [str(length)] or not ends_once(data[:start]):
+            return _UNSURE
+        self._known.note(cut, message)
+        self._chances -= 1
+        return length - here if self._chances else _UNSURE
 
     async def start(self) -> None:
         """Serve the connection's requests one after the other, each of them in this task.
@@ -229,7 +325,7 @@ class EdgeConnection(RequestHandler):
     def _taken(self) -> tuple[Any, StreamReader]:
         """The next request; there is room for another one now."""
         taken = self._messages.pop(0)
-        if self._parser is not None:
+        if self._parser is not None and not isinstance(taken[0], KnownMessage):
             self._parser.message_consumed()
         if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
             self._resume_reading_if_drained()
@@ -241,12 +337,16 @@ class EdgeConnection(RequestHandler):
         task = self._task_handler
         if task is None:
             return None, payload  # The client went away in this very turn.
-        fault = _fault(message)
-        if fault is not None:
-            message = ERROR
-        elif message.upgrade:
-            message = message._replace(should_close=True)
-        request = EdgeRequest(message, payload, self, task)
+        fault = None
+        if isinstance(message, KnownMessage):
+            request = EdgeRequest(message.head, payload, self, task, message.length)
+        else:
+            fault = fault_of(message)
+            if fault is not None:
+                message = ERROR
+            elif message.upgrade:
+                message = message._replace(should_close=True)
+            request = EdgeRequest(Head(message), payload, self, task)
         # The request lets go of what it needs no more, while its stream is open.
         del message, payload
         self._request_in_progress = True
@@ -351,8 +451,8 @@ class EdgeConnection(RequestHandler):
             code="request_timeout",
         )
         self._refused = True
-        late.headers.update(_own_headers(request_id))
-        self.transport.write(_as_bytes(late))
+        late.headers.update(own_headers(request_id))
+        self.transport.write(as_bytes(late))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._head_timer = self._loop.call_later(_LINGER_S, self.force_close)
@@ -367,11 +467,11 @@ class EdgeConnection(RequestHandler):
     def _malformed(self, fault: BaseException) -> web.StreamResponse:
         """Answer what could not be parsed without a word of it: the text of ``fault`` quotes the client."""
         request_id = new_request_id()
-        response = _refusal(too_long=isinstance(fault, LineTooLong))
+        response = refusal(too_long=isinstance(fault, LineTooLong))
         self._log.warning(
             "malformed_request", status=response.status, error=type(fault).__name__, request_id=request_id
         )
-        response.headers.update(_own_headers(request_id))
+        response.headers.update(own_headers(request_id))
         response.force_close()
         self._refused = True
         return response
@@ -386,40 +486,3 @@ class EdgeConnection(RequestHandler):
             # Ends at once where the client closes: its going away cancels this.
             await asyncio.sleep(_LINGER_S)
         return finished
-
-
-def _fault(message: Any) -> BaseException | None:
-    """Why what the parser gave is not served; ``None`` for what every reader takes for this request."""
-    if not isinstance(message, RawRequestMessage):
-        fault: BaseException = message.exc
-        return fault
-    if message.version == HttpVersion11:
-        return None
-    if message.version != HttpVersion10 or hdrs.TRANSFER_ENCODING in message.headers:
-        return BadHttpMessage("a version that is not served, or chunks under HTTP/1.0")
-    return None
-
-
-def _refusal(*, too_long: bool) -> web.Response:
-    if too_long:
-        return error_response(
-            431,
-            f"The request line or a header is longer than {MAX_FIELD_BYTES} bytes.",
-            code="headers_too_large",
-        )
-    return error_response(
-        400, f"The request is not valid HTTP/1.1, or has over {MAX_HEADERS} headers.", code="invalid_http"
-    )
-
-
-def _own_headers(request_id: str) -> dict[str, str]:
-    return {"x-request-id": request_id, "Server": "toolrelay"}
-
-
-def _as_bytes(response: web.Response) -> bytes:
-    """A response of ours where there is no request that it could be written through."""
-    body = bytes(response.body) if isinstance(response.body, bytes | bytearray) else b""
-    fields = {**response.headers, "Content-Length": str(len(body)), "Connection": "close"}
-    lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
-    lines += [f"{name}: {value}" for name, value in fields.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + body

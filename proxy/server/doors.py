@@ -226,9 +226,14 @@ class KeyDoor(_Admins):
 
     def admit(self, request: EdgeRequest, below: str) -> Caller | Awaitable[Caller]:
         """Whoever a key or token is for; see :class:`Door`."""
+        # Whose head it is has been found out, and what they may call; whether they still may is asked.
+        key: Key | None = request.head.get(self)
+        if key is not None and self._ring.holds(key):
+            return key.caller
         key = self._known(request)
         if key is None or not may_call(key.caller.rights, request.method, below):
             return self._admit(request, below)
+        request.head[self] = key
         return key.caller
 
     def _known(self, request: EdgeRequest) -> Key | None:
@@ -248,6 +253,7 @@ class KeyDoor(_Admins):
         self._check_address(request)
         secret = credential(request)
         caller: Caller | None = None
+        key: Key | None = None
         if secret.startswith(TOKEN_PREFIX):
             caller = await self._tokens.find(secret)
         elif secret and (key := await self._ring.find(secret)) is not None:
@@ -272,6 +278,8 @@ class KeyDoor(_Admins):
                 "key's endpoints.",
                 code="endpoint_not_allowed",
             )
+        if key is not None:
+            request.head[self] = key
         return caller
 
 
@@ -300,10 +308,16 @@ class ForwardDoor(_Admins):
                 "Incorrect API key provided: this is a key of the proxy, which must not go to the model "
                 "provider. Send the provider's own key."
             )
-        name = hashlib.blake2b(
-            value.encode("utf-8", "surrogateescape"), key=self._hash_key, digest_size=12, person=b"forward"
-        ).hexdigest()
-        return Caller(name=f"forward:{name}", counted_as=f"forward:{name}")
+        caller: Caller | None = request.head.get(self)
+        if caller is None:
+            name = hashlib.blake2b(
+                value.encode("utf-8", "surrogateescape"),
+                key=self._hash_key,
+                digest_size=12,
+                person=b"forward",
+            ).hexdigest()
+            caller = request.head[self] = Caller(name=f"forward:{name}", counted_as=f"forward:{name}")
+        return caller
 
     async def _is_ours(self, value: str) -> bool:
         """Whether a key of this proxy's stands in an ``Authorization``, under whatever scheme or none."""

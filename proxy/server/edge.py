@@ -18,12 +18,19 @@ from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.http_errors import error_response, of_http_exception, of_request_error, of_upstream_error
 from proxy.server.observing import Observing, RequestFacts
 from proxy.server.page_guard import PageGuard
+from proxy.server.request_head import Head
 from proxy.server.turns import Turns
 
 __all__ = ["Edge"]
 
 _X_REQUEST_ID = istr("x-request-id")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+
+
+def _called(head: Head) -> tuple[str, str]:
+    """The client's own id for a request, empty where none can stand in a log, and the path for people."""
+    given = head.headers.get(_X_REQUEST_ID)
+    return given if given and _REQUEST_ID.match(given) else "", head.message.url.path[:200]
 
 
 class Edge:
@@ -54,11 +61,10 @@ class Edge:
 
     async def handle(self, request: EdgeRequest) -> web.StreamResponse:
         """Answer a request; nothing but its cancellation comes out."""
-        given = request.headers.get(_X_REQUEST_ID)
-        id_given = given is not None and _REQUEST_ID.match(given) is not None
-        request_id = given if given is not None and id_given else next(self._ids)
+        given, path = request.head[_called]
+        request_id = given or next(self._ids)
         facts = request.facts = RequestFacts(
-            request_id, request.method, request.path[:200], request.headers, time.monotonic(), id_given
+            request_id, request.method, path, request.headers, time.monotonic(), given != ""
         )
         token = self._observing.begin(facts)
         # Whoever logs while this request is served, its lines can be found by it.

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
 from aiohttp.helpers import set_exception
-from aiohttp.http import RawRequestMessage, StreamWriter
+from aiohttp.http import StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from proxy.errors import RequestError
 from proxy.server.callers import Caller
 from proxy.server.observing import RequestFacts
 from proxy.server.rate_limiter import Admission
+from proxy.server.request_head import Head
 
 if TYPE_CHECKING:
     from proxy.server.connection import EdgeConnection
@@ -44,6 +44,7 @@ def new_ids(prefix: str, at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
 class EdgeRequest:
     """What aiohttp's parser read, and what is made of it; it is served in :attr:`task`.
 
+    ``head`` is shared with other requests, and says nothing of the body's length where it is.
     ``raw_path`` is the target as sent, ``content`` the body.
     ``body_exists`` says that the head announces one, which may be empty.  ``facts`` are what is counted
     and logged.
@@ -54,6 +55,7 @@ class EdgeRequest:
     """
 
     __slots__ = (
+        "_length",
         "_writer",
         "admission",
         "body_exists",
@@ -62,10 +64,10 @@ class EdgeRequest:
         "content",
         "cut_off",
         "facts",
+        "head",
         "headers",
         "keep_alive",
         "limit_headers",
-        "message",
         "method",
         "page_headers",
         "protocol",
@@ -81,15 +83,18 @@ class EdgeRequest:
 
     def __init__(
         self,
-        message: RawRequestMessage,
+        head: Head,
         content: StreamReader,
         protocol: "EdgeConnection",
         task: "asyncio.Task[None]",
+        length: int | None = None,
     ) -> None:
-        self.message = message
+        """``length`` is the body's in bytes where it does not stand in the head's ``headers``."""
+        message = head.message
+        self.head = head
         self.method = message.method
         self.raw_path = message.path
-        self.headers = message.headers
+        self.headers = head.headers
         self.version = message.version
         self.keep_alive = not message.should_close
         self.content = content
@@ -101,12 +106,13 @@ class EdgeRequest:
         self.limit_headers: Sequence[tuple[str, str]] = ()
         self.cut_off = False
         self.started = False
+        self._length = length
         self._writer: StreamWriter | None = None
 
     @property
     def path(self) -> str:
         """The decoded path, for people to read: decisions are made on :attr:`raw_path`."""
-        return self.message.url.path
+        return self.head.message.url.path
 
     @property
     def transport(self) -> asyncio.Transport | None:
@@ -119,25 +125,6 @@ class EdgeRequest:
         peer = self.protocol.peername
         return str(peer[0]) if isinstance(peer, list | tuple) else peer
 
-    def sole(self, name: str) -> str | None:
-        """The value of a header that has one meaning; ``None`` where it is not there.
-
-        Raises :class:`~proxy.errors.RequestError` (400) where it stands twice: readers take the first, the
-        last or both.
-        """
-        if name not in self.headers:
-            return None
-        values = self.headers.getall(name)
-        if len(values) > 1:
-            raise RequestError(400, f"Send {name} once.", param=name)
-        return values[0]
-
-    def listed(self, name: str) -> Sequence[str]:
-        """What a header lists, in lower case; several lines of it are one list (RFC 9110, 5.3)."""
-        if name not in self.headers:
-            return ()
-        return [part.strip().lower() for part in ",".join(self.headers.getall(name)).split(",")]
-
     def body_is_read(self) -> None:
         """Let go of the reader of a body that was read whole: a stream may be open for long after it."""
         self.content = EMPTY_PAYLOAD
@@ -147,13 +134,16 @@ class EdgeRequest:
         self.started = True
         self.limit_headers = ()
         if self.content is EMPTY_PAYLOAD:  # Who sends a body on still asks what the head says of it.
-            del self.message
+            del self.head
             self.headers = self.facts.headers = _NO_HEADERS
 
     @property
-    def content_length(self) -> int:
-        """The size of the body in bytes as far as the head says it, else 0; the parser has checked it."""
-        return int(self.headers.get(hdrs.CONTENT_LENGTH, 0))
+    def content_length(self) -> int | None:
+        """The size of the body in bytes where the head says it; the parser has checked it."""
+        if self._length is not None:
+            return self._length
+        said = self.headers.get(hdrs.CONTENT_LENGTH)
+        return None if said is None else int(said)
 
     @property
     def content_type(self) -> str:
@@ -170,7 +160,7 @@ class EdgeRequest:
     def as_aiohttp(self) -> web.BaseRequest:
         """The same for aiohttp, which writes the answers of our own."""
         loop = self.task.get_loop()
-        return web.BaseRequest(self.message, self.content, self.protocol, self.writer, self.task, loop)
+        return web.BaseRequest(self.head.message, self.content, self.protocol, self.writer, self.task, loop)
 
     def _cancel(self, exc: BaseException) -> None:
         """The client has gone: whoever reads the body is told.  aiohttp's connection calls this."""

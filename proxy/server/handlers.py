@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 import structlog
 from aiohttp import hdrs, web
-from multidict import istr
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.relay.base import ClientStream
@@ -17,7 +16,7 @@ from proxy.relay.fallback import BY_ID, STAYS, Candidates, NextUpstream
 from proxy.relay.history import History
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
-from proxy.relay.offer import OfferRules, parse_wanted
+from proxy.relay.offer import OfferRules
 from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent, passthrough
 from proxy.relay.prices import Prices
@@ -38,7 +37,7 @@ from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import OwnedClientStream
-from proxy.server.planning import Call, Planner, headers_up, trace_of
+from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of
 from proxy.server.reading_rights import (
     READS_IDS,
     check_models,
@@ -47,11 +46,11 @@ from proxy.server.reading_rights import (
     must_read,
     not_found,
 )
-from proxy.server.request_target import Target, parse_target
+from proxy.server.request_target import Target, target_of
 from proxy.server.stored_responses import StoredResponses, is_own_operation, response_path
 from proxy.server.views import View, Views
 from proxy.store.base import Store
-from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.base import Headers, UpstreamRequest
 from proxy.wires.base import Wire
 from proxy.wires.rawjson import join_object, load_strict, members
 
@@ -65,8 +64,6 @@ _FORM = "multipart/form-data"
 _COUNTS_INPUT = "/responses/input_tokens"
 _OURS = (b'"toolrelay"', b"_toolrelay")
 _MAX_MINT_BYTES = 16 * 1024
-_TOOLS = istr("x-toolrelay-tools")
-_TRACE = istr("x-toolrelay-trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +133,13 @@ class Api:
 
     async def serve(self, request: EdgeRequest) -> web.StreamResponse:
         """Serve any request that may come from where it comes from."""
-        target = parse_target(request.raw_path)
+        target = request.head[target_of]
         below = target.below_v1
         facts = request.facts
         facts.endpoint = target.endpoint
         if below is None:
             return await self._own(request, target)
-        if hdrs.UPGRADE in request.headers and "websocket" in request.listed(hdrs.UPGRADE):
+        if hdrs.UPGRADE in request.headers and "websocket" in request.head.listed(hdrs.UPGRADE):
             # What follows may be meant for another protocol, so it is not read as a request.
             return error_response(
                 426,
@@ -327,13 +324,14 @@ class Api:
             self._check_body(request, view, payload)
             if wire.path in READS_IDS:
                 await check_references(request.caller.rights, payload, caller, self._store)
-        wanted = parse_wanted(request.sole(_TOOLS))
+        chooses = request.head[chooses_ours]
+        wanted = wanted_of(request.head) if chooses else None
         routes = self._routes(request, view, payload.get("model"), wire.name)
         if len(routes) > 1 and wanted and wanted.names:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
-        trace = trace_of(request.sole(_TRACE), view)
-        self._planner.remembers(request)
+        trace = trace_of(request.head, view) if chooses else view.trace
+        recall = self._planner.remembers(request)
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
         offers = view.offers and candidates.any(
@@ -343,9 +341,9 @@ class Api:
             held: list[ReadBody] = [body]
             del whole, raw, payload, body
             return await self._pass(request, target, wire.path, held, candidates, caller)
-        run_id = next(self._planner.run_ids)
+        run = next(self._planner.run_ids)
         call = Call(
-            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run_id
+            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run, recall
         )
         while True:
             plan = await self._planner.plan(call, candidates.next())
@@ -444,7 +442,9 @@ class Api:
             sent = join_object({**members(raw), "model": orjson.dumps(route.model)})
         error_event = self._error_events.get(below) if posts else None
         streams = error_event is not None
-        headers = headers_up(request, identity=streams or metered is not None)
+        headers: Headers = headers_up(request, identity=streams or metered is not None)
+        if raw is None and (length := request.content_length) is not None:
+            headers = [*headers, ("Content-Length", str(length))]
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)

@@ -8,12 +8,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, Literal, NamedTuple, Protocol
-
-from limits import RateLimitItem, parse_many
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from proxy.errors import ConfigError, RequestError, ToolRelayError
 from proxy.relay.prices import NANOS
+
+if TYPE_CHECKING:  # Two megabytes that a process without limits does without.
+    from limits import RateLimitItem
 
 __all__ = [
     "SLOTS",
@@ -54,10 +55,10 @@ class KeyLimits:
     reads them.
     """
 
-    requests: tuple[RateLimitItem, ...] | None = None
-    tool_calls: tuple[RateLimitItem, ...] | None = None
-    tokens: tuple[RateLimitItem, ...] | None = None
-    cost: tuple[RateLimitItem, ...] | None = None
+    requests: "tuple[RateLimitItem, ...] | None" = None
+    tool_calls: "tuple[RateLimitItem, ...] | None" = None
+    tokens: "tuple[RateLimitItem, ...] | None" = None
+    cost: "tuple[RateLimitItem, ...] | None" = None
     concurrent_streams: int | None = None
 
 
@@ -93,7 +94,9 @@ class LimitSet(NamedTuple):
         """``limits``, and ``general`` where they say nothing; open streams are the caller's own alone."""
 
         def chosen(
-            kind: LimitKind, own: tuple[RateLimitItem, ...] | None, others: tuple[RateLimitItem, ...] | None
+            kind: LimitKind,
+            own: "tuple[RateLimitItem, ...] | None",
+            others: "tuple[RateLimitItem, ...] | None",
         ) -> tuple[Limit, ...]:
             items = dict.fromkeys((others if own is None else own) or ())
             return tuple(Limit(kind, item.amount, item.get_expiry()) for item in items)
@@ -157,7 +160,7 @@ class Counters(Protocol):
     async def aclose(self) -> None: ...
 
 
-def parse_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem, ...]:
+def parse_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitItem, ...]":
     """Limits as written (``"600/minute"``, ``"5 per second"``), all of which hold at once.
 
     Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
@@ -168,7 +171,7 @@ def parse_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem, ...
     return _few(setting, items)
 
 
-def parse_cost_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem, ...]:
+def parse_cost_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitItem, ...]":
     """Limits of cost as written (``"5/day"``, ``"0.50/hour"``), their amounts in billionths.
 
     Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
@@ -180,7 +183,9 @@ def parse_cost_limits(setting: str, texts: Sequence[str]) -> tuple[RateLimitItem
     return _few(setting, items)
 
 
-def _parsed(setting: str, text: str, whole: str, example: str) -> list[RateLimitItem]:
+def _parsed(setting: str, text: str, whole: str, example: str) -> "list[RateLimitItem]":
+    from limits import parse_many  # Only where there are limits, as above.
+
     # A client writes limits too, into its tokens: a run of spaces would take the parser's pattern
     # hours, and a window without end is more than what counts can count.
     try:
@@ -194,7 +199,7 @@ def _parsed(setting: str, text: str, whole: str, example: str) -> list[RateLimit
     return parsed
 
 
-def _few(setting: str, items: Sequence[RateLimitItem]) -> tuple[RateLimitItem, ...]:
+def _few(setting: str, items: "Sequence[RateLimitItem]") -> "tuple[RateLimitItem, ...]":
     """The limits, if they are so many that each request can be held to all of them."""
     if len(items) > _MOST_LIMITS:
         raise ConfigError(setting, f"has more than {_MOST_LIMITS} limits", "Leave out what others imply")

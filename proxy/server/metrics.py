@@ -6,7 +6,7 @@ upstreams say becomes ``other`` where the configuration does not know it.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, get_args
 
@@ -20,11 +20,9 @@ from proxy.errors import ToolErrorCode
 from proxy.records import ToolInvocationRecord
 from proxy.server.metric_families import FAMILIES, Family, Labels
 from proxy.server.observing import Observer, Operation, RequestFacts
+from proxy.server.snapshots import read_snapshot
 
-__all__ = ["METRICS", "Metrics", "Sources", "merge", "render"]
-
-METRICS = "metrics"
-"""What processes ask each other for under this name are snapshots."""
+__all__ = ["Metrics", "Sources", "render"]
 
 Sources = Callable[[], Mapping[str, float]]
 """Read when the figures are asked for: the values of families without labels, by name."""
@@ -89,13 +87,6 @@ class _Histogram:
 _Cell = tuple[Sequence[float], list[float]]
 
 
-def _observe(cells: Iterable[_Cell], value: float) -> None:
-    """Count one value in each of several histograms."""
-    for buckets, counts in cells:
-        counts[bisect_left(buckets, value)] += 1
-        counts[-1] += value
-
-
 class _Places(NamedTuple):
     """Where all that ends in one way is counted: how often, how long to its first byte, how long in all.
 
@@ -106,6 +97,23 @@ class _Places(NamedTuple):
     whole: Sequence[_Cell]
     first: Sequence[_Cell] = ()
     head: Sequence[_Cell] = ()
+
+    def note(self, whole_s: float, first_s: float | None, head_s: float | None = None) -> None:
+        """Count one that ended so; ``None`` where it did not come to it."""
+        counts, whole, first, head = self
+        for count in counts:
+            count[0] += 1
+        for buckets, cell in whole:
+            cell[bisect_left(buckets, whole_s)] += 1
+            cell[-1] += whole_s
+        if first_s is not None:
+            for buckets, cell in first:
+                cell[bisect_left(buckets, first_s)] += 1
+                cell[-1] += first_s
+        if head_s is not None:
+            for buckets, cell in head:
+                cell[bisect_left(buckets, head_s)] += 1
+                cell[-1] += head_s
 
 
 class Metrics(Observer):
@@ -165,11 +173,7 @@ class Metrics(Observer):
         places = self._places.get(key)
         if places is None:
             places = self._keep(key, self._of_request(facts, method, model))
-        for count in places.counts:
-            count[0] += 1
-        _observe(places.whole, facts.seconds)
-        if first is not None:
-            _observe(places.first, first)
+        places.note(facts.seconds, first)
 
     def _of_request(self, facts: RequestFacts, method: str, model: str) -> _Places:
         endpoint = facts.endpoint
@@ -199,13 +203,7 @@ class Metrics(Observer):
         places = self._places.get(key)
         if places is None:
             places = self._keep(key, self._of_operation(operation, model))
-        for count in places.counts:
-            count[0] += 1
-        if head is not None:
-            _observe(places.head, head)
-        _observe(places.whole, operation.seconds)
-        if first is not None:
-            _observe(places.first, first)
+        places.note(operation.seconds, first, head)
         if operation.turn or operation.cost or operation.input_tokens is not None:
             self._count_use(operation, (operation.name, operation.upstream, model))
 
@@ -275,55 +273,13 @@ class Metrics(Observer):
         return orjson.dumps({name: values for name, values in found.items() if values})
 
 
-def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
-    """Snapshots of several processes as one.
-
-    Of processes that have ``ended`` only counters and histograms are taken: a sum must not fall when
-    one of them is replaced, and nothing is open there any more.  Raises ``ValueError`` for bytes that are
-    no snapshot.
-    """
-    values: dict[str, dict[Labels, Any]] = {}
-    families = {family.name: family for family in FAMILIES}
-    for alive, snapshots in ((True, running), (False, ended)):
-        for snapshot in snapshots:
-            for name, entries in _read(snapshot).items():
-                family = families.get(name)
-                if family is None or (family.kind == "gauge" and not alive):
-                    continue
-                into = values.setdefault(name, {})
-                for labels, value in entries:
-                    key = tuple(labels)
-                    into[key] = _joined(family, into[key], value) if key in into else value
-    return orjson.dumps({name: list(cells.items()) for name, cells in values.items()})
-
-
 def render(snapshot: bytes, accept: str = "") -> tuple[bytes, str]:
     """A snapshot as text for a scraper that sent ``accept``, and its content type.
 
     Raises ``ValueError`` for bytes that are no snapshot.
     """
     encode, content_type = choose_encoder(accept)
-    return encode(_Exposition(_read(snapshot))), content_type
-
-
-def _read(snapshot: bytes) -> dict[str, list[tuple[list[str], Any]]]:
-    try:
-        found = orjson.loads(snapshot)
-    except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError("these bytes are no snapshot of metrics")  # noqa: TRY004
-    return found
-
-
-def _joined(family: Family, one: Any, other: Any) -> Any:
-    if family.kind == "histogram":
-        if len(one) != len(other):
-            raise ValueError(f"{family.name}: the snapshots have different buckets")
-        return [left + right for left, right in zip(one, other, strict=True)]
-    if family.summed == "sum":
-        return one + other
-    return min(one, other) if family.summed == "min" else max(one, other)
+    return encode(_Exposition(read_snapshot(snapshot))), content_type
 
 
 class _Exposition:

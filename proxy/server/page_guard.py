@@ -17,7 +17,7 @@ from proxy.errors import RequestError
 from proxy.server.client_address import TrustedProxies
 from proxy.server.cors import METHODS, Cors
 from proxy.server.edge_request import EdgeRequest
-from proxy.server.request_target import parse_target
+from proxy.server.request_target import target_of
 
 __all__ = ["HostRule", "PageGuard"]
 
@@ -114,12 +114,16 @@ class PageGuard:
         self._hosts = hosts
         self._keyed = keyed
         self._proxies = proxies if proxies else None
+        # Without either nobody asks for the peer, and there is nothing to tell a page.
+        self._by_head = not cors and self._proxies is None
 
     def check(self, request: EdgeRequest) -> web.Response | None:
         """The answer to a preflight; ``None`` for a request that may go on.
 
         Raises :class:`~proxy.errors.RequestError`: 403, 405 or 415 for what is not taken from a page.
         """
+        if self in request.head:
+            return None
         headers = request.headers
         method = request.method
         if method not in _METHODS:
@@ -149,6 +153,8 @@ class PageGuard:
         if through and self._proxies is not None:
             forwarded = headers.getall(hdrs.X_FORWARDED_FOR, ())
             request.client_address = self._proxies.client_of(request.remote or "", forwarded)
+        if self._by_head:
+            request.head[self] = None
         return None
 
 
@@ -174,7 +180,7 @@ def _may_call(cors: Cors, request: EdgeRequest) -> bool:
 
 def _is_own_site(request: EdgeRequest) -> bool:
     """Whether nothing that a browser says of the page calls it one of another site."""
-    return _OWN_SITES.issuperset(request.listed(_SEC_FETCH_SITE))
+    return _OWN_SITES.issuperset(request.head.listed(_SEC_FETCH_SITE))
 
 
 def _is_own(origin: str, host: str) -> bool:
@@ -229,7 +235,7 @@ def _check_media_type(request: EdgeRequest, from_page: bool) -> None:
 
 
 def _takes_files(request: EdgeRequest) -> bool:
-    below = parse_target(request.raw_path).below_v1
+    below = request.head[target_of].below_v1
     return below is not None and below.split("/")[1] in _TAKES_FILES
 
 

@@ -15,7 +15,7 @@ from proxy.relay.headers import forwardable
 from proxy.relay.history import History
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
-from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard
+from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard, parse_wanted
 from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route
@@ -23,23 +23,28 @@ from proxy.relay.shape import prompt_shape
 from proxy.server.callers import person_name
 from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.metering import check_switches, price_of
+from proxy.server.request_head import Head
 from proxy.server.request_target import Target
 from proxy.server.views import TRACES, View
 from proxy.tools.ledger import RunLedger
-from proxy.upstreams.base import Headers
 from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
 
-__all__ = ["Call", "Plan", "Planner", "headers_up", "trace_of"]
+__all__ = ["Call", "Plan", "Planner", "chooses_ours", "headers_up", "trace_of", "wanted_of"]
 
 _HISTORY = istr("x-toolrelay-history")
 _IDEMPOTENCY_KEY = istr("Idempotency-Key")
 _RETRY_COUNT = istr("x-stainless-retry-count")
+_TOOLS = istr("x-toolrelay-tools")
+_TRACE = istr("x-toolrelay-trace")
 
 
 @dataclass(slots=True)
 class Call:
-    """One request of a wire with server tools, whoever answers it."""
+    """One request of a wire with server tools, whoever answers it.
+
+    ``recall`` says whether answers are looked up and remembered for it.
+    """
 
     request: EdgeRequest
     target: Target
@@ -53,6 +58,7 @@ class Call:
     trace: Trace
     candidates: Candidates
     run_id: str
+    recall: bool
     repeat: str = ""
     ledger: RunLedger | None = None
     pinned: bool = False
@@ -124,7 +130,7 @@ class Planner:
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
         named = call.named or bool(asked.people and not self._end_user)
-        shape = offer.shape if offer and named and self.remembers(request) else None
+        shape = offer.shape if offer and named and call.recall else None
         restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True
@@ -136,7 +142,7 @@ class Planner:
         if call.ledger is None and not view.acts:
             call.ledger = RunLedger()  # There is no effect that a repeat could share.
         elif call.ledger is None:
-            call.repeat, again = repeat_key(caller, wire.path, call.raw, *_of_repeats(request))
+            call.repeat, again = repeat_key(caller, wire.path, call.raw, *request.head[_of_repeats])
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
         policy = view.policies[route.served.upstream.name]
         if restored.untrusted:
@@ -205,24 +211,40 @@ class Planner:
 
         Raises :class:`RequestError` for a wish that is neither on nor off.
         """
-        given = request.sole(_HISTORY)
-        wish = "on" if given is None else given.strip().lower()
-        if wish not in ("on", "off"):
-            raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
-        return self._remember and wish == "on"
+        return request.head[_wants_history] and self._remember
 
     def _takes_tools(self, route: Route) -> bool:
         served = route.served
         return served.tools and not self._memory.refuses(served.upstream.name, route.model)
 
 
-def _of_repeats(request: EdgeRequest) -> tuple[str, Sequence[str]]:
+def _wants_history(head: Head) -> bool:
+    given = head.sole(_HISTORY)
+    wish = "on" if given is None else given.strip().lower()
+    if wish not in ("on", "off"):
+        raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
+    return wish == "on"
+
+
+def _of_repeats(head: Head) -> tuple[str, Sequence[str]]:
     """What a request is called by its client, and what it says of its attempts."""
-    return request.sole(_IDEMPOTENCY_KEY) or "", request.listed(_RETRY_COUNT)
+    return head.sole(_IDEMPOTENCY_KEY) or "", head.listed(_RETRY_COUNT)
 
 
-def trace_of(header: str | None, view: View) -> Trace:
+def chooses_ours(head: Head) -> bool:
+    """Whether a request chooses tools, a trace or a history: nearly none does."""
+    headers = head.headers
+    return _TOOLS in headers or _TRACE in headers or _HISTORY in headers
+
+
+def wanted_of(head: Head) -> Wanted | None:
+    """The tools that a request chose; raises as :func:`~proxy.relay.offer.parse_wanted` does."""
+    return parse_wanted(head.sole(_TOOLS))
+
+
+def trace_of(head: Head, view: View) -> Trace:
     """The trace a request gets: what it asks for, up to what the operator lets it."""
+    header = head.sole(_TRACE)
     if header is None:
         return view.trace
     for level, name in enumerate(TRACES):
@@ -235,7 +257,15 @@ def trace_of(header: str | None, view: View) -> Trace:
     )
 
 
-def headers_up(request: EdgeRequest, *, identity: bool) -> Headers:
-    """What of a request's headers an upstream may see; ``identity`` as of :func:`forwardable`."""
+def headers_up(request: EdgeRequest, *, identity: bool) -> HeaderSection:
+    """What of a request's headers an upstream may see; as :func:`forwardable`."""
+    return request.head[_going_up_read if identity else _going_up]
+
+
+def _going_up(head: Head) -> HeaderSection:
     # Never by the names' own view: it may leave out one that stands twice, and values do not.
-    return forwardable(HeaderSection.of(list(request.headers.items())), identity=identity)
+    return forwardable(list(head.headers.items()), identity=False)
+
+
+def _going_up_read(head: Head) -> HeaderSection:
+    return forwardable(list(head.headers.items()), identity=True)

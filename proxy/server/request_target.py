@@ -6,8 +6,9 @@ from functools import lru_cache
 
 from proxy.errors import RequestError
 from proxy.server.observing import endpoint_class
+from proxy.server.request_head import Head
 
-__all__ = ["Target", "parse_target", "read_target"]
+__all__ = ["Target", "read_target", "target_of"]
 
 _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*\Z")
 _QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@%/?\[\]]*\Z")
@@ -33,8 +34,9 @@ class Target:
     endpoint: str
 
 
-def parse_target(raw: str) -> Target:
+def target_of(head: Head) -> Target:
     """:func:`read_target`, remembered for the few short targets that nearly all requests have."""
+    raw = head.message.path
     return _remembered(raw) if len(raw) <= _SHORT else read_target(raw)
 
 

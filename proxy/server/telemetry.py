@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, Final, Literal, TextIO
 
 import orjson
 import structlog
-from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.errors import ToolRelayError
@@ -279,13 +278,18 @@ def _drop_parser_details(logger: WrappedLogger, method: str, event: EventDict) -
     aiohttp's server logs the exception of a malformed request, whose text and traceback quote the
     start of the offending header line: a client's key, if that was the line.
     """
+    if event.get("logger") != _HTTP_PARSER_LOGGER:
+        return event
+    # Who logs this has aiohttp; a supervisor has not.
+    from aiohttp.http_exceptions import HttpProcessingError
+
     failure = event.get("exc_info")
     error = failure[1] if isinstance(failure, tuple) else failure
     chain: list[BaseException] = []
     while isinstance(error, BaseException) and error not in chain:
         chain.append(error)
         error = error.__cause__ or error.__context__
-    if event.get("logger") == _HTTP_PARSER_LOGGER and any(isinstance(e, HttpProcessingError) for e in chain):
+    if any(isinstance(e, HttpProcessingError) for e in chain):
         event.pop("exc_info", None)
         event["error"] = type(chain[0]).__name__
         if isinstance(chain[0], HttpProcessingError):

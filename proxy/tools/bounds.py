@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import jsonschema_rs
-
 from proxy.tools.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
 
 __all__ = ["MAX_PATTERN", "ArgumentBound", "Scalar", "find_excess", "needs_giving"]
@@ -135,6 +133,9 @@ def _compile(pattern: str) -> _Matcher:
     """Raises ``ValueError`` for what the engine does not take, or what grows too large in it."""
     if not pattern or len(pattern) > MAX_PATTERN:
         raise ValueError(f"a pattern has 1 to {MAX_PATTERN} characters")
+    # Most processes have no such bound; see metaschema.py.
+    import jsonschema_rs
+
     options = jsonschema_rs.RegexOptions(size_limit=_MAX_COMPILED, dfa_size_limit=_MAX_COMPILED)
     try:
         # By itself first: "a)|(b" would be one only between the brackets that make it match whole.

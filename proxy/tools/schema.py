@@ -13,12 +13,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jsonschema_rs
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from proxy.errors import ConfigError
 from proxy.records import ToolEffect
+from proxy.tools.metaschema import find_invalid
 
 __all__ = [
     "MAX_SCHEMA_DEPTH",
@@ -39,6 +39,7 @@ MAX_SCHEMA_DEPTH = 32
 MAX_SCHEMA_NODES = 250_000
 
 _TOP_LEVEL_REFUSED = ("allOf", "anyOf", "enum", "not", "oneOf")
+_HOLDERS = (dict, list)
 _SCHEMA_MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
 _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SCHEMAS = (
@@ -97,11 +98,10 @@ def check_schema(schema: Any, where: str) -> None:
         if "$ref" in node:
             resolve(schema, node["$ref"], f"{path}.$ref", where)
     _check_size(schema, where)
-    try:
-        jsonschema_rs.meta.validate(schema)
-    except jsonschema_rs.ValidationError as error:
-        path = ".".join(["parameters", *map(str, error.instance_path)])
-        raise ConfigError(where, f"{path}: is not valid JSON Schema") from None
+    invalid = find_invalid(schema)
+    if invalid is not None:
+        path = f"parameters.{invalid}" if invalid else "parameters"
+        raise ConfigError(where, f"{path}: is not valid JSON Schema")
 
 
 def property_names(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -310,7 +310,7 @@ def _declares(
     the same exponentially often.  ``None`` there is what is being asked: a schema that only refers to
     itself says nothing.
     """
-    if not isinstance(value, dict | list) or not isinstance(node, Mapping):
+    if not isinstance(value, _HOLDERS) or not isinstance(node, Mapping):
         return True
     place = (id(node), id(value))
     if place not in known:
@@ -351,7 +351,9 @@ def _declares_here(
     open_to = node.get("additionalProperties", True)
     for name, part in value.items():
         below = [fields[name]] if name in fields else patterns or [open_to]
-        if below == [False] or not any(fits(child, part) for child in below):
+        if below == [False]:
+            return False
+        if isinstance(part, _HOLDERS) and not any(fits(child, part) for child in below):
             return False
     return True
 

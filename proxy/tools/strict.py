@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import jsonschema_rs
-
 from proxy.errors import ConfigError
 from proxy.tools.schema import MAX_SCHEMA_DEPTH, resolve
 
@@ -183,6 +181,9 @@ class _Converter:
             )
         if "pattern" not in node:
             return
+        # Most processes load no tool that needs it; see metaschema.py.
+        import jsonschema_rs
+
         options = jsonschema_rs.RegexOptions()
         try:
             jsonschema_rs.validator_for({"pattern": node["pattern"]}, pattern_options=options)

@@ -6,21 +6,24 @@ made from the schema alone (rule T3).
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-import jsonschema_rs
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from proxy.tools.arguments import canonical_arguments
 from proxy.tools.provider import ArgumentsInvalid
-from proxy.tools.schema import declares, property_names
+from proxy.tools.schema import declares, property_names, resolve
 
 __all__ = ["ModelValidator", "SchemaValidator", "validate_canonically"]
 
 _MAX_PROBLEMS = 8
-_NO_NUMBER: Mapping[str, Any] = MappingProxyType({"not": {"type": "string", "pattern": r"^[+-]?[0-9.]+$"}})
+_NUMBER = re.compile(r"[+-]?[0-9.]+")
+_NO_NUMBER: Mapping[str, Any] = MappingProxyType(
+    {"not": {"type": "string", "pattern": f"^{_NUMBER.pattern}$"}}
+)
 _TEXTLESS = frozenset({"array", "boolean", "integer", "number", "object"})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
@@ -80,8 +83,7 @@ class ModelValidator:
         self._fields = tuple(schema.get("properties", {}))
         self._known = frozenset(self._fields)
         self._names = property_names(schema)
-        rules = _date_rules(schema) if '"format": "date' in json.dumps(schema) else None
-        self._dates = None if rules is None else jsonschema_rs.validator_for(rules)
+        self._dates = _date_rules(schema) if '"format": "date' in json.dumps(schema) else None
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
         """The validated value; raises :class:`~proxy.tools.provider.ArgumentsInvalid`."""
@@ -107,13 +109,13 @@ class ModelValidator:
         problems = [self._problem(one["type"], one["loc"], one["msg"], arguments) for one in errors]
         raise ArgumentsInvalid(_short_list(problems))
 
-    def _check_dates(self, dates: jsonschema_rs.Validator, arguments: dict[str, Any]) -> None:
+    def _check_dates(self, dates: Mapping[str, Any], arguments: dict[str, Any]) -> None:
         """Refuse numbers in the place of dates.
 
         To pydantic a text of digits is seconds since 1970, so that ``"2030"`` would be half an hour of
         that year.  The schema says a date in ISO 8601.
         """
-        fields = [_field(error.instance_path, self._names) for error in dates.iter_errors(arguments)]
+        fields = [_field(place, self._names) for place in _numbers_at(dates, arguments, dates, ())]
         if fields:
             words = "must be a date in ISO 8601, not a number"
             raise ArgumentsInvalid(_short_list([f"{field or 'the arguments'}: {words}" for field in fields]))
@@ -141,6 +143,10 @@ class SchemaValidator:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
         self._names = property_names(schema)
+        # Most processes load no tool that brings a schema; see metaschema.py.
+        import jsonschema_rs
+
+        self._unresolved = jsonschema_rs.ReferencingError
         self._validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch)
 
     def __call__(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +157,7 @@ class SchemaValidator:
                 problems.append(self._problem(error.instance_path, error.schema_path))
                 if len(problems) > _MAX_PROBLEMS:
                     break
-        except (ValueError, jsonschema_rs.ReferencingError):
+        except (ValueError, self._unresolved):
             problems.append("the arguments: cannot be checked")
         if problems:
             raise ArgumentsInvalid(_short_list(problems))
@@ -199,7 +205,7 @@ def validate_canonically(
         # a model keeps in private, a serializer may have used up.
         plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
         plain = plain and tuple(value.__dict__.values()) == held
-        if plain and canonical_arguments(canonical) == canonical_arguments(arguments):
+        if plain and _written_alike(canonical, arguments):
             return value, arguments
         again = validate(canonical)
         if again == value:
@@ -210,13 +216,26 @@ def validate_canonically(
     return validate(arguments), arguments
 
 
+def _written_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two objects have one canonical text."""
+    if one.keys() == other.keys():
+        for name, value in one.items():
+            kind = type(value)
+            # Of these an equal one has the same text; zero as a float has two.
+            if (kind is not str and kind is not int) or type(other[name]) is not kind or other[name] != value:
+                break
+        else:
+            return True
+    return canonical_arguments(one) == canonical_arguments(other)
+
+
 def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema that says one thing only: where the given one has a date, there is no text of digits.
 
     What else an author's own validators take stays theirs.
     """
     rules: dict[str, Any] = {name: schema[name] for name in ("$ref",) if name in schema}
-    for name in ("properties", "$defs"):
+    for name in ("properties", "$defs", "definitions"):
         if isinstance(schema.get(name), Mapping):
             rules[name] = {key: _date_rules(child) for key, child in schema[name].items()}
     for name in ("items", "additionalProperties"):
@@ -232,6 +251,29 @@ def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
     elif branches and all(_is_date(one) or one.get("type") in _TEXTLESS for one in branches):
         rules.update(_NO_NUMBER)
     return {**rules, **_NO_NUMBER} if _is_date(schema) else rules
+
+
+def _numbers_at(
+    rules: Mapping[str, Any], value: Any, root: Mapping[str, Any], place: tuple[int | str, ...]
+) -> Iterator[tuple[int | str, ...]]:
+    """Where a value has a text of digits that the rules of :func:`_date_rules` forbid.
+
+    ``root`` is what their references start at, ``place`` is where the value is.
+    """
+    if "not" in rules and isinstance(value, str) and _NUMBER.fullmatch(value):
+        yield place
+    if "$ref" in rules:
+        yield from _numbers_at(resolve(root, rules["$ref"], "$ref", ""), value, root, place)
+    for part in rules.get("allOf", ()):
+        yield from _numbers_at(part, value, root, place)
+    if isinstance(value, dict):
+        fields, others = rules.get("properties", {}), rules.get("additionalProperties", {})
+        for name, child in value.items():
+            yield from _numbers_at(fields.get(name, others), child, root, (*place, name))
+    elif isinstance(value, list):
+        first, rest = rules.get("prefixItems", ()), rules.get("items", {})
+        for at, child in enumerate(value):
+            yield from _numbers_at(first[at] if at < len(first) else rest, child, root, (*place, at))
 
 
 def _is_date(schema: Mapping[str, Any]) -> bool:

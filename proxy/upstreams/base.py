@@ -28,20 +28,27 @@ it can take more.
 """
 
 
+_SELDOM = b"QZXJKVWYUGHFBPLRMNTSEDACIOqzjx+/wvkybgpfhumdlcrsnitaoe9876543210"
+"""What keys are made of, by how seldom it stands in the events of a stream."""
+
+
 class Secrets:
     """What no answer of an upstream may hold, in bytes, none of them empty.
 
-    Where ``beginning`` does not stand, none of them does, so that a piece is searched once.  It is empty
-    where two of them have nothing in common.
+    Where ``beginning`` does not stand, none of them does, so that a piece is searched once; it is empty
+    where two of them have nothing in common.  The same is true of ``sign``, a byte that text seldom has:
+    ``in`` finds it at a fifth of the price.  It is b"", which is in everything, where they share none.
     """
 
-    __slots__ = ("_shapes", "beginning")
+    __slots__ = ("_shapes", "beginning", "sign")
 
     def __init__(self, shapes: Sequence[bytes]) -> None:
         """``shapes`` are one at least."""
         first, last = min(shapes), max(shapes)
         pairs = enumerate(zip(first, last, strict=False))
         self.beginning = first[: next((at for at, (a, b) in pairs if a != b), len(first))]
+        shared = set(first).intersection(*shapes)
+        self.sign: int | bytes = next((byte for byte in _SELDOM if byte in shared), b"")
         self._shapes = sorted(shapes, key=len, reverse=True)
 
     def blanked(self, data: bytes) -> bytes:

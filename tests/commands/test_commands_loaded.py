@@ -9,6 +9,8 @@ from waiting import until
 
 NOT_NEEDED = {
     "asyncpg",  # for a record in PostgreSQL
+    "jsonschema_rs",  # for tools that bring a schema, and patterns
+    "limits",  # for limits
     "lxml",  # for pages, in a process of their own
     "opentelemetry",  # for traces
     "pygments",  # for what rich draws

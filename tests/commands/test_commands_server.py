@@ -9,7 +9,9 @@ from aiohttp import web
 from closed_port import closed_port
 from edge_requests import Behind
 
-from proxy.commands.server import address_of, bind, find_unreachable, run_server
+from proxy.commands.reach import find_unreachable
+from proxy.commands.server import run_server
+from proxy.commands.sockets import address_of, bind
 from proxy.errors import ConfigError
 from proxy.server.edge_request import EdgeRequest
 

@@ -383,7 +383,7 @@ class Unreadable:
 
 async def test_a_record_that_cannot_be_read_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
     """The administrator hears that the record is the trouble, and nothing of where it is."""
-    monkeypatch.setattr("proxy.server.app.open_store", _opening(Unreadable))
+    monkeypatch.setattr("proxy.server.record.open_store", _opening(Unreadable))
     async with administered() as (proxy, _):
         for path in ("/runs", "/runs/run_1"):
             answer = await look(proxy, path)

@@ -16,7 +16,7 @@ from waiting import PATIENCE_S, until
 from proxy.relay.deadlines import Deadlines
 from proxy.relay.passthrough import pump
 from proxy.server.client_stream import HttpClientStream
-from proxy.upstreams.base import Headers, PulledResponse, Sink
+from proxy.upstreams.base import Headers, PulledResponse, Secrets, Sink
 from proxy.wires.sse import END_MARK
 
 pytestmark = pytest.mark.both_loops
@@ -349,6 +349,46 @@ async def test_a_response_that_is_here_leaves_in_one_write() -> None:
     assert written.endswith(END_MARK + b"\r\n0\r\n\r\n")
 
 
+async def test_each_piece_is_one_chunk_of_its_own_length() -> None:
+    """Whatever a piece's size, it goes out at once behind its length, a secret in it blanked out."""
+    for shapes in ([b"sk-Q0" + 20 * b"a"], [b"sk-Q0" + 20 * b"a", b"Zz9" + 20 * b"x"]):
+        transport = Writes()
+        request = edge_request("POST", "/v1/responses")
+        request.protocol.transport = transport
+        client = HttpClientStream(request, ())
+        client.keep_back(Secrets(shapes))
+        client.start(200, [("Content-Type", "text/event-stream")])
+        client.push(b"first")
+        pieces = [b"a" * size for size in (1, 15, 16, 255, 256, 511, 512, 513, 4096, 70_000)]
+        pieces += [b"Q" + shape + b"Z" for shape in shapes]
+        blanked = pieces[: -len(shapes)] + [b"Q" + b"*" * len(shape) + b"Z" for shape in shapes]
+        for piece in pieces:
+            assert client.push(piece) is None
+        assert transport.writes[1:] == [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in blanked]
+        assert client.sent == sum(map(len, transport.writes))
+
+
+@pytest.mark.parametrize("control", ["\r", "\n", "\0"])
+async def test_no_header_ends_its_line(control: str) -> None:
+    """A control character in a name or a value, the upstream's or ours, makes no head at all."""
+    fine, odd = ("X-A", "a"), f"a{control}b"
+    limits = ("x-ratelimit-limit-requests", "9")
+    for bad in ((odd, "a"), ("X-A", odd), ("x-ratelimit-a", odd)):
+        for theirs, ours, ahead in (
+            ([fine, bad], [fine], []),
+            ([fine], [bad], []),
+            ([limits], [fine], [bad]),
+        ):
+            for _ in range(2):  # What is kept of names is no way around it.
+                request = edge_request("POST", "/v1/responses")
+                request.protocol.transport = Writes()
+                request.limit_headers = ahead
+                client = HttpClientStream(request, ours)
+                with pytest.raises(ValueError, match="control character"):
+                    client.start(200, theirs)
+                assert not client.started
+
+
 async def test_an_open_stream_keeps_no_head() -> None:
     """Once the response's head is made that of the request goes, unless a body is still to come."""
     for still_sending in (False, True):
@@ -361,7 +401,7 @@ async def test_an_open_stream_keeps_no_head() -> None:
             still_sending,
             still_sending,
         )
-        assert hasattr(request, "message") == still_sending
+        assert hasattr(request, "head") == still_sending
 
 
 class AtTheLastMoment(Flood):

@@ -22,13 +22,13 @@ from waiting import LATE_S, PATIENCE_S
 from proxy.errors import ConfigError
 from proxy.server import connection
 from proxy.server.connection import (
-    MAX_HEADERS,
     ConnectionBounds,
     EdgeConnection,
     EdgeRunner,
     check_http_parser,
 )
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.unparsed import MAX_HEADERS
 
 KEY = "sk-client-0123456789"
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -264,7 +264,9 @@ PRIVATE = (
     "_next_keepalive_close_time",
     "_parser",
     "_process_keepalive",
+    "_request_count",
     "_resume_reading_if_drained",
+    "_upgraded",
 )
 
 

@@ -15,8 +15,9 @@ from running_proxy import Proxy, make_config, running
 
 from proxy.records import ToolEffect, ToolInvocationRecord
 from proxy.server.metric_families import FAMILIES
-from proxy.server.metrics import Metrics, merge, render
+from proxy.server.metrics import Metrics, render
 from proxy.server.observing import Operation, RequestFacts, endpoint_class
+from proxy.server.snapshots import merge
 
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 TIME = "core__get_current_time"

@@ -4,12 +4,15 @@ import datetime
 import json
 from typing import Annotated, Any
 
+import jsonschema_rs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, field_validator, model_validator
 
 from proxy.tools.provider import ArgumentsInvalid
 from proxy.tools.schema import declares, derive_schema
-from proxy.tools.validation import ModelValidator, SchemaValidator
+from proxy.tools.validation import ModelValidator, SchemaValidator, _date_rules, _numbers_at
 
 
 class Leg(BaseModel):
@@ -272,3 +275,33 @@ def test_number_is_no_date(arguments, field):
 def test_what_is_no_number_in_the_place_of_a_date_stays(arguments):
     """Rule T3: dates, null, texts beside dates and what an author's own validator takes are taken."""
     assert validator(Stay)(arguments)
+
+
+class Trips(Stay):
+    """The same within itself, with what came before it."""
+
+    before: "Trips | None" = None
+    more: list["Trips"] = []
+    others: dict[str, list[datetime.datetime]] = {}
+
+
+TEXTS = ["0", "-1.5", "+7", ".", "2030", "2030-01-31", "2030\n", "٣", "", "now"]
+FIELDS = [*Trips.model_fields, "x"]
+texts = st.sampled_from([*TEXTS, None, 7])
+holders = texts | st.lists(texts, max_size=2) | st.dictionaries(st.sampled_from(["day", "x"]), texts)
+trips = st.recursive(
+    st.dictionaries(st.sampled_from(FIELDS), holders, max_size=6),
+    lambda inner: st.dictionaries(
+        st.sampled_from(FIELDS), holders | inner | st.lists(inner, max_size=2), max_size=6
+    ),
+    max_leaves=4,
+)
+
+
+@given(trips)
+def test_numbers_are_found_where_the_rules_as_a_schema_forbid_them(arguments):
+    """Rule T3: dates are looked for as a validator of JSON Schema would."""
+    rules = _date_rules(derive_schema(TypeAdapter(Trips), "tool t__x"))
+    refused = jsonschema_rs.validator_for(rules).iter_errors(arguments)
+    expected = {tuple(error.instance_path) for error in refused}
+    assert set(_numbers_at(rules, arguments, rules, ())) == expected

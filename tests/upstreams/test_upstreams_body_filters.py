@@ -251,13 +251,18 @@ async def test_without_a_key_an_error_is_relayed_byte_for_byte() -> None:
 
 
 def test_long_secrets_are_blanked_out() -> None:
-    """Each form of each secret of 20 bytes or more, found by what all begin with, as long as it was."""
+    """Each form of each secret of 20 bytes or more, found by what all have in common, as long as it was."""
     assert long_secrets("ollama", {"x-team": "a" * 30}) is None
     key = 'sk-a/"' + 20 * "b"
-    for header, beginning in (("sk-" + 20 * "c", b"sk-"), ("az" + 20 * "c", b"")):
+    for header, beginning, sign in (
+        ("sk-" + 20 * "c", b"sk-", b"k"),
+        ("az" + 20 * "b", b"", b"b"),
+        (20 * "Z", b"", b""),
+    ):
         secrets = long_secrets(key, {"api-key": header})
         assert secrets is not None
         assert secrets.beginning == beginning
+        assert secrets.sign == (sign[0] if sign else sign)
         for form in (key, json.dumps(key)[1:-1], json.dumps(key)[1:-1].replace("/", "\\/"), header):
             assert secrets.blanked(f"a {form} b".encode()) == f"a {len(form) * '*'} b".encode()
         assert secrets.blanked(b"sk- and az") == b"sk- and az"

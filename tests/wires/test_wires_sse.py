@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from proxy.errors import FrameTooLarge
 from proxy.wires import sse
 from proxy.wires.sse import (
+    DONE,
+    DONE_SIGN,
     END_MARK,
     EventBoundary,
     SSEEvent,
@@ -116,6 +118,21 @@ def test_what_leaves_ends_on_an_event(cut: tuple[bytes, list[bytes]]) -> None:
     for chunk in chunks:
         sent += boundary.feed(chunk)
         assert missing_blank_line(sent) == b""
+
+
+@given(cut_streams(), st.integers(16, 40))
+def test_what_need_not_be_fed_changes_nothing(cut: tuple[bytes, list[bytes]], max_held: int) -> None:
+    """Rule W1: between events, a chunk of whole events without the end mark is given back as it is."""
+    _, chunks = cut
+    boundary = EventBoundary(max_held=max_held)
+    for chunk in [b"data: 1\n\n", *chunks]:
+        skipped = boundary.between and chunk[-2:] == b"\n\n" and DONE not in chunk
+        before = [getattr(boundary, name) for name in EventBoundary.__slots__]
+        fed = boundary.feed(chunk)
+        if skipped:
+            assert fed == chunk
+            assert before == [getattr(boundary, name) for name in EventBoundary.__slots__]
+    assert DONE_SIGN in DONE
 
 
 @given(cut_streams(), st.integers(16, 40))
