@@ -83,7 +83,7 @@ class HeaderSection(Sequence[tuple[str, str]]):
         self.names = names
         self.values = values
         self.made: tuple[object, str] | None = None
-        """Whoever writes this section in a form of its own leaves it here: a section may be sent again."""
+        """What somebody, known by a mark, has written of this section alone, for when it is sent again."""
 
     @classmethod
     def of(cls, headers: Headers) -> "HeaderSection":

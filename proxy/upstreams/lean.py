@@ -108,6 +108,8 @@ class LeanUpstream:
         self._ssl_context = ssl_context
         self._secrets = secret_shapes(api_key, self._configured)
         self._heads = ResponseHeads(self._secrets)
+        # Known to sections that may outlive this upstream, and must not keep its keys.
+        self._mark = object()
         self._pool: LeanPool | None = None
         self._closed = False
 
@@ -198,20 +200,20 @@ class LeanUpstream:
         """The request's head, its blank line included."""
         query = f"?{request.query}" if request.query else ""
         line = f"{request.method} {self._path}{request.path}{query} HTTP/1.1\r\n"
-        lines = f"{self._forwarded(request.headers)}{self._own(request)}\r\n"
+        lines = f"{self._fixed}{self._forwarded(request.headers)}{self._own(request)}\r\n"
         # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
         return line.encode("ascii") + lines.encode("utf-8", "surrogateescape")
 
     def _forwarded(self, headers: Headers) -> str:
-        """The lines that are sent every time, and behind them the client's."""
+        """The lines of the client's headers."""
         section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-        if (made := section.made) is not None and made[0] is self:
+        if (made := section.made) is not None and made[0] is self._mark:
             return made[1]
         kept = forwardable(section)
         if self._configured:
             kept = kept.only(self._less_configured(kept.names))
-        lines = f"{self._fixed}{kept.lines()}"
-        section.made = (self, lines)
+        lines = kept.lines()
+        section.made = (self._mark, lines)
         return lines
 
     def _own(self, request: UpstreamRequest) -> str:

@@ -331,7 +331,8 @@ class Exchange:
             self._begin(reader.status, self._heads.clean(reader.raw_names, reader.raw_values))
             self._until_eof = reader.until_eof
             # A stream may stay open for an hour, and only the clean ones are asked for.
-            reader.raw_names, reader.raw_values = [], []
+            reader.raw_names.clear()
+            reader.raw_values.clear()
             if reader.bodiless:
                 reader.pieces.clear()
         self._complete = reader.complete
