@@ -147,7 +147,8 @@ class Api:
                 headers={"Connection": "close"},
             )
         gate = self._gate
-        gate.draining.check()
+        if gate.draining.refusing:
+            gate.draining.check()
         caller = self._door.admit(request, below)
         if not isinstance(caller, Caller):
             caller = await caller
