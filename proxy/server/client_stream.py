@@ -11,10 +11,10 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from itertools import compress
-from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -124,7 +124,8 @@ class HttpClientStream:
         theirs = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
         # An upstream's own refusal comes with the numbers that explain it.
         limits = request.limit_headers if status != 429 else ()
-        names, values = zip(*limits, *self._headers, ("Date", rfc822_formatted_time()), strict=True)
+        # All of them are pairs; to have ``zip`` look takes as long as the rest.
+        names, values = zip(*limits, *self._headers, ("Date", rfc822_formatted_time()))  # noqa: B905
         bodiless = request.method == "HEAD" or status in (204, 304)
         keep_alive = request.keep_alive and not self._last
         # The minor version is that of 1: nothing else is served.
@@ -217,7 +218,8 @@ _Case = tuple[tuple[str, ...], bool, bool, int, bool]
 body, nor may be its length, the minor version, and whether the connection may go on."""
 
 
-class _Frame(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Frame:
     """A response's head without its status and values, and how its body is framed.
 
     ``parts`` has a place for each value behind that for the status; ``mask`` says which of the upstream's
