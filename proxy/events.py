@@ -66,6 +66,10 @@ class ToolCall:
     legacy: bool = False
     native: str = field(default="", repr=False, compare=False)
 
+    def to_run(self, name: str, native: str) -> "ToolCall":
+        """The same call under the id of its tool, with what the record is to have of it."""
+        return ToolCall(self.call_id, name, self.arguments, self.index, self.item_id, self.legacy, native)
+
 
 @value_class
 class ResultImage:

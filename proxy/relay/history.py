@@ -22,7 +22,15 @@ from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.store.base import Store
 from proxy.values import value_class
-from proxy.wires.base import BodyEditor, ChainedEditor, ClientRequest, HeldTurn, Mask
+from proxy.wires.base import (
+    Answer,
+    BodyEditor,
+    ChainedEditor,
+    ClientRequest,
+    HeldTurn,
+    Mask,
+    ReturnedCalls,
+)
 from proxy.wires.rawjson import join_object
 
 __all__ = ["History", "Restored"]
@@ -76,20 +84,30 @@ class History:
         looked up.  Without ``named`` the caller may be several people, and no turn is one that waits
         for them.  Reading does not consume: a client may ask again from the same place.
         """
+        returned = request.returned_calls() if named else ()
+        answers = request.answers() if shape is not None else ()
+        if not (returned or answers or request.continues is not None):
+            return _NOTHING
         try:
-            return await self._restore(request, editor, caller, shape, named)
+            return await self._restore(request, editor, caller, shape or "", returned, answers)
         except StoreError as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
             self._log.error("history_unavailable", reason=str(error))
             return _NOTHING
 
     async def _restore(
-        self, request: ClientRequest, editor: BodyEditor, caller: str, shape: str | None, named: bool
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        caller: str,
+        shape: str,
+        returned_calls: Sequence[ReturnedCalls],
+        answers: Sequence[Answer],
     ) -> "Restored":
         continuation = b"" if request.continues is None else await self._resume(request, editor, caller)
         turns, bound = int(bool(continuation)), bool(continuation)
         untrusted, upstream = _marks(orjson.loads(continuation or b"{}"))
-        for returned in request.returned_calls()[-_MOST_LOOKUPS:] if named else ():
+        for returned in returned_calls[-_MOST_LOOKUPS:]:
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
             held = await self._store.find_suspended(key)
             if held is not None and held.caller == caller:
@@ -99,8 +117,8 @@ class History:
                     turns += 1
                     stranger, home = _marks(kept)
                     untrusted, upstream = untrusted or stranger, upstream if bound else home
-        answers = request.answers()[:_MOST_LOOKUPS] if shape is not None else ()
-        keys = [request.answer_key(caller, shape or "", each.text, upto=each.position) for each in answers]
+        answers = answers[:_MOST_LOOKUPS]
+        keys = [request.answer_key(caller, shape, each.text, upto=each.position) for each in answers]
         hidden = await self._store.find_all_hidden(keys) if keys else {}
         for answer, key in zip(answers, keys, strict=True):
             found = hidden[key]

@@ -317,7 +317,8 @@ class ModelTurns:
         for frame in reader.close():
             run.observe(frame.events)
             ended = ended or frame.is_end_mark
-            await state.send(writer.write(frame))
+            if out := writer.write(frame):
+                await state.send(out)
         if ended:
             run.saw_end_mark()
 

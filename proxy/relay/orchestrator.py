@@ -8,7 +8,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -201,11 +200,7 @@ class Orchestrator:
         """Run the turn's calls, show them as far as the client asked, keep the stream alive."""
         run, writer = state.run, state.writer
         calls = [
-            replace(
-                call,
-                name=state.offer.names.get(call.name, call.name),
-                native=self._native(job, state, call),
-            )
+            call.to_run(state.offer.names.get(call.name, call.name), self._native(job, state, call))
             for call in command.calls
         ]
         shown = {call.call_id: call for call in (*command.calls, *run.hidden_calls)}

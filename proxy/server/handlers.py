@@ -332,8 +332,7 @@ class Api:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
         trace = trace_of(request.head, view) if chooses else view.trace
-        if chooses:
-            self._planner.remembers(request)
+        recall = self._planner.remembers(request)
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
         offers = view.offers and candidates.any(
@@ -343,9 +342,9 @@ class Api:
             held: list[ReadBody] = [body]
             del whole, raw, payload, body
             return await self._pass(request, target, wire.path, held, candidates, caller)
-        run_id = next(self._planner.run_ids)
+        run = next(self._planner.run_ids)
         call = Call(
-            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run_id
+            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run, recall
         )
         while True:
             plan = await self._planner.plan(call, candidates.next())

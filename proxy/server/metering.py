@@ -123,6 +123,8 @@ def price_of(admission: Admission, prices: Prices, route: Route, payload: Mappin
     model = payload.get("model")
     named = model if isinstance(model, str) else ""
     price = prices.of(named, route.model)
+    if not admission.counts_usage:
+        return price
     if price is None and admission.counts_cost:
         raise RequestError(
             400,
@@ -130,8 +132,7 @@ def price_of(admission: Admission, prices: Prices, route: Route, payload: Mappin
             param="model",
             code="model_not_priced",
         )
-    if admission.counts_usage:
-        _check_countable(admission, payload)
+    _check_countable(admission, payload)
     return price
 
 

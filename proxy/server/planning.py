@@ -41,7 +41,10 @@ _TRACE = istr("x-toolrelay-trace")
 
 @dataclass(slots=True)
 class Call:
-    """One request of a wire with server tools, whoever answers it."""
+    """One request of a wire with server tools, whoever answers it.
+
+    ``recall`` says whether answers are looked up and remembered for it.
+    """
 
     request: EdgeRequest
     target: Target
@@ -55,6 +58,7 @@ class Call:
     trace: Trace
     candidates: Candidates
     run_id: str
+    recall: bool
     repeat: str = ""
     ledger: RunLedger | None = None
     pinned: bool = False
@@ -126,7 +130,7 @@ class Planner:
         if offer:
             asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
         named = call.named or bool(asked.people and not self._end_user)
-        shape = offer.shape if offer and named and self.remembers(request) else None
+        shape = offer.shape if offer and named and call.recall else None
         restored = await self._history.restore(asked, editor, caller, shape, named=named)
         if (restored.upstream or restored.bound) and not call.pinned:
             call.pinned = True

@@ -7,7 +7,7 @@ that is no Unicode and numbers past 64 bits would otherwise make a database refu
 import json
 from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
 
@@ -40,6 +40,7 @@ __all__ = [
     "RUN_COLUMNS",
     "SUSPENDED_COLUMNS",
     "TURN_COLUMNS",
+    "Insert",
     "Row",
     "Upsert",
     "clean_name",
@@ -109,7 +110,25 @@ CLAIM_COLUMNS: Final = ("invocation_id", "result")
 _INT64 = 2**63 - 1
 
 
-class Upsert(str):
+class Insert(str):
+    """A statement that inserts one row: ``opening``, its values as ``row``, and the ``rest``."""
+
+    __slots__ = ("_parts",)
+
+    _parts: tuple[str, str, str]
+
+    def __new__(cls, opening: str, row: str, rest: str) -> Self:
+        statement = super().__new__(cls, opening + row + rest)
+        statement._parts = (opening, row, rest)
+        return statement
+
+    def of_many(self, number: int) -> str:
+        """The same for ``number`` rows, whose values stand one behind the other."""
+        opening, row, rest = self._parts
+        return opening + ", ".join([row] * number) + rest
+
+
+class Upsert(Insert):
     """A statement that inserts a row, or replaces what may change of the one with its key.
 
     ``key_of`` a row of values is that key.
@@ -128,9 +147,10 @@ def upsert(table: str, columns: Sequence[str], key: Sequence[str], fixed: Sequen
     """
     rest = [column for column in columns if column not in key and column not in fixed]
     statement = Upsert(
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
-        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET "
-        + ", ".join(f"{column} = excluded.{column}" for column in rest)
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ",
+        f"({', '.join('?' * len(columns))})",
+        f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET "
+        + ", ".join(f"{column} = excluded.{column}" for column in rest),
     )
     statement.key_of = itemgetter(*map(columns.index, key))
     return statement
@@ -154,12 +174,12 @@ def clean_text(value: str) -> str:
 
 def clean_name(value: str) -> str:
     """A text by which rows are found, no longer than :data:`MAX_NAME`."""
-    return clean_text(value)[:MAX_NAME]
+    return value[:MAX_NAME] if value.isascii() else clean_text(value)[:MAX_NAME]
 
 
 def run_row(record: RunRecord) -> Row:
     """The values of :data:`RUN_COLUMNS`."""
-    return _fitting(
+    return _short_fitting(
         record.id,
         record.request_id,
         clean_name(record.caller),
@@ -187,7 +207,7 @@ def run_row(record: RunRecord) -> Row:
 
 def turn_row(record: TurnRecord) -> Row:
     """The values of :data:`TURN_COLUMNS`."""
-    return _fitting(
+    return _short_fitting(
         record.run_id,
         record.number,
         record.upstream_id,
@@ -222,7 +242,7 @@ def message_row(record: MessageRecord) -> Row:
 
 def invocation_row(record: ToolInvocationRecord) -> Row:
     """The values of :data:`INVOCATION_COLUMNS`."""
-    return _fitting(
+    return _short_fitting(
         record.id,
         record.run_id,
         record.turn,
@@ -406,6 +426,18 @@ def _fitting(*row: Any) -> Row:
         kind = type(value)
         if (kind is str and not value.isascii()) or (kind is int and not -_INT64 <= value <= _INT64):
             return tuple(map(_fit, row))
+    return row
+
+
+def _short_fitting(*row: Any) -> Row:
+    """The same for rows of short texts, which are looked at in one call.
+
+    What it writes a database takes: no text with lone surrogates, and no number past 53 bits.
+    """
+    try:
+        orjson.dumps(row, option=orjson.OPT_STRICT_INTEGER)
+    except TypeError:
+        return tuple(map(_fit, row))
     return row
 
 

@@ -7,6 +7,7 @@ and of two processes that claim at the same moment one is refused.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -34,9 +35,10 @@ _PUT_INVOCATION: Final = rows.upsert(
 _WITHDRAW_INVOCATION: Final = (
     "UPDATE tool_invocations SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'started'"
 )
-_CLAIM: Final = f"""
-    INSERT INTO effect_claims (key, is_repeat, asked_at, invocation_id, owner_id, created_at)
-    VALUES (?, ?, ?, ?, ?, ?)
+_CLAIM: Final = rows.Insert(
+    "INSERT INTO effect_claims (key, is_repeat, asked_at, invocation_id, owner_id, created_at) VALUES ",
+    "(?, ?, ?, ?, ?, ?)",
+    f"""
     ON CONFLICT (key) DO UPDATE SET
         invocation_id = CASE
             WHEN effect_claims.invocation_id = excluded.invocation_id
@@ -49,7 +51,8 @@ _CLAIM: Final = f"""
         END,
         is_repeat = excluded.is_repeat, asked_at = excluded.asked_at, owner_id = excluded.owner_id,
         created_at = excluded.created_at, result = NULL, sealed_by = NULL
-"""
+    """,
+)
 _RELEASE: Final = "DELETE FROM effect_claims WHERE invocation_id = ?"
 _KEEP: Final = "UPDATE effect_claims SET result = ?, sealed_by = ? WHERE invocation_id = ?"
 FORGET_RESULTS: Final = (
@@ -83,7 +86,7 @@ class SqlEffects(SqlBase):
             self.close_invocation(record)
             return
         row = (self._owner_id, *rows.invocation_row(record))
-        await self._writer.commit(_PUT_INVOCATION, [row], undo=self._withdrawal(record))
+        await self._writer.commit(_PUT_INVOCATION, [row], undo=partial(self._withdrawal, record.id))
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Queue the row's final state; it is inserted where its beginning was lost."""
@@ -103,7 +106,7 @@ class SqlEffects(SqlBase):
         row = (self._owner_id, *rows.invocation_row(record))
         try:
             await self._writer.commit(
-                _CLAIM, claims, also=[(_PUT_INVOCATION, [row])], undo=self._withdrawal(record)
+                _CLAIM, claims, also=[(_PUT_INVOCATION, [row])], undo=partial(self._withdrawal, record.id)
             )
         except RowRefused:
             earlier = await self._in_the_way(claim)
@@ -179,9 +182,9 @@ class SqlEffects(SqlBase):
         """Queue that the claims of an execution are free again."""
         self._put(_RELEASE, (), lambda id_: (id_,), (invocation_id,))
 
-    def _withdrawal(self, record: ToolInvocationRecord) -> Write:
+    def _withdrawal(self, invocation_id: str) -> Write:
         """What undoes an opening that nobody waits for any more."""
-        id_ = rows.clean_text(record.id)
+        id_ = rows.clean_text(invocation_id)
         return Write(_WITHDRAW_INVOCATION, [(self._clock(), id_)], also=[(_RELEASE, [(id_,)])])
 
 

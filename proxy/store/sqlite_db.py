@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import aiosqlite
 
+from proxy.store.rows import Insert, Row
 from proxy.store.writer import WriteError
 from proxy.store.writes import Batch
 
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 _BUSY_S: Final = 1.0
 _ROWS_AT_ONCE: Final = 64
+_SIZES: Final = (32, 8, 3)
+"""Rows of one execution.  Few sizes, so that the connection knows every statement from before."""
 _FAILURES: Final = {
     sqlite3.SQLITE_BUSY: "locked",
     sqlite3.SQLITE_LOCKED: "locked",
@@ -101,7 +104,7 @@ class SqliteWriting:
 
         def work(db: sqlite3.Connection) -> None:
             for statement, values in batches:
-                db.executemany(statement, values)
+                _execute(db, statement, values)
 
         try:
             await self._db.transaction(work)
@@ -109,3 +112,19 @@ class SqliteWriting:
             raise WriteError(failure_of(error), str(error)) from error
         except (OverflowError, ValueError) as error:  # a value that cannot be bound
             raise WriteError(None, type(error).__name__) from error
+
+
+def _execute(db: sqlite3.Connection, statement: str, values: Sequence[Row]) -> None:
+    """Execute a statement for each of some rows, several at once where it can take them.
+
+    Each execution gives the interpreter's lock away and has to get it back from the event loop.
+    """
+    done = 0
+    if isinstance(statement, Insert):
+        for size in _SIZES:
+            while len(values) - done >= size:
+                many = statement.of_many(size)
+                db.execute(many, [value for row in values[done : done + size] for value in row])
+                done += size
+    if done < len(values):
+        db.executemany(statement, values[done:])

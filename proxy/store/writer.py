@@ -157,7 +157,7 @@ class GroupWriter:
         statement: str,
         rows: Sequence[Row],
         *,
-        undo: Write | None = None,
+        undo: Callable[[], Write] | None = None,
         in_order: bool = False,
         also: Sequence[Batch] = (),
     ) -> None:
@@ -166,7 +166,7 @@ class GroupWriter:
         Raises :class:`~proxy.errors.StoreUnavailable` where it is not, at the latest after
         ``lock_timeout_s``, and of these :class:`RowRefused` where a row of it is at fault.  Where the
         caller was told so, or was cancelled, while the commit was already under way and then
-        succeeds, ``undo`` follows it.
+        succeeds, what ``undo`` makes follows it.
         """
         if len(self._queue) >= 2 * self._max_writes:  # a full queue of the others keeps none of these out
             raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
@@ -375,7 +375,7 @@ class GroupWriter:
     def _settle(self, group: Iterable[Write]) -> None:
         for write in group:
             if write.undo is not None and write.abandoned:
-                self._append(write.undo)
+                self._append(write.undo())
             elif write.done is not None and not write.done.done():
                 write.done.set_result(None)
             if write.settled is not None:
@@ -419,8 +419,12 @@ def _report_crash(task: "asyncio.Task[None]") -> None:
 
 
 async def _sleep_until(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, which is set by itself after so many seconds; it is the waiter's to clear."""
+    if math.isinf(seconds):
+        await event.wait()
+        return
+    timer = asyncio.get_running_loop().call_later(max(seconds, 0.0), event.set)
     try:
-        async with asyncio.timeout(None if math.isinf(seconds) else seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
+        await event.wait()
+    finally:
+        timer.cancel()

@@ -21,7 +21,7 @@ class Write:
     ``also`` are further statements with their rows, which come right after it in the same commit.
     ``settled`` is called once, with whether the rows were committed.  Where ``done`` is set
     somebody waits for the commit; a cancelled one has given up: the write is skipped, or where it
-    was under way already, followed by ``undo``.  Without a statement it only marks a place in the
+    was under way already, followed by what ``undo`` makes.  Without a statement it only marks a place in the
     queue.  A write ``in_order`` comes after all that were queued before it and before all that come
     after; others may change places within a group, statement by statement.
     """
@@ -35,7 +35,7 @@ class Write:
         *,
         settled: Callable[[bool], None] | None = None,
         done: "asyncio.Future[None] | None" = None,
-        undo: "Write | None" = None,
+        undo: "Callable[[], Write] | None" = None,
         in_order: bool = False,
         also: Sequence[Batch] = (),
     ) -> None:

@@ -71,6 +71,14 @@ class Slots:
         self._callers: dict[str, _Caller] = {}
         self._place: ContextVar[_Place | None] = ContextVar("toolrelay_place", default=None)
 
+    def has_room(self, caller: str) -> bool:
+        """Whether :meth:`take` would have a place at once."""
+        outer = self._place.get()
+        if outer is not None and outer.held:
+            return not outer.inner.locked()
+        own = self._callers.get(caller)
+        return not self._free.locked() and (own is None or not own.free.locked())
+
     @asynccontextmanager
     async def take(self, caller: str) -> AsyncIterator[None]:
         """A place, waited for; a caller's own bound first, so that its queue holds up nobody else.

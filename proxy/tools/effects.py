@@ -112,7 +112,8 @@ class SharedEffects:
         if claim.tool and claim.is_repeat:
             number = await self._next_number(invocation, claim)
         while True:
-            claim = replace(claim, number=number)
+            if claim.number != number:
+                claim = replace(claim, number=number)
             earlier = await self._journal.claim(invocation, self._log, claim)
             if earlier is None:
                 ledger.take_number(claim.tool, number)

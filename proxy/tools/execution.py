@@ -114,6 +114,9 @@ class Executor:
         taken = False
         # Whoever names many end users has no more places for it.
         holder = invocation.context.key or planned.caller
+        if self._slots.has_room(holder):
+            async with self._slots.take(holder):
+                return await self._attempt(invocation, planned, limit_s, key)
         try:
             async with asyncio.timeout(limit_s) as patience, self._slots.take(holder):
                 taken = True

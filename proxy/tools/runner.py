@@ -301,7 +301,7 @@ class Runner:
                 return await self._outcomes.repeat(invocation, earlier, planned.spec.name)
         claim = Claim(invocation.id, "", asyncio.get_running_loop().create_future())
         ledger.take_effect(equality, claim)
-        result = failed(invocation.call, ToolFailure("the tool failed"))
+        result: ToolResult | None = None
         try:
             result = await self._begin(invocation, planned, equality)
         finally:
@@ -309,6 +309,8 @@ class Runner:
                 ledger.release_effect(equality)
             claim.begun, claim.untrusted = invocation.begun, invocation.untrusted
             claim.invocation_id = invocation.caused_by or invocation.id
+            if result is None:
+                result = failed(invocation.call, ToolFailure("the tool failed"))
             claim.result.set_result(result)
         return result
 

@@ -39,6 +39,7 @@ MAX_SCHEMA_DEPTH = 32
 MAX_SCHEMA_NODES = 250_000
 
 _TOP_LEVEL_REFUSED = ("allOf", "anyOf", "enum", "not", "oneOf")
+_HOLDERS = (dict, list)
 _SCHEMA_MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
 _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SCHEMAS = (
@@ -309,7 +310,7 @@ def _declares(
     the same exponentially often.  ``None`` there is what is being asked: a schema that only refers to
     itself says nothing.
     """
-    if not isinstance(value, dict | list) or not isinstance(node, Mapping):
+    if not isinstance(value, _HOLDERS) or not isinstance(node, Mapping):
         return True
     place = (id(node), id(value))
     if place not in known:
@@ -350,7 +351,9 @@ def _declares_here(
     open_to = node.get("additionalProperties", True)
     for name, part in value.items():
         below = [fields[name]] if name in fields else patterns or [open_to]
-        if below == [False] or not any(fits(child, part) for child in below):
+        if below == [False]:
+            return False
+        if isinstance(part, _HOLDERS) and not any(fits(child, part) for child in below):
             return False
     return True
 

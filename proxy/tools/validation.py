@@ -205,7 +205,7 @@ def validate_canonically(
         # a model keeps in private, a serializer may have used up.
         plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
         plain = plain and tuple(value.__dict__.values()) == held
-        if plain and canonical_arguments(canonical) == canonical_arguments(arguments):
+        if plain and _written_alike(canonical, arguments):
             return value, arguments
         again = validate(canonical)
         if again == value:
@@ -214,6 +214,19 @@ def validate_canonically(
         pass
     # Looking at a value may have used it up, as it does with an iterator.
     return validate(arguments), arguments
+
+
+def _written_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two objects have one canonical text."""
+    if one.keys() == other.keys():
+        for name, value in one.items():
+            kind = type(value)
+            # Of these an equal one has the same text; zero as a float has two.
+            if (kind is not str and kind is not int) or type(other[name]) is not kind or other[name] != value:
+                break
+        else:
+            return True
+    return canonical_arguments(one) == canonical_arguments(other)
 
 
 def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:

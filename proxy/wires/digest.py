@@ -35,15 +35,18 @@ class Beginnings:
     ) -> None:
         self._messages = messages
         self._visible = visible
-        self._state = hashlib.blake2b(digest_size=32)
-        self._digests = [self._state.digest()]
+        self._state: hashlib.blake2b | None = None
+        self._digests: list[bytes] = []
 
     def upto(self, end: int | None) -> bytes:
         """A digest of the first ``end`` messages, of all for ``None``."""
         digests = self._digests
+        if (state := self._state) is None:  # Of most conversations no digest is asked for.
+            state = self._state = hashlib.blake2b(digest_size=32)
+            digests.append(state.digest())
         wanted = len(self._messages) if end is None else min(end, len(self._messages))
         if wanted >= len(digests):
-            state, visible = self._state, self._visible
+            visible = self._visible
             for message in self._messages[len(digests) - 1 : wanted]:
                 if (seen := visible(message)) is not None:
                     part = orjson.dumps(seen, option=orjson.OPT_SORT_KEYS)
@@ -69,6 +72,8 @@ def people_named(payload: Mapping[str, Any]) -> str:
     Both fields are the same on every wire.  Source: OpenAI's API reference, ``user`` and
     ``safety_identifier``.
     """
+    if payload.keys().isdisjoint(_PEOPLE):
+        return ""
     named = [payload.get(field) or None for field in _PEOPLE]
     return orjson.dumps(named, option=orjson.OPT_SORT_KEYS).decode() if any(named) else ""
 

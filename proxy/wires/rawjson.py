@@ -8,7 +8,7 @@ upstream's may also be such as only :mod:`proxy.wires.lenient` reads.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -19,6 +19,8 @@ from proxy.wires.patterns import repeated
 
 __all__ = [
     "elements",
+    "extend_array",
+    "extend_object",
     "join_array",
     "join_object",
     "load_strict",
@@ -58,6 +60,7 @@ _ELEMENT = re.compile(rb"[ \t\r\n,]*+(?:(%b|[^\"\[\]{},\s]++)|(?=[\[{]))" % _nes
 """An element with what stands before it, or where it begins if it is too deep."""
 _SPACE = re.compile(_BLANK)
 _ARRAY_END = re.compile(_BLANK + rb"\]")
+_EMPTY = re.compile(rb"[\[{]" + _BLANK + rb"[\]}]")
 _OBJECT_END = re.compile(_BLANK + rb"}")
 _MAX_VALUES = 1_000_000
 """Counted by commas and brackets, those in texts too.  No conversation that a model can read has as
@@ -179,6 +182,23 @@ def join_object(parts: Mapping[str, bytes]) -> bytes:
 def join_array(parts: Iterable[bytes]) -> bytes:
     """An array of raw elements."""
     return b"[" + b",".join(parts) + b"]"
+
+
+def extend_array(raw: bytes, parts: Sequence[bytes]) -> bytes:
+    """The array ``raw``, with nothing around it, and more raw elements behind its own."""
+    if not parts:
+        return raw
+    between = b"" if _EMPTY.fullmatch(raw) else b","
+    return b"%b%b%b]" % (raw[:-1], between, b",".join(parts))
+
+
+def extend_object(raw: bytes, parts: Mapping[str, bytes]) -> bytes:
+    """The object ``raw`` and more members of raw values behind its own, of which none has their names."""
+    raw = raw.strip(b" \t\r\n")
+    if not parts:
+        return raw
+    between = b"" if _EMPTY.fullmatch(raw) else b","
+    return b"%b%b%b" % (raw[:-1], between, join_object(parts)[1:])
 
 
 def load_strict(raw: bytes) -> dict[str, Any]:

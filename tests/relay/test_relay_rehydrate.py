@@ -355,6 +355,21 @@ async def test_a_store_that_cannot_be_read_leaves_the_clients_version() -> None:
     ]
 
 
+@pytest.mark.parametrize("messages", [[], [HI], [{"role": "system", "content": "be brief"}, HI, HI]])
+async def test_a_first_message_asks_nothing_of_the_record(messages: list[dict[str, Any]]) -> None:
+    """A conversation without an answer or a call in it has nothing that could be put back."""
+
+    class Silent(MemoryStore):
+        def __getattribute__(self, name: str) -> Any:
+            assert not name.startswith("find_")
+            return super().__getattribute__(name)
+
+    wire, body = ChatWire(), {"model": "m", "messages": messages}
+    request = wire.parse(body)
+    editor = wire.editor(json.dumps(body).encode(), request)
+    assert not await History(Silent()).restore(request, editor, "me", "s")
+
+
 async def test_a_strangers_word_stays_one_when_it_is_put_back(watch: Watch) -> None:
     """Rule T2: what was read of a stranger in an earlier request still asks for an approval in this one."""
     page = called(("call_p", "probe_tools__page", "{}"))

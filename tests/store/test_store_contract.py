@@ -92,6 +92,23 @@ async def test_a_row_put_twice_is_replaced(store: Store) -> None:
     assert [row.content for row in detail.messages] == ["again"]
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 11, 45, 130])
+async def test_many_rows_at_once_are_as_many_rows(store: Store, number: int) -> None:
+    """However many rows of a kind come in one commit, each is there with its own values, and once."""
+    runs = [run(f"run_{at}", model=f"m{at}", started_at=T0 + at, turns=0) for at in range(number)]
+    for record in runs:
+        store.put_run(replace(record, status="running"))
+        store.put_turn(turn(record.id, upstream_id=f"up-{record.id}"))
+        store.put_messages([message(record.id, seq=0), message(record.id, seq=1, content=record.id)])
+        store.put_run(record)
+    assert await store.list_runs(RunFilter(limit=1000)) == runs[::-1]
+    for record in runs:
+        detail = await store.get_run(record.id)
+        assert detail is not None
+        assert [each.upstream_id for each in detail.turns] == [f"up-{record.id}"]
+        assert [each.content for each in detail.messages] == [message().content, record.id]
+
+
 async def test_an_invocation_needs_no_run(store: Store) -> None:
     """Rule R1: the row of a side effect can be committed where its run was never written."""
     await store.open_invocation(invocation(run_id="run_x"), durable=True)

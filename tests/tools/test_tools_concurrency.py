@@ -183,3 +183,25 @@ async def test_what_a_tool_has_left_behind_holds_no_place() -> None:
         # The task was begun inside of the first place, which is given back, and not inside of this one.
         assert not done.is_set()
     await task
+
+
+async def test_there_is_room_where_nobody_has_to_wait() -> None:
+    """A place is there at once until the caller, or all together, have as many as they may."""
+    slots = Slots(2, 1)
+    leave = asyncio.Event()
+
+    async def stay(caller: str) -> None:
+        async with slots.take(caller):
+            assert slots.has_room(caller)  # Inside of a place there is one more.
+            await leave.wait()
+
+    tasks = []
+    for caller, room in (("a", {"b"}), ("b", set())):
+        assert slots.has_room(caller)
+        tasks.append(asyncio.create_task(stay(caller)))
+        await asyncio.sleep(0)
+        assert {other for other in ("a", "b") if slots.has_room(other)} == room
+    assert not slots.has_room("c")
+    leave.set()
+    await asyncio.gather(*tasks)
+    assert slots.has_room("a")

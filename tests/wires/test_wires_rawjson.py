@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from proxy.errors import RequestError
 from proxy.wires.rawjson import (
     elements,
+    extend_array,
+    extend_object,
     join_array,
     join_object,
     load_strict,
@@ -119,6 +121,25 @@ def test_pieces_join_to_the_same(an_object: tuple[bytes, Any], an_array: tuple[b
         joined = join(pieces)  # type: ignore[arg-type]
         assert json.loads(joined) == json.loads(raw)
         assert cut(joined) == pieces
+
+
+@given(objects(), arrays(), values())
+def test_what_is_added_stands_behind(
+    an_object: tuple[bytes, dict[str, bytes]], an_array: tuple[bytes, list[bytes]], value: bytes
+) -> None:
+    """Members and elements that are added come last, and every other byte stays."""
+    value = value.strip()
+    raw, parts = an_object
+    added = {name: value for name in ("new 1", "new 2") if name not in parts}
+    extended = extend_object(raw, added)
+    assert extended.startswith(raw.strip()[:-1])
+    assert list(members(extended).items()) == list({**parts, **added}.items())
+    assert extend_object(raw, {}) == raw.strip()
+    raw, listed = an_array[0].strip(), an_array[1]
+    extended = extend_array(raw, [value, value])
+    assert extended.startswith(raw[:-1])
+    assert elements(extended) == [*listed, value, value]
+    assert extend_array(raw, []) == raw
 
 
 @given(objects(), st.data())

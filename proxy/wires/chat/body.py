@@ -1,9 +1,9 @@
 """Chat Completions: the request as it goes upstream, turn after turn.
 
 The client's values keep their bytes: the body is cut into the raw values of its members, and only
-the members that have to change are written anew.  Tools and messages only ever grow at their end,
-so that what one turn sent is a byte-equal prefix of what the next one sends, and a provider's
-prompt cache holds.
+the members that have to change are written anew.  Where there are but members to add, as tools in
+most first turns, it is not even cut.  Tools and messages only ever grow at their end, so that what
+one turn sent is a byte-equal prefix of what the next one sends, and a provider's prompt cache holds.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
-from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
+from proxy.wires.rawjson import elements, extend_array, extend_object, join_array, join_object, members
 
 __all__ = ["ChatBody"]
 
@@ -30,11 +30,14 @@ class ChatBody:
     """The body of one run's upstream requests."""
 
     def __init__(self, raw: bytes, request: ChatRequest) -> None:
-        self._members, messages = members_and_elements(raw, "messages")
-        self._messages = messages or []
+        self._raw = raw
+        self._named = request.members
+        self._behind: dict[str, bytes] = {}
+        self._cut: dict[str, bytes] | None = None
+        self._client_messages: list[bytes] | None = None
         self._tools_key = "functions" if request.legacy else "tools"
         self._choice_key = "function_call" if request.legacy else "tool_choice"
-        self._declared = self._members.get(self._tools_key)
+        self._declared = self._members.get(self._tools_key) if self._tools_key in self._named else None
         self._legacy = request.legacy
         self._put_back: dict[int, PutBack] = {}
         self._added: list[bytes] = []
@@ -42,23 +45,50 @@ class ChatBody:
         self._used_tokens = 0
         self._withheld: frozenset[str] = frozenset()
 
+    @property
+    def _members(self) -> dict[str, bytes]:
+        """The raw values of the body's members, to be changed."""
+        if self._cut is None:
+            self._cut = {**members(self._raw), **self._behind}
+            self._raw = b""
+        return self._cut
+
+    @property
+    def _messages(self) -> list[bytes]:
+        """The raw messages that the client sent."""
+        if self._client_messages is None:
+            self._client_messages = elements(self._members["messages"])
+        return self._client_messages
+
+    def _add(self, name: str, value: bytes) -> None:
+        """Set a member that may be one of the client's."""
+        if self._cut is None and name not in self._named:
+            self._behind[name] = value
+        else:
+            self._members[name] = value
+
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        ours = {definition.name: self._definition(definition) for definition in replaced}
-        declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
-        kept = [ours.get(declared_name(orjson.loads(raw), self._legacy) or "", raw) for raw in declared]
         new = [self._definition(definition) for definition in sorted(added, key=_BY_NAME)]
-        if kept or new:
-            self._members[self._tools_key] = join_array([*kept, *new])
+        tools = self._declared if self._declared and self._declared[:1] == b"[" else b"[]"
+        if replaced:
+            ours = {definition.name: self._definition(definition) for definition in replaced}
+            tools = join_array(
+                ours.get(declared_name(orjson.loads(raw), self._legacy) or "", raw) for raw in elements(tools)
+            )
+        if new or replaced:
+            self._add(self._tools_key, extend_array(tools, new))
 
     def withhold(self, names: Collection[str]) -> None:
         self._withheld = frozenset(names)
 
     def withdraw(self) -> None:
         self._withheld = frozenset()
-        if self._declared is None:
-            self._members.pop(self._tools_key, None)
-        else:
+        if self._declared is not None:
             self._members[self._tools_key] = self._declared
+        elif self._cut is None:
+            self._behind.pop(self._tools_key, None)
+        else:
+            self._cut.pop(self._tools_key, None)
 
     def _definition(self, definition: ToolDefinition) -> bytes:
         """One element of ``tools``, or of the older ``functions``."""
@@ -72,9 +102,9 @@ class ChatBody:
         self._members["model"] = orjson.dumps(model)
 
     def ask_usage(self) -> None:
-        options = self._members.get("stream_options", b"null")
+        options = self._members["stream_options"] if "stream_options" in self._named else b"null"
         parts = members(options) if options[:1] == b"{" else {}
-        self._members["stream_options"] = join_object({**parts, "include_usage": b"true"})
+        self._add("stream_options", join_object({**parts, "include_usage": b"true"}))
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         held = orjson.loads(payload)
@@ -133,7 +163,9 @@ class ChatBody:
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """``required`` and a named tool become ``auto``; a list of allowed tools stays a list."""
-        choice = orjson.loads(self._members.get(self._choice_key, b"null"))
+        if self._choice_key not in self._members:
+            return
+        choice = orjson.loads(self._members[self._choice_key])
         if choice == "required" and called:
             self._members[self._choice_key] = b'"auto"'
         elif isinstance(choice, dict):
@@ -156,11 +188,16 @@ class ChatBody:
         return says_too_long(message, code) and drop_unneeded(self._put_back)
 
     def render(self) -> bytes:
+        if self._cut is None and not (self._put_back or self._added or self._withheld or self._used_tokens):
+            return extend_object(self._raw, self._behind)
         parts = self._narrowed()
-        parts["messages"] = join_array([*laid_over(self._messages, self._put_back), *self._added])
+        if self._put_back:
+            parts["messages"] = join_array([*laid_over(self._messages, self._put_back), *self._added])
+        else:
+            parts["messages"] = extend_array(parts["messages"], self._added)
         if self._used_tokens:
             for key in ("max_completion_tokens", "max_tokens"):
-                bound = orjson.loads(parts.get(key, b"null"))
+                bound = orjson.loads(parts[key]) if key in parts else None
                 if type(bound) is int:
                     left = max(bound - self._used_tokens, min(_LEAST_TOKENS, bound))
                     parts[key] = str(left).encode()

@@ -43,7 +43,7 @@ class ChatReplyWriter:
         self._last: Frame = Frame(b"")
         self._texts: list[str] = []
         self._reasoning: dict[str, list[str]] = {}
-        self._usage: dict[str, Any] = {}
+        self._usages: list[Mapping[str, Any]] = []
         self._client_ids: dict[str, str] = {}
         self._shown: list[dict[str, Any]] = []
 
@@ -77,7 +77,7 @@ class ChatReplyWriter:
         }
         for event in frame.events:
             if isinstance(event, UsageReported):
-                self._usage = add_usage(self._usage, event.usage.native)
+                self._usages.append(event.usage.native)
         message = _message(payload)
         text = message.get("content")
         if isinstance(text, list):
@@ -140,8 +140,11 @@ class ChatReplyWriter:
         for key, missing in (("id", ""), ("created", 0), ("model", self._model)):
             payload[key] = self._first.get(key) or payload.get(key) or missing
         payload["id"] = payload["id"] or "chatcmpl-" + mint_call_id().removeprefix("call_")
-        if self._usage:
-            payload["usage"] = self._usage
+        usage: dict[str, Any] = {}
+        for turn in self._usages:
+            usage = add_usage(usage, turn)
+        if usage:
+            payload["usage"] = usage
         if self._shown:
             payload["x_toolrelay"] = self._shown
         return orjson.dumps(payload)

@@ -5,7 +5,7 @@ Source: OpenAI's API reference, "Create chat completion".
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -32,6 +32,7 @@ __all__ = [
 
 MAX_CALL_ID = 128
 _PREVIEW = 120
+_OF_HISTORY = ("assistant", "tool")
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
@@ -39,12 +40,16 @@ _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 class ChatRequest:
     """The parts of a request that decide what happens to it.
 
-    ``people`` is whom the body names, as :func:`people_named` gives it.
+    ``members`` are the names of the body's members.  ``history`` are the places of the messages that
+    answer, call or bring a result: in a first request there are none.  ``people`` is whom the body
+    names, as :func:`people_named` gives it.
     """
 
+    members: Collection[str]
     model: str
     stream: bool
     messages: Sequence[Mapping[str, Any]]
+    history: Sequence[int]
     declared: tuple[str, ...]
     choices: int
     tools_forbidden: bool
@@ -69,7 +74,8 @@ class ChatRequest:
         """Every tool message answers one open call of the assistant message before it, once."""
         open_calls: dict[str, str] = {}
         unanswered: dict[str, int] = {}
-        for position, message in enumerate(self.messages):
+        for position in self.history:
+            message = self.messages[position]
             role = message.get("role")
             if role == "assistant":
                 calls = _calls_of(message)
@@ -87,21 +93,29 @@ class ChatRequest:
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         return [
             ReturnedCalls(position, frozenset([call_id for call_id, _ in calls]))
-            for position, message in enumerate(self.messages)
-            if message.get("role") == "assistant" and (calls := _calls_of(message))
+            for position, message in self._answering()
+            if (calls := _calls_of(message))
         ]
+
+    def _answering(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The messages of the model, each with its place."""
+        for position in self.history:
+            message = self.messages[position]
+            if message.get("role") == "assistant":
+                yield position, message
 
     def used_ids(self) -> frozenset[str]:
         """Call ids that stand in the history; a new call must not bear one of them."""
-        found = [_calls_of(message) for message in self.messages if "tool_calls" in message]
+        if not self.history:
+            return frozenset()
+        found = [_calls_of(self.messages[position]) for position in self.history]
         return frozenset([call_id for calls in found for call_id, _ in calls])
 
     def answers(self) -> Sequence[Answer]:
         return [
             Answer(position, text)
-            for position, message in enumerate(self.messages)
-            if message.get("role") == "assistant"
-            and not message.get("tool_calls")
+            for position, message in self._answering()
+            if not message.get("tool_calls")
             and not message.get("function_call")
             and (text := _answer_text(message)) is not None
         ]
@@ -265,9 +279,12 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     messages = payload.get("messages")
     if not isinstance(messages, list):
         raise RequestError(400, "messages must be a list of messages.", param="messages")
+    history = []
     for position, message in enumerate(messages):
-        if not isinstance(message, dict):
+        if type(message) is not dict:
             raise RequestError(400, f"messages[{position}] must be an object.", param=f"messages[{position}]")
+        if message.get("role") in _OF_HISTORY or "tool_calls" in message:
+            history.append(position)
     options = payload.get("stream_options")
     tools = listed_tools(payload)
     functions = listed_tools(payload, "functions")
@@ -276,9 +293,11 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     response_format = payload.get("response_format")
     count = payload.get("n")
     return ChatRequest(
+        members=tuple(payload),
         model=model,
         stream=payload.get("stream") is True,
         messages=messages,
+        history=history,
         declared=_declared(functions if legacy else tools, legacy),
         choices=count if type(count) is int else 1,
         tools_forbidden=choice == "none",

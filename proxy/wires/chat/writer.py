@@ -372,7 +372,7 @@ class ChatStreamWriter:
                     self._note_usage(frame)
         else:
             out = b"".join(map(self._compose, frames))
-        if self._turn_usage:
+        if self._turn_usage and self._wants_usage:
             self._usage = add_usage(self._usage, self._turn_usage)
             self._turn_usage = {}
         if end == "hidden":
