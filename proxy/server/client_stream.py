@@ -10,11 +10,10 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from itertools import compress
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -22,7 +21,7 @@ from aiohttp.helpers import rfc822_formatted_time
 
 from proxy.server.edge_request import EdgeRequest
 from proxy.upstreams.base import Headers, Secrets
-from proxy.upstreams.header_section import HeaderSection, by_names
+from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 
 __all__ = ["HttpClientStream"]
 
@@ -222,19 +221,19 @@ body, nor may be its length, the minor version, and whether the connection may g
 class _Frame:
     """A response's head without its status and values, and how its body is framed.
 
-    ``parts`` has a place for each value behind that for the status; ``mask`` says which of the upstream's
-    values have one, ``None`` that all do.
+    ``parts`` has a place for each value behind that for the status; ``take`` gives those of the upstream's
+    values that have one, and is ``None`` where all do.
     """
 
     parts: tuple[str, ...]
-    mask: tuple[bool, ...] | None
+    take: Callable[[Sequence[str]], Sequence[str]] | None
     chunked: bool
     until_close: bool
     keep_alive: bool
 
     def head(self, status: int, theirs: Sequence[str], ours: Sequence[str]) -> bytes:
         """The head, its blank line included; raises ValueError for a value that would end its line."""
-        kept = theirs if self.mask is None else compress(theirs, self.mask)
+        kept = theirs if self.take is None else self.take(theirs)
         values = [_status_words(status), *kept, *ours]
         # Whoever made these headers has checked them; none may end its line and begin another.
         _check("".join(values))
@@ -277,7 +276,7 @@ def _frame(
     replaced = {name for name in ours if name.startswith("x-ratelimit-")}
     if lengthless:
         replaced.add("content-length")
-    mask = tuple([name not in replaced for name in low])
+    kept = Columns.where(theirs, lambda name: name.lower() not in replaced)
     endless = not bodiless and "content-length" not in low
     # Nothing but the connection's end can end a body for which there are no chunks.
     until_close = endless and minor == 0
@@ -292,12 +291,11 @@ def _frame(
     elif minor == 0:
         end += "Connection: keep-alive\r\n"
     parts = [f"HTTP/1.{minor} "]
-    for name in (*compress(theirs, mask), *ours):
+    for name in (*kept.names, *ours):
         parts += ["", f"\r\n{name}: "]
     parts += ["", f"\r\n{end}\r\n"]
-    return _Frame(
-        tuple(parts), None if all(mask) else mask, endless and not until_close, until_close, keep_alive
-    )
+    take = None if all(kept.mask) else kept.take
+    return _Frame(tuple(parts), take, endless and not until_close, until_close, keep_alive)
 
 
 def _check(said: str) -> None:
