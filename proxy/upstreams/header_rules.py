@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import compress
 from typing import NamedTuple
 
 from proxy.upstreams.base import Headers
@@ -16,12 +15,16 @@ __all__ = [
     "clean_response_headers",
     "first",
     "forwardable",
+    "is_name",
     "media_type",
+    "returnable",
     "without",
 ]
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
+_RAW_NAME = re.compile(_NAME.pattern.encode())
 _VALUE = re.compile("[\t\x20-\x7e\x80-\ud7ff\ue000-\U0010ffff]*\\Z")
+_PLAIN = re.compile("[ -~]*+\\Z")
 _PLAIN_LINES = bytes(range(0x20, 0x7F)) + b"\n"
 
 HOP_BY_HOP = frozenset(
@@ -69,8 +72,8 @@ def forwardable(headers: Headers) -> HeaderSection:
     and any that cannot be written as an HTTP header again.
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-    joined = "".join(section.values)
-    return _kept(section.values, _sent(section.names), joined.isascii() and joined.isprintable())
+    plain = _PLAIN.match("".join(section.values)) is not None
+    return _kept(section.values, _sent(section.names), plain)
 
 
 def accept_encoding(headers: Headers) -> str | None:
@@ -87,7 +90,7 @@ def clean_response_headers(
     raw_names: Sequence[bytes], raw_values: Sequence[bytes], secrets: tuple[bytes, ...]
 ) -> HeaderSection:
     """An upstream's end-to-end headers in order, decoded, without cookies and without ``secrets``."""
-    uses = _returned(tuple(raw_names))
+    uses = returnable(tuple(raw_names))
     # What is asked of all values at once need not be asked of each.
     joined = b"\n".join(raw_values)
     values = joined.decode("utf-8", "replace").split("\n")
@@ -122,20 +125,26 @@ def without(headers: Headers, *names: str) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
-class _Uses(NamedTuple):
+def is_name(name: bytes) -> bool:
+    """Whether these bytes can name a header (RFC 9110, section 5.1)."""
+    return _RAW_NAME.match(name) is not None
+
+
+class Uses(NamedTuple):
     """Which headers go on by their names; ``connection`` says where those stand that name others."""
 
     names: tuple[str, ...]
     mask: tuple[bool, ...]
+    take: Callable[[Sequence[str]], tuple[str, ...]]
     connection: tuple[int, ...]
 
 
-def _kept(values: Sequence[str], uses: _Uses, plain: bool) -> HeaderSection:
+def _kept(values: Sequence[str], uses: Uses, plain: bool) -> HeaderSection:
     """Those that may go on, in order: by their name, by their value, and by what ``Connection`` names.
 
     ``plain`` says that every value is known to be one that can be written.
     """
-    kept = HeaderSection(uses.names, tuple(compress(values, uses.mask)))
+    kept = HeaderSection(uses.names, uses.take(values))
     if not plain:
         kept = HeaderSection.of([pair for pair in kept if _is_writable(pair[1])])
     for at in uses.connection:
@@ -158,19 +167,19 @@ def _is_writable(value: str) -> bool:
 
 
 @by_names
-def _sent(names: tuple[str, ...]) -> _Uses:
+def _sent(names: tuple[str, ...]) -> Uses:
     """What becomes of a client's headers on their way up."""
     return _uses(names, lambda low: low in _NEVER_SENT or low.startswith("x-toolrelay-"))
 
 
 @by_names
-def _returned(raw_names: tuple[bytes, ...]) -> _Uses:
+def returnable(raw_names: tuple[bytes, ...]) -> Uses:
     """What becomes of an upstream's headers on their way back."""
     names = tuple([name.decode("utf-8", "replace") for name in raw_names])
     return _uses(names, _NEVER_RETURNED.__contains__)
 
 
-def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> _Uses:
+def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> Uses:
     """``is_dropped`` is asked for names in lower case, of what does not belong to one connection."""
 
     def is_kept(name: str) -> bool:
@@ -179,4 +188,4 @@ def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> _Uses:
         return not hops and not is_dropped(low) and _NAME.match(name) is not None
 
     connection = [at for at, name in enumerate(names) if name.lower() == "connection"]
-    return _Uses(*Columns.where(names, is_kept), tuple(connection))
+    return Uses(*Columns.where(names, is_kept), tuple(connection))

@@ -7,6 +7,7 @@ something of the body and what their lines look like hangs on the names alone.
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import compress
+from operator import itemgetter
 from typing import NamedTuple, TypeVar, overload
 
 from proxy.upstreams.base import Headers
@@ -49,18 +50,28 @@ class Columns(NamedTuple):
 
     names: tuple[str, ...]
     mask: tuple[bool, ...]
+    take: Callable[[Sequence[str]], tuple[str, ...]]
+    """Gives the values of these, of those of the whole section."""
 
     @classmethod
     def where(cls, names: tuple[str, ...], wanted: Callable[[str], bool]) -> "Columns":
         """Those whose name is wanted, under their names."""
         mask = tuple([wanted(name) for name in names])
-        return cls(tuple(compress(names, mask)), mask)
+        return cls(tuple(compress(names, mask)), mask, _taking(mask))
+
+
+def _taking(mask: Sequence[bool]) -> Callable[[Sequence[str]], tuple[str, ...]]:
+    places = [at for at, wanted in enumerate(mask) if wanted]
+    if len(places) > 1:
+        return itemgetter(*places)
+    # One by itself would come as it is, and not as a tuple.
+    return lambda values: tuple([values[at] for at in places])
 
 
 class HeaderSection(Sequence[tuple[str, str]]):
     """Header pairs in order (a :data:`~proxy.upstreams.base.Headers`), kept as names and values."""
 
-    __slots__ = ("names", "values")
+    __slots__ = ("made", "names", "values")
 
     def __init__(self, names: tuple[str, ...], values: Sequence[str]) -> None:
         """As many values as there are names, none of which is changed from then on.
@@ -71,6 +82,8 @@ class HeaderSection(Sequence[tuple[str, str]]):
             raise ValueError("there are not as many values as names of headers")
         self.names = names
         self.values = values
+        self.made: tuple[object, str] | None = None
+        """What somebody, known by a mark, has written of this section alone, for when it is sent again."""
 
     @classmethod
     def of(cls, headers: Headers) -> "HeaderSection":
@@ -79,7 +92,7 @@ class HeaderSection(Sequence[tuple[str, str]]):
 
     def only(self, columns: Columns) -> "HeaderSection":
         """Those of some columns, which were worked out for these names."""
-        return HeaderSection(columns.names, tuple(compress(self.values, columns.mask)))
+        return HeaderSection(columns.names, columns.take(self.values))
 
     def lines(self) -> str:
         """What stands in a message's head: a line for each, with its end.  Nothing is checked."""

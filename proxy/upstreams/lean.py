@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Mapping
 from yarl import URL
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstreams.base import Sink, UpstreamRequest
+from proxy.upstreams.base import Headers, Sink, UpstreamRequest
 from proxy.upstreams.filtered_response import FilteredResponse
-from proxy.upstreams.header_rules import accept_encoding, clean_response_headers, first, forwardable
+from proxy.upstreams.header_rules import accept_encoding, first, forwardable
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 from proxy.upstreams.lean_connection import LeanConnection, LeanPool
 from proxy.upstreams.lean_exchange import ConnectionLost, Exchange
 from proxy.upstreams.origin import checked_base_url, checked_headers, secret_shapes
+from proxy.upstreams.response_heads import ResponseHeads
 
 __all__ = ["LeanResponse", "LeanUpstream"]
 
@@ -44,10 +45,7 @@ class LeanResponse(FilteredResponse):
         self, upstream: str, exchange: Exchange, secrets: tuple[bytes, ...], *, decode: bool
     ) -> None:
         self._exchange = exchange
-        headers = clean_response_headers(exchange.raw_names, exchange.raw_values, secrets)
-        # A stream may stay open for an hour, and only the clean ones are asked for.
-        exchange.raw_names, exchange.raw_values = [], []
-        super().__init__(upstream, exchange.status, headers, secrets, decode=decode)
+        super().__init__(upstream, exchange.status, exchange.headers, secrets, decode=decode)
 
     async def _next(self) -> bytes:
         return await self._exchange.next_piece()
@@ -109,6 +107,9 @@ class LeanUpstream:
         self._keepalive_s = keepalive_s
         self._ssl_context = ssl_context
         self._secrets = secret_shapes(api_key, self._configured)
+        self._heads = ResponseHeads(self._secrets)
+        # Known to sections that may outlive this upstream, and must not keep its keys.
+        self._mark = object()
         self._pool: LeanPool | None = None
         self._closed = False
 
@@ -127,6 +128,7 @@ class LeanUpstream:
             exchange = Exchange(
                 self.name,
                 connection,
+                self._heads,
                 pool.loop,
                 self._first_byte_timeout_s,
                 self._idle_timeout_s,
@@ -196,14 +198,23 @@ class LeanUpstream:
 
     def _head(self, request: UpstreamRequest) -> bytes:
         """The request's head, its blank line included."""
-        headers = forwardable(request.headers)
-        if self._configured:
-            headers = headers.only(self._less_configured(headers.names))
         query = f"?{request.query}" if request.query else ""
         line = f"{request.method} {self._path}{request.path}{query} HTTP/1.1\r\n"
-        lines = f"{self._fixed}{headers.lines()}{self._own(request)}\r\n"
+        lines = f"{self._fixed}{self._forwarded(request.headers)}{self._own(request)}\r\n"
         # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
         return line.encode("ascii") + lines.encode("utf-8", "surrogateescape")
+
+    def _forwarded(self, headers: Headers) -> str:
+        """The lines of the client's headers."""
+        section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+        if (made := section.made) is not None and made[0] is self._mark:
+            return made[1]
+        kept = forwardable(section)
+        if self._configured:
+            kept = kept.only(self._less_configured(kept.names))
+        lines = kept.lines()
+        section.made = (self._mark, lines)
+        return lines
 
     def _own(self, request: UpstreamRequest) -> str:
         """The lines of the headers that are made for this request."""

@@ -100,11 +100,11 @@ class LeanConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.exchange is None:
+        if (exchange := self.exchange) is not None:
+            exchange.feed(data)
+        else:
             # Nobody asked: whatever this is, it must not be taken for the next answer.
             self.abort()
-        else:
-            self.exchange.feed(data)
 
     def eof_received(self) -> None:
         self._eof = True

@@ -8,30 +8,22 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Protocol
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from httptools import HttpParserError, HttpParserUpgrade
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.upstreams.base import Sink
-from proxy.upstreams.header_section import by_names
+from proxy.upstreams.base import Headers, Sink
+from proxy.upstreams.lean_reader import BodyReader, LengthReader, Reader, ResponseReader
+from proxy.upstreams.response_heads import ResponseHeads
 
 __all__ = ["NEVER", "ConnectionLost", "Exchange", "Line"]
 
 MAX_FRAMING_BYTES = 128 * 1024
 """Bytes on end that are no body: a head, extensions of chunks, trailers.  The parser has no bound."""
 
-MAX_HEADERS = 256
-MAX_HEADER_BYTES = 64 * 1024
-"""Names and values together."""
-
-MAX_INTERIM = 16
-"""Interim responses (RFC 9110, section 15.2) before the one that counts."""
-
 MAX_WAITING_BYTES = 128 * 1024
 """Body that waits to be taken; with this much the socket is not read on."""
 
 NEVER = float("inf")
-
-_FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class ConnectionLost(UpstreamError):
@@ -76,7 +68,7 @@ class Line(Protocol):
 class Exchange:
     """What one request gets back.
 
-    ``head`` is done when ``status``, ``raw_names`` and ``raw_values`` are there; it fails with
+    ``head`` is done when ``status`` and ``headers`` (clean ones) are there; it fails with
     :class:`ConnectionLost`, :class:`~proxy.errors.UpstreamBroken` or
     :class:`~proxy.errors.UpstreamTimeout`.
 
@@ -91,16 +83,12 @@ class Exchange:
         "_complete",
         "_failure",
         "_framing_bytes",
-        "_fresh",
-        "_further",
-        "_header_bytes",
+        "_heads",
         "_idle_timeout_s",
-        "_interim",
         "_line",
         "_loop",
-        "_parser",
         "_paused",
-        "_reusable",
+        "_reader",
         "_sink",
         "_until_eof",
         "_upload",
@@ -110,11 +98,10 @@ class Exchange:
         "_waiting_bytes",
         "head",
         "head_done",
+        "headers",
         "heard",
         "last",
         "limit_s",
-        "raw_names",
-        "raw_values",
         "received",
         "status",
     )
@@ -123,6 +110,7 @@ class Exchange:
         self,
         upstream: str,
         line: Line,
+        heads: ResponseHeads,
         loop: asyncio.AbstractEventLoop,
         first_byte_timeout_s: float,
         idle_timeout_s: float,
@@ -132,33 +120,24 @@ class Exchange:
         """``bodiless``: the response has no body whatever its head says (HEAD)."""
         self._upstream = upstream
         self._line: Line | None = line
+        self._heads = heads
         self._loop = loop
         self._idle_timeout_s = idle_timeout_s
         self._bodiless = bodiless
-        self._parser = HttpResponseParser(self)
-        # What servers were seen to write, and other clients read.
-        self._parser.set_dangerous_leniencies(
-            lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
-        )
+        self._reader: Reader | None = None
         self.head: asyncio.Future[None] = loop.create_future()
         self.status = 0
-        self.raw_names: list[bytes] = []
-        self.raw_values: list[bytes] = []
+        self.headers: Headers = ()
         self.head_done = False
         self.received = False
         self.last = loop.time()
         self.heard = False
         self.limit_s = first_byte_timeout_s
         self._framing_bytes = 0
-        self._header_bytes = 0
-        self._interim = 0
         self._until_eof = False
         self._complete = False
-        self._reusable = True
         self._upload: asyncio.Task[None] | None = None
         self._paused = False
-        self._fresh = b""
-        self._further: list[bytes] = []
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -278,17 +257,20 @@ class Exchange:
 
     def feed(self, data: bytes) -> None:
         """Bytes of the response; what of its body is in them is handed on in one piece."""
-        self.received = True
-        fault = False
+        if (reader := self._reader) is None:
+            if (begun := self._begin_reading(data)) is None:
+                return
+            reader, data = begun
+        over = False
         try:
-            self._parser.feed_data(data)
+            reader.feed(data)
         except (HttpParserError, HttpParserUpgrade):
-            fault = True
-        if piece := self._fresh:
-            self._fresh = b""
-            if self._further:
-                piece = b"".join((piece, *self._further))
-                self._further.clear()
+            over = True
+        if reader.news:
+            over = self._take_news(reader) or over
+        if pieces := reader.pieces:
+            piece = b"".join(pieces)
+            pieces.clear()
             self.heard = True
             self._framing_bytes = 0
             if (sink := self._sink) is None:
@@ -304,18 +286,14 @@ class Exchange:
                         self._block(blocked)
         else:
             self._framing_bytes += len(data)
-        if self._complete:
-            self._end()
-        elif fault or self._framing_bytes > MAX_FRAMING_BYTES:
-            self._fail(self._broken() if self.head_done else self._malformed())
-            if self._line is not None:
-                self._line.abort()
+            over = over or self._framing_bytes > MAX_FRAMING_BYTES
+        if over:
+            self._finish()
 
     def lost(self, *, by_peer: bool) -> None:
         """The connection is gone; ``by_peer`` where the upstream closed it in order."""
         self._line = None
-        # It holds methods of this exchange, which would wait for the garbage collector.
-        del self._parser
+        self._close_reader()
         if self._complete:
             return
         if by_peer and self.head_done and self._until_eof:
@@ -326,66 +304,63 @@ class Exchange:
         else:
             self._fail(ConnectionLost(received=self.received))
 
-    # What the parser calls.
+    # How it is read.
 
-    def on_message_begin(self) -> None:
-        if self._complete:
-            # A second response, which nobody asked for.
-            self._reusable = False
+    def _begin_reading(self, data: bytes) -> tuple[Reader, bytes] | None:
+        """What reads the response, and what of its first bytes it has to be fed; ``None``: it is whole."""
+        self.received = True
+        if self._bodiless or (head := self._heads.plain(data)) is None:
+            self._reader = ResponseReader(bodiless=self._bodiless)
+            return self._reader, data
+        self._begin(head.status, head.headers)
+        body = data[head.size :]
+        if head.length == len(body):
+            self._complete = True
+            if body:
+                self._keep(body)
+            self._end()
+            return None
+        self._framing_bytes = head.size
+        self._reader = BodyReader(None) if head.length is None else LengthReader(head.length)
+        return self._reader, body
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.head_done:
-            return  # a trailer
-        # Of a head that never ends the bytes are bounded as framing.
-        if len(self.raw_names) >= MAX_HEADERS:
-            raise ValueError("more headers than are taken")
-        self.raw_names.append(name)
-        self.raw_values.append(value)
+    def _take_news(self, reader: Reader) -> bool:
+        """The head or the end, or both; whether it was the end."""
+        reader.news = False
+        if not self.head_done and isinstance(reader, ResponseReader):
+            self._begin(reader.status, self._heads.clean(reader.raw_names, reader.raw_values))
+            self._until_eof = reader.until_eof
+            # A stream may stay open for an hour, and only the clean ones are asked for.
+            reader.raw_names.clear()
+            reader.raw_values.clear()
+            if reader.bodiless:
+                reader.pieces.clear()
+        self._complete = reader.complete
+        return reader.complete
 
-    def on_headers_complete(self) -> None:
-        if self.head_done:
-            return
-        names, values = self.raw_names, self.raw_values
-        self._header_bytes += sum(map(len, names)) + sum(map(len, values))
-        if self._header_bytes > MAX_HEADER_BYTES:
-            raise ValueError("more headers than are taken")
-        framed = False
-        for at in _framing(tuple(names)):
-            framed = _ends_a_body(names[at], values[at]) or framed
-        status = self._parser.get_status_code()
-        if status < 200:
-            self._interim += 1
-            if status < 100 or status == 101 or self._interim > MAX_INTERIM:
-                raise ValueError("no response")
-            names.clear()
-            values.clear()
-            return
+    def _begin(self, status: int, headers: Headers) -> None:
+        """The head is here."""
         self.status = status
+        self.headers = headers
         self.head_done = True
         self.heard = True
         self.limit_s = self._idle_timeout_s
-        if self._bodiless or status in (204, 304):
-            # The parser knows nothing of HEAD and may wait for a body; its connection is not kept.
-            self._complete = True
-            self._reusable = not self._bodiless and self._parser.should_keep_alive()
-        else:
-            self._until_eof = not framed
         if not self.head.done():
             self.head.set_result(None)
 
-    def on_body(self, data: bytes) -> None:
+    def _finish(self) -> None:
+        """The response is complete, or nothing more is taken of it."""
         if self._complete:
+            self._end()
             return
-        if self._fresh:
-            self._further.append(data)
-        else:
-            self._fresh = data
+        self._fail(self._broken() if self.head_done else self._malformed())
+        if self._line is not None:
+            self._line.abort()
 
-    def on_message_complete(self) -> None:
-        if self.head_done and not self._complete:  # interim responses end too
-            self._complete = True
-            # The parser forgets this with the message.
-            self._reusable = self._reusable and self._parser.should_keep_alive()
+    def _close_reader(self) -> None:
+        if (reader := self._reader) is not None:
+            self._reader = None
+            reader.close()
 
     # The rest is this class's own.
 
@@ -443,10 +418,11 @@ class Exchange:
         if self._waiter is not None:
             self._wake()
         if line is not None:
-            del self._parser
+            reusable = self._reader is None or self._reader.reusable
+            self._close_reader()
             if self._paused:
                 line.resume()
-            line.release(reusable=self._reusable and self._upload is None and not self._until_eof)
+            line.release(reusable=reusable and self._upload is None and not self._until_eof)
 
     def _fail(self, error: Exception) -> None:
         if not self.head.done():
@@ -460,19 +436,3 @@ class Exchange:
 
     def _malformed(self) -> UpstreamError:
         return UpstreamBroken(f"upstream {self._upstream!r} sent a malformed response head")
-
-
-@by_names
-def _framing(names: tuple[bytes, ...]) -> tuple[int, ...]:
-    """Where the headers stand that say how a body is framed."""
-    return tuple([at for at, name in enumerate(names) if name.lower() in _FRAMING])
-
-
-def _ends_a_body(name: bytes, value: bytes) -> bool:
-    """Whether a framing header says where the body ends; raises ValueError for an unknown coding."""
-    if name.lower() == b"content-length":
-        return True
-    coding = value.strip().lower()
-    if coding not in (b"chunked", b"identity"):
-        raise ValueError("a transfer coding that nobody asked for")
-    return coding == b"chunked"

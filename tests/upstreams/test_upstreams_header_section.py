@@ -53,7 +53,7 @@ def test_the_client_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, str
     assert goes_up(sent, identity=True) == [
         pair
         for pair in sent
-        if pair[0].lower() not in ("accept-encoding", "x-request-id", "x-toolrelay-tools")
+        if pair[0].lower() not in ("accept-encoding", "content-length", "x-request-id", "x-toolrelay-tools")
     ]
 
 
@@ -83,6 +83,18 @@ def test_a_section_is_its_pairs(pairs: list[tuple[str, str]]) -> None:
     assert section.lines() == "".join(f"{name}: {value}\r\n" for name, value in pairs)
     columns = Columns.where(section.names, lambda name: name != "X-A")
     assert section.only(columns) == [pair for pair in pairs if pair[0] != "X-A"]
+
+
+def test_columns_take_what_their_mask_says() -> None:
+    """One, none, or several columns, of values in a list or a tuple."""
+    names = ("A", "B", "C")
+    for wanted in ((), ("B",), ("A", "C"), names):
+        columns = Columns.where(names, wanted.__contains__)
+        for values in (["1", "2", "3"], ("1", "2", "3")):
+            assert columns.names == wanted
+            assert columns.take(values) == tuple(
+                value for value, mine in zip(values, columns.mask, strict=True) if mine
+            )
 
 
 def test_a_value_without_a_name_is_not_written() -> None:

@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pushing import pushed
-from raw_upstream import FIN, HANG, LAST_CHUNK, RESET, RawUpstream, Step, chunk, chunked, head, whole
+from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, RawUpstream, Step, chunk, chunked, head, whole
 from waiting import until
 
 from proxy.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
+from proxy.upstreams import lean_reader
 from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.header_section import HeaderSection
 from proxy.upstreams.lean import LeanUpstream
-from proxy.upstreams.lean_exchange import MAX_HEADER_BYTES, MAX_HEADERS, NEVER, ConnectionLost, Exchange
+from proxy.upstreams.lean_exchange import NEVER, ConnectionLost, Exchange
+from proxy.upstreams.lean_reader import MAX_HEADER_BYTES, MAX_HEADERS
+from proxy.upstreams.response_heads import ResponseHeads
 
 pytestmark = pytest.mark.both_loops
 
@@ -174,7 +178,8 @@ class Taped:
 def exchange(line: Taped, *, bodiless: bool = False) -> Exchange:
     """An exchange by itself."""
     loop = asyncio.get_running_loop()
-    return Exchange("main", line, loop, first_byte_timeout_s=1, idle_timeout_s=2, bodiless=bodiless)
+    heads = ResponseHeads(())
+    return Exchange("main", line, heads, loop, first_byte_timeout_s=1, idle_timeout_s=2, bodiless=bodiless)
 
 
 async def _body(given: Exchange) -> bytes:
@@ -209,7 +214,7 @@ def test_a_response_reads_the_same_however_it_is_cut(name: str, cuts: set[int]) 
             given_.feed(raw[start:end])
         await given_.head
         assert given_.status == (204 if name == "nothing" else 200)
-        assert not {b"Link", b"T"} & {*given_.raw_names}
+        assert not {"Link", "T"} & {name for name, _ in given_.headers}
         assert await _body(given_) == (b"" if name == "nothing" else b"hello")
         assert line.said == ["release True"]
 
@@ -359,3 +364,73 @@ class Resolving:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._loop, name)
+
+
+async def test_headers_that_are_sent_again_are_each_upstream_s_own() -> None:
+    """One section serves many requests; what an upstream adds or leaves out is not sent to another."""
+    section = HeaderSection.of([("X-A", "1"), ("X-B", "2"), ("Authorization", "Bearer client")])
+    ask = UpstreamRequest("POST", "/chat/completions", headers=section, body=b"{}")
+    async with RawUpstream(whole(b"{}")) as raw:
+        plain = LeanUpstream("plain", raw.url, "sk-plain")
+        other = LeanUpstream("other", raw.url, "sk-other", headers={"x-a": "mine"})
+        theirs = LeanUpstream("theirs", raw.url, forward_authorization=True)
+        keys = {plain: "sk-plain", other: "sk-other", theirs: "client"}
+        for upstream in (plain, plain, other, theirs):
+            assert await (await upstream.open(ask)).read(10) == b"{}"
+            sent = raw.requests[-1]
+            own = ["mine" if upstream is other else "1"]
+            assert sent.header("authorization") == f"Bearer {keys[upstream]}"
+            assert [value for name, value in sent.headers if name.lower() == "x-a"] == own
+            assert sent.header("x-b") == "2"
+        for upstream in (plain, other, theirs):
+            await upstream.aclose()
+        assert section.made is not None
+        assert section.made[1] == "X-A: 1\r\nX-B: 2\r\n"
+
+
+async def test_no_header_that_says_something_of_one_request_is_kept_for_the_next() -> None:
+    """The length, the coding and a client's own credentials are of the request, not of its headers."""
+    section = HeaderSection.of([("X-A", "1"), ("Accept-Encoding", "gzip")])
+    async with RawUpstream(whole(b"{}")) as raw:
+        upstream = lean(raw)
+        for body, streams in ((b"{}", True), (b"[1,2]", False)):
+            ask = UpstreamRequest("POST", "/files", headers=section, body=body, expect_stream=streams)
+            assert await (await upstream.open(ask)).read(10) == b"{}"
+            assert raw.requests[-1].body == body
+            assert raw.requests[-1].header("accept-encoding") == ("identity" if streams else "gzip")
+        await upstream.aclose()
+
+
+async def test_responses_that_are_alike_need_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third of them is whole by its head, in one read or in several, on a connection that is kept."""
+    head_ = head("Content-Type: application/json", "Content-Length: 2", "X-Id: %d")
+    scripts = [[head_.replace(b"%d", b"%d" % n) + b"{}", KEEP] for n in range(3)]
+    scripts.append([head_, 0.05, b"{", 0.05, b"}", KEEP])
+    async with RawUpstream(*scripts, whole(b"{}", "X-Id: x")) as raw:
+        upstream = lean(raw)
+        for _ in range(2):
+            await (await upstream.open(ASK)).read(10)
+        with monkeypatch.context() as patch:
+            patch.setattr(lean_reader, "HttpResponseParser", None)
+            for said in (b"2", b"%d"):
+                response = await upstream.open(ASK)
+                assert ("X-Id", said.decode()) in [*response.headers]
+                assert await response.read(10) == b"{}"
+        assert await (await upstream.open(ASK)).read(10) == b"{}"
+        assert raw.connections == 1
+        await upstream.aclose()
+
+
+@pytest.mark.parametrize("behind", [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"evil", b"\0"])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_bytes_behind_a_known_response_end_their_connection(behind: bytes, at_once: bool) -> None:
+    """However well a head is known: what nobody asked for is not the next request's answer."""
+    good = head("Content-Length: 2") + b"{}"
+    first: list[Step] = [good + behind, KEEP] if at_once else [good[:-1], 0.05, b"}" + behind, KEEP]
+    async with RawUpstream([good, KEEP], [good, KEEP], first, whole(b"[]")) as raw:
+        upstream = lean(raw)
+        for _ in range(3):
+            assert await (await upstream.open(ASK)).read(10) == b"{}"
+        assert await (await upstream.open(ASK)).read(10) == b"[]"
+        assert raw.connections == 2
+        await upstream.aclose()
