@@ -6,8 +6,9 @@ of its body; (3) a connection is closed on a client that is still sending, whose
 the answer away; (4) nothing bounds how long a request's head takes, nor how long a client may take
 nothing of its response; (5) what is read along with a request that offers an upgrade is lost, so that
 the rest of a body behind it would be read as a request; (6) chunks are taken under HTTP/1.0, whose
-readers see no body there, and any version whose number the parser knows.  And each request is a task,
-with a second one that waits for it.
+readers see no body there, and any version whose number the parser knows; (7) a body that comes after
+its request was taken fills a place among those that wait, for good: in the end none but the first of the
+requests that come at once is read.  And each request is a task, with a second one that waits for it.
 
 The private names used here are held by the tests of this module.
 """
@@ -157,6 +158,7 @@ class EdgeConnection(RequestHandler):
         "_head_timer",
         "_held",
         "_known",
+        "_late",
         "_left",
         "_log",
         "_refused",
@@ -197,6 +199,8 @@ class EdgeConnection(RequestHandler):
         # A body of a known head that is still coming, which the parser does not see.
         self._filling: StreamReader | None = None
         self._held = False
+        # Whether the last request's turn came before its body's end, where the parser gives it its place.
+        self._late = False
         self._refused = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
@@ -279,15 +283,16 @@ class EdgeConnection(RequestHandler):
         message, body = made[0]
         if not isinstance(message, RawRequestMessage) or message.upgrade:
             return _UNSURE
+        said = message.headers.getall(hdrs.CONTENT_LENGTH, [])
         if cut is None:
-            return 0 if body is EMPTY_PAYLOAD and ends_once(data) else _UNSURE
+            # For 2**64 - 1 bytes the parser gives no body, and takes all that comes for it.
+            return 0 if body is EMPTY_PAYLOAD and said in ([], ["0"]) and ends_once(data) else _UNSURE
         _, start, length = cut
         here = len(data) - start
-        said = message.headers.getall(hdrs.CONTENT_LENGTH, ())
         if here > length or body.total_bytes != here or said != [str(length)] or not ends_once(data[:start]):
             return _UNSURE
-        self._known.note(cut, message)
-        self._chances -= 1
+        if not self._known.note(cut, message):
+            self._chances -= 1
         return length - here if self._chances else _UNSURE
 
     async def start(self) -> None:
@@ -324,9 +329,15 @@ class EdgeConnection(RequestHandler):
 
     def _taken(self) -> tuple[Any, StreamReader]:
         """The next request; there is room for another one now."""
-        taken = self._messages.pop(0)
-        if self._parser is not None and not isinstance(taken[0], KnownMessage):
-            self._parser.message_consumed()
+        message, body = taken = self._messages.pop(0)
+        known = isinstance(message, KnownMessage)
+        late, self._late = self._late, not known and not body.is_eof()
+        if self._parser is not None:
+            if not known and not self._late:
+                self._parser.message_consumed()
+            if late:
+                self._parser.message_consumed()
+                self.data_received(b"")  # It may have stopped for want of this place.
         if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
             self._resume_reading_if_drained()
         return taken

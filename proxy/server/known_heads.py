@@ -127,16 +127,23 @@ class KnownHeads:
             self._keep(key, head)
         return head
 
-    def note(self, cut: HeadCut, message: RawRequestMessage) -> None:
-        """A head has come from which the parser, and no byte besides, made this message."""
+    def note(self, cut: HeadCut, message: RawRequestMessage) -> bool:
+        """A head has come from which the parser, and no byte besides, made this message.
+
+        Returns whether it is known from now on, or was: the parser reads a known one before a long body.
+        """
         key = cut[0]
         mark = hash(key)
         if mark not in self._seen:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
             self._seen.add(mark)
-        elif _is_plain(message) and key not in self._young and key not in self._old:
+            return False
+        if not _is_plain(message):
+            return False
+        if self.find(key) is None:
             self._keep(key, Head(_lengthless(message)))
+        return True
 
     def forget(self) -> None:
         """Know nothing any more."""
@@ -169,8 +176,7 @@ def _is_plain(message: RawRequestMessage) -> bool:
 
 
 def _lengthless(message: RawRequestMessage) -> RawRequestMessage:
-    """A message less what it says of one body's length."""
+    """A message less what it says of one body's length, and its headers in bytes, which nobody asks for."""
     headers = CIMultiDict(message.headers)
     del headers[hdrs.CONTENT_LENGTH]
-    raw = tuple([pair for pair in message.raw_headers if pair[0].lower() != b"content-length"])
-    return message._replace(headers=CIMultiDictProxy(headers), raw_headers=raw)
+    return message._replace(headers=CIMultiDictProxy(headers), raw_headers=())

@@ -246,6 +246,18 @@ async def test_a_client_that_takes_a_little_is_kept() -> None:
         assert size > 24_000_000
 
 
+async def test_what_is_sent_at_once_behind_a_late_body_is_answered() -> None:
+    """Rule E1: a body that came after its head takes no place from the requests behind it for good."""
+    async with edge() as (proxy, _), asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
+        first, blank, body = proxy.request(ASK).partition(b"\r\n\r\n")
+        conversation.writer.write(first + blank)
+        await asyncio.sleep(0.05)
+        conversation.writer.write(body)
+        assert (await conversation.answer()).status == 200
+        conversation.writer.write(proxy.request(method="GET", path="/healthz") * 70)
+        assert {(await conversation.answer()).status for _ in range(70)} == {200}
+
+
 OVERRIDDEN = (
     "data_received",
     "finish_response",

@@ -36,6 +36,7 @@ UPLOAD = b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 NEW = PLAIN.replace(b"one", b"another")
 BODILESS = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 PARTIAL = b"GET / HTTP/1.1\r\nHost: a\r\nX: "
+ENDLESS = b"POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551615\r\n\r\n"
 EARLY = b"POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 
 HEADS = (
@@ -75,6 +76,7 @@ HEADS = (
     b"\r\n" + PLAIN,
     b"\r\n\r\n" + PLAIN,
     BODILESS,
+    ENDLESS,
     b"GET /v1/models HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
     b"no request\r\n\r\n",
 )
@@ -264,6 +266,7 @@ def _apart(one: bytes) -> Iterator[bytes]:
 @example([(written(PLAIN, 5) + b"hell", True), (b"o" + written(LOW, 3) + b"abc", True)])
 @example([(written(EARLY, 5) + b"he", True), (b"llo", True), (written(PLAIN, 5) + b"hello", True)])
 @example([(b"POST /v1", True), (written(PLAIN, 5) + b"hello", True)])
+@example([(ENDLESS, True), (written(PLAIN, 5) + b"hello", True)])
 @example([(PARTIAL, True), (written(PLAIN, 5) + b"hello", True)])
 @example([(BODILESS + PARTIAL, True), (written(PLAIN, 5) + b"hello", True)])
 @example([(written(NEW, 5) + b"he", True), (b"llo" + PARTIAL, True), (written(PLAIN, 5) + b"hello", True)])
@@ -340,7 +343,7 @@ def test_two_heads_share_a_key_only_where_their_digits_differ(head: bytes, size:
 
 
 async def test_what_is_known_is_bounded() -> None:
-    """Rule S1: who sends many heads has the oldest forgotten."""
+    """Rule S1: who sends many heads has the oldest forgotten, and of each one form is kept."""
     async with edge() as server:
         for number in range(3 * known_heads.MOST_HEADS):
             async with server.connected() as line:
@@ -349,6 +352,8 @@ async def test_what_is_known_is_bounded() -> None:
                 assert len(server.known) <= 2 * known_heads.MOST_HEADS
         assert len(server.known) > known_heads.MOST_HEADS
         assert len(server.known._seen) <= known_heads.MOST_SEEN
+        # What nobody asks for would take as much again.
+        assert {head.message.raw_headers for head in server.known._young.values()} == {()}
 
 
 async def test_credentials_are_gone_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,6 +414,24 @@ async def test_a_connection_whose_heads_all_differ_is_left_alone() -> None:
                 data = written(PLAIN if number % 5 else PLAIN.replace(b"one", b"new-%d" % number), 1)
                 await server.read(line, data + b"x")
             assert line.connection._chances == connection._CHANCES
+
+
+async def test_long_bodies_cost_a_known_head_nothing() -> None:
+    """Whoever sends the same head again and again with long bodies has it known for the short ones."""
+    async with edge() as server, server.connected() as line:
+        long, body = written(UPLOAD, 100_000), b"x" * 100_000
+        for _ in range(3 * connection._CHANCES):
+            await server.read(line, long)
+            await server.read(line, body)
+        assert len(server.seen) == 3 * connection._CHANCES
+        server.known._age()
+        await server.read(line, long)
+        await server.read(line, body)
+        server.known._age()
+        assert len(server.known) == 1
+        line.connection._parser = None  # Who asks it anything fails.
+        await server.read(line, written(UPLOAD, 5) + b"hello")
+        assert server.seen[-1][-1] == b"hello"
 
 
 async def test_a_whole_body_is_read_like_any_other() -> None:
