@@ -102,10 +102,10 @@ def body_here(request: EdgeRequest, limit: int) -> bytes | None:
     if not request.head[_is_plain]:
         _check(request, limit)
         _check_charset(request.headers.get(hdrs.CONTENT_TYPE, ""))
-    elif (request.content_length or 0) > limit:
-        raise _too_large(limit)
     content = request.content
     if not content.is_eof():
+        if (request.content_length or 0) > limit:
+            raise _too_large(limit)
         return None
     whole = content.read_nowait()
     if len(whole) > limit:

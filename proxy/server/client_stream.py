@@ -10,7 +10,8 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 
@@ -33,11 +34,6 @@ _SIZE_LINES = tuple([b"%x\r\n" % size for size in range(_SMALL)])
 
 _RESET = struct.pack("ii", 1, 0)
 _STATUSES = frozenset(HTTPStatus)
-_CHUNKED = ("Transfer-Encoding", "chunked")
-_BYTES = ("Content-Type", "application/octet-stream")
-
-_TELLING = frozenset({"content-length", "content-type"})
-"""Headers without which a head needs others."""
 
 
 class _SentResponse(web.StreamResponse):
@@ -125,36 +121,20 @@ class HttpClientStream:
     def start(self, status: int, headers: Headers) -> None:
         request = self._request
         theirs = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-        told = _told(theirs.names)
         # An upstream's own refusal comes with the numbers that explain it.
         limits = request.limit_headers if status != 429 else ()
-        if "limit" in told:
-            theirs = theirs.only(_unreplaced(theirs.names, tuple([name for name, _ in limits])))
-        ours = [*limits, *self._headers]
-        self._bodiless = request.method == "HEAD" or status in (204, 304)
+        # All of them are pairs; to have ``zip`` look takes as long as the rest.
+        names, values = zip(*limits, *self._headers, ("Date", rfc822_formatted_time()))  # noqa: B905
+        bodiless = request.method == "HEAD" or status in (204, 304)
         keep_alive = request.keep_alive and not self._last
-        minor = request.version.minor  # of 1: nothing else is served
-        if self._bodiless:
-            if status == 204 and "content-length" in told:
-                theirs = HeaderSection.of([pair for pair in theirs if pair[0].lower() != "content-length"])
-        else:
-            if "content-length" not in told:
-                self._chunked = minor > 0
-                # Nothing but the connection's end can end a body for which there are no chunks.
-                self._until_close = not self._chunked
-                keep_alive = keep_alive and self._chunked
-                if self._chunked:
-                    ours.append(_CHUNKED)
-            if "content-type" not in told:
-                ours.append(_BYTES)
-        ours.append(("Date", rfc822_formatted_time()))
-        if not keep_alive:
-            ours.append(("Connection", "close"))
-        elif minor == 0:
-            ours.append(("Connection", "keep-alive"))
-        self._held = _head(_status_line(minor, status), theirs, ours)
+        # The minor version is that of 1: nothing else is served.
+        frame = _frames(theirs.names)[names, bodiless, status == 204, request.version.minor, keep_alive]
+        self._bodiless = bodiless
+        self._chunked = frame.chunked
+        self._until_close = frame.until_close
+        self._held = frame.head(status, theirs.values, values)
         self._transport = request.protocol.transport
-        self._response = _SentResponse(status, keep_alive=keep_alive)
+        self._response = _sent(status, frame.keep_alive)
         request.answer_begins()
 
     def flush(self) -> None:
@@ -230,16 +210,92 @@ class HttpClientStream:
         return transport
 
 
-def _head(status_line: str, theirs: HeaderSection, ours: Headers) -> bytes:
-    """A response's head, its blank line included; raises ValueError for a header that would end its line.
+# The same few names and statuses come again and again, so what is made of each is kept.
 
-    The names of ``theirs`` have come by :func:`_told`.
+_Case = tuple[tuple[str, ...], bool, bool, int, bool]
+"""What a frame hangs on beside the upstream's names: the names of our own headers, whether there is no
+body, nor may be its length, the minor version, and whether the connection may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A response's head without its status and values, and how its body is framed.
+
+    ``parts`` has a place for each value behind that for the status; ``take`` gives those of the upstream's
+    values that have one, and is ``None`` where all do.
     """
-    own = [f"{name}: {value}" for name, value in ours]
-    # Whoever made these headers has checked them; none may end its line and begin another.
-    _check("".join((*theirs.values, *own)))
-    lines = "\r\n".join(own)
-    return f"{status_line}{theirs.lines()}{lines}\r\n\r\n".encode()
+
+    parts: tuple[str, ...]
+    take: Callable[[Sequence[str]], Sequence[str]] | None
+    chunked: bool
+    until_close: bool
+    keep_alive: bool
+
+    def head(self, status: int, theirs: Sequence[str], ours: Sequence[str]) -> bytes:
+        """The head, its blank line included; raises ValueError for a value that would end its line."""
+        kept = theirs if self.take is None else self.take(theirs)
+        values = [_status_words(status), *kept, *ours]
+        # Whoever made these headers has checked them; none may end its line and begin another.
+        _check("".join(values))
+        parts = [*self.parts]
+        parts[1::2] = values
+        return "".join(parts).encode()
+
+
+class _Frames(dict[_Case, _Frame]):
+    """The frames of all responses whose upstream's headers have the same names.
+
+    They are as few as the ways in which the proxy itself answers.
+    """
+
+    __slots__ = ("_theirs",)
+
+    def __init__(self, theirs: tuple[str, ...]) -> None:
+        self._theirs = theirs
+
+    def __missing__(self, case: _Case) -> _Frame:
+        frame = self[case] = _frame(self._theirs, *case)
+        return frame
+
+
+_frames = by_names(_Frames)
+
+
+def _frame(
+    theirs: tuple[str, ...],
+    ours: tuple[str, ...],
+    bodiless: bool,
+    lengthless: bool,
+    minor: int,
+    keep_alive: bool,
+) -> _Frame:
+    """See :data:`_Case`; raises ValueError for a name that would end its line."""
+    _check("".join((*theirs, *ours)))
+    low = [name.lower() for name in theirs]
+    # Limits of ours stand in the place of the upstream's, which are those of a key that is shared.
+    replaced = {name for name in ours if name.startswith("x-ratelimit-")}
+    if lengthless:
+        replaced.add("content-length")
+    kept = Columns.where(theirs, lambda name: name.lower() not in replaced)
+    endless = not bodiless and "content-length" not in low
+    # Nothing but the connection's end can end a body for which there are no chunks.
+    until_close = endless and minor == 0
+    keep_alive = keep_alive and not until_close
+    end = ""
+    if endless and not until_close:
+        end += "Transfer-Encoding: chunked\r\n"
+    if not bodiless and "content-type" not in low:
+        end += "Content-Type: application/octet-stream\r\n"
+    if not keep_alive:
+        end += "Connection: close\r\n"
+    elif minor == 0:
+        end += "Connection: keep-alive\r\n"
+    parts = [f"HTTP/1.{minor} "]
+    for name in (*kept.names, *ours):
+        parts += ["", f"\r\n{name}: "]
+    parts += ["", f"\r\n{end}\r\n"]
+    take = None if all(kept.mask) else kept.take
+    return _Frame(tuple(parts), take, endless and not until_close, until_close, keep_alive)
 
 
 def _check(said: str) -> None:
@@ -248,28 +304,12 @@ def _check(said: str) -> None:
         raise ValueError("a control character stands in a response header")
 
 
-# The same few names and statuses come again and again, so what is made of each is kept.
+@lru_cache(maxsize=1024)
+def _status_words(status: int) -> str:
+    return f"{status} {HTTPStatus(status).phrase if status in _STATUSES else ''}"
 
 
 @lru_cache(maxsize=1024)
-def _status_line(minor: int, status: int) -> str:
-    reason = HTTPStatus(status).phrase if status in _STATUSES else ""
-    return f"HTTP/1.{minor} {status} {reason}\r\n"
-
-
-@lru_cache(maxsize=64)
-def _unreplaced(names: tuple[str, ...], replaced: tuple[str, ...]) -> Columns:
-    """The upstream's headers less those that ours (in lower case) replace."""
-    return Columns.where(names, lambda name: name.lower() not in replaced)
-
-
-@by_names
-def _told(names: tuple[str, ...]) -> frozenset[str]:
-    """What the headers tell of their response: its length, its type, a limit.
-
-    Raises ValueError for a name that would end its line.
-    """
-    _check("".join(names))
-    low = [name.lower() for name in names]
-    limits = any(name.startswith("x-ratelimit-") for name in low)
-    return _TELLING.intersection(low) | ({"limit"} if limits else frozenset())
+def _sent(status: int, keep_alive: bool) -> _SentResponse:
+    """Nothing of it is one response's alone."""
+    return _SentResponse(status, keep_alive=keep_alive)

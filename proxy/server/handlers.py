@@ -147,7 +147,8 @@ class Api:
                 headers={"Connection": "close"},
             )
         gate = self._gate
-        gate.draining.check()
+        if gate.draining.refusing:
+            gate.draining.check()
         caller = self._door.admit(request, below)
         if not isinstance(caller, Caller):
             caller = await caller
@@ -479,8 +480,8 @@ class Api:
     def _client(
         self, request: EdgeRequest, below: str, caller: str, *headers: tuple[str, str]
     ) -> HttpClientStream:
-        ours = [("x-request-id", request.facts.request_id), ("Server", "toolrelay"), *headers]
-        sent = [*ours, *request.page_headers]
+        named = ("x-request-id", request.facts.request_id)
+        sent = [named, ("Server", "toolrelay"), *headers, *request.page_headers]
         last = self._gate.draining.closing
         if caller and below == "/responses" and request.caller.rights.keyed:
             # What the upstream keeps under our key is this caller's from now on, and nobody else's.

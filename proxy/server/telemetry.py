@@ -134,7 +134,8 @@ def configure_logging(
 
     ``format`` of ``None`` means console on a terminal, else JSON.  ``secrets`` are values that no
     line may show.  Lines carry the number of a ``worker``, where there are several.  Calling it again
-    replaces what an earlier call set up.
+    replaces what an earlier call set up, but for applications that were created before: what writes
+    most of their lines looks once.
     """
     out = stream if stream is not None else sys.stderr
     chosen = format or ("console" if out.isatty() else "json")

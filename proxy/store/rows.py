@@ -123,7 +123,10 @@ class Insert(str):
         return statement
 
     def of_many(self, number: int) -> str:
-        """The same for ``number`` rows, whose values stand one behind the other."""
+        """The same for ``number`` rows, whose values stand one behind the other.
+
+        For SQLite, which takes them one by one: PostgreSQL refuses two with one key in a statement.
+        """
         opening, row, rest = self._parts
         return opening + ", ".join([row] * number) + rest
 

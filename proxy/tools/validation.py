@@ -154,7 +154,8 @@ class SchemaValidator:
         problems = []
         try:
             for error in self._validator.iter_errors(arguments):
-                problems.append(self._problem(error.instance_path, error.schema_path))
+                place = tuple(_place(error.instance_path, arguments))
+                problems.append(self._problem(place, error.schema_path))
                 if len(problems) > _MAX_PROBLEMS:
                     break
         except (ValueError, self._unresolved):
@@ -168,9 +169,9 @@ class SchemaValidator:
         where = _field(instance_path, self._names) or "the arguments"
         keyword = str(schema_path[-1]) if schema_path else ""
         rule: Any = self._schema
-        for part in schema_path:
+        for part in _place(schema_path, self._schema):
             if isinstance(rule, Mapping):
-                rule = rule.get(str(part))
+                rule = rule.get(part)
             elif isinstance(rule, list) and isinstance(part, int) and part < len(rule):
                 rule = rule[part]
             else:
@@ -283,6 +284,24 @@ def _is_date(schema: Mapping[str, Any]) -> bool:
 def _refuse_to_fetch(uri: str) -> NoReturn:
     """No schema is ever loaded from elsewhere."""
     raise ValueError("a schema may refer to nothing outside itself")
+
+
+def _place(path: Sequence[int | str], value: Any) -> Iterator[int | str]:
+    """The place in ``value`` that a path of the library's leads to.
+
+    There keys of digits are numbers, as if they stood in a list, and those are shown.
+    """
+    for part in path:
+        step = part
+        if isinstance(part, int) and not isinstance(value, list):
+            digits = str(part).lstrip("0")  # "+007" was read as 7.
+            keys = value if isinstance(value, Mapping) else ()
+            step = next((key for key in keys if key.removeprefix("+").lstrip("0") == digits), "")
+        yield step
+        try:
+            value = value[step]
+        except (LookupError, TypeError):
+            value = None
 
 
 def _field(loc: Sequence[int | str], names: frozenset[str]) -> str:

@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import HttpVersion10, HttpVersion11
 from aiohttp.streams import StreamReader
 from edge_requests import edge_request
+from hypothesis import given
+from hypothesis import strategies as st
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, RawUpstream, Step, chunk, chunked, head, whole
 from running_proxy import ONLY_DEPARTURE, Proxy, make_config, running
 from waiting import PATIENCE_S, until
@@ -148,6 +151,70 @@ async def test_odd_header_bytes_pass_and_a_missing_type_is_named() -> None:
     assert b"X-A: \xc3\xa9\r\n" in found
     assert b"X-B: \xef\xbf\xbd\r\n" in found
     assert b"Content-Type: application/octet-stream\r\n" in found
+
+
+THEIR_NAMES = st.sampled_from(
+    [
+        "Content-Type",
+        "content-length",
+        "X-RateLimit-Limit-Requests",
+        "x-ratelimit-reset-tokens",
+        "ETag",
+        "X-A",
+    ]
+)
+OUR_LIMITS = [("x-ratelimit-limit-requests", "5"), ("x-ratelimit-remaining-requests", "4")]
+
+
+def lines_of(
+    status: int, theirs: Headers, limits: Headers, method: str, *, old: bool, keep: bool
+) -> tuple[list[str], bool]:
+    """The head that a response has, header by header and without its date, and whether its connection
+    goes on."""
+    shown = limits if status != 429 else []
+    replaced = {name for name, _ in shown} | ({"content-length"} if status == 204 else set())
+    lines = [f"{name}: {value}" for name, value in theirs if name.lower() not in replaced]
+    lines += [f"{name}: {value}" for name, value in [*shown, ("Server", "toolrelay")]]
+    low = {name.lower() for name, _ in theirs}
+    if method != "HEAD" and status not in (204, 304):
+        if "content-length" not in low and old:
+            keep = False
+        elif "content-length" not in low:
+            lines.append("Transfer-Encoding: chunked")
+        if "content-type" not in low:
+            lines.append("Content-Type: application/octet-stream")
+    if not keep:
+        lines.append("Connection: close")
+    elif old:
+        lines.append("Connection: keep-alive")
+    return sorted(lines), keep
+
+
+@given(
+    status=st.sampled_from([200, 204, 299, 304, 404, 429, 500]),
+    theirs=st.lists(st.tuples(THEIR_NAMES, st.sampled_from(["1", "a b", "é", "%s"]))),
+    limits=st.sampled_from([[], OUR_LIMITS]),
+    method=st.sampled_from(["GET", "HEAD", "POST"]),
+    old=st.booleans(),
+    keep=st.booleans(),
+    last=st.booleans(),
+)
+def test_a_head_has_each_header_under_its_name(
+    status: int, theirs: Headers, limits: Headers, method: str, old: bool, keep: bool, last: bool
+) -> None:
+    """What is kept of heads with the same names changes nothing about one."""
+    request = edge_request(method)
+    request.version = HttpVersion10 if old else HttpVersion11
+    request.keep_alive, request.limit_headers = keep, limits
+    client = HttpClientStream(request, [("Server", "toolrelay")], last=last)
+    client.start(status, theirs)
+    first, *lines = client._held.decode().removesuffix("\r\n\r\n").split("\r\n")
+    expected, goes_on = lines_of(status, theirs, limits, method, old=old, keep=keep and not last)
+    assert first.startswith(f"HTTP/1.{0 if old else 1} {status} ")
+    assert sorted(line for line in lines if not line.startswith("Date: ")) == expected
+    assert len(lines) == len(expected) + 1
+    assert client.response.status == status
+    assert client.response.keep_alive == goes_on
 
 
 # ---------------------------------------------------------------- uploads

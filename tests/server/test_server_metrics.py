@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from chat_script import call, content, finish, reply, role, stream, usage
 from client_keys import ALICE, BOB, bearer, declared, keyed
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from raw_upstream import HANG, RESET, RawUpstream, chunk, head, whole
 from running_proxy import Proxy, make_config, running
@@ -250,6 +252,54 @@ def test_labels_have_a_bound() -> None:
         metrics.run_ended(f"status-{i}")
     counts = {name: len(cells) for name, cells in json.loads(metrics.snapshot()).items()}
     assert max(counts.values()) < 100, counts
+
+
+@settings(deadline=None)
+@given(
+    ended=st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.005, 0.01, 0.0100001, 1.0, 300.0, 301.0]) | st.floats(0, 1000),
+            st.none() | st.floats(0, 100),
+            st.sampled_from([200, 404]),
+        ),
+        max_size=200,
+    ),
+    asked_after=st.integers(0, 200),
+)
+def test_times_are_counted_as_if_one_by_one(
+    ended: list[tuple[float, float | None, int]], asked_after: int
+) -> None:
+    """However many requests ended since somebody asked, each stands in the bucket of its time."""
+    metrics = Metrics(models=["m"])
+    for number, (seconds, first, status) in enumerate(ended):
+        facts = RequestFacts("req_1", "POST", "/v1/chat/completions", {}, 0.0)
+        facts.endpoint, facts.model = facts.path, "m"
+        facts.status, facts.seconds, facts.first_byte_s = status, seconds, first
+        metrics.request_began(facts)
+        metrics.request_ended(facts)
+        if number == asked_after:
+            metrics.snapshot()
+    samples = parse(render(metrics.snapshot())[0])
+    firsts = [first for _, first, _ in ended if first is not None]
+    tokens = [first for _, first, status in ended if first is not None and status < 400]
+    wholes = [seconds for seconds, _, _ in ended]
+    ours = {"endpoint": "/v1/chat/completions"}
+    asked = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "m"}
+    for family, labels, times in [
+        ("toolrelay_request_duration_seconds", ours, wholes),
+        ("gen_ai_server_request_duration_seconds", asked, wholes),
+        ("toolrelay_time_to_first_byte_seconds", ours, firsts),
+        ("gen_ai_server_time_to_first_token_seconds", asked, tokens),
+    ]:
+        assert value(samples, f"{family}_count", **labels) == len(times)
+        assert value(samples, f"{family}_sum", **labels) == pytest.approx(sum(times))
+        for bound in next(each.buckets for each in FAMILIES if each.name == family):
+            within = value(samples, f"{family}_bucket", **labels, le=repr(bound))
+            assert within == sum(seconds <= bound for seconds in times)
+    for status in (200, 404):
+        labels = {"method": "POST", "status": str(status)}
+        number = sum(status == each for _, _, each in ended)
+        assert value(samples, "toolrelay_requests_total", **ours, **labels) == number
 
 
 def invocation(tool: str, error_code: Any = None) -> ToolInvocationRecord:

@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, field_validato
 
 from proxy.tools.provider import ArgumentsInvalid
 from proxy.tools.schema import declares, derive_schema
-from proxy.tools.validation import ModelValidator, SchemaValidator, _date_rules, _numbers_at
+from proxy.tools.validation import ModelValidator, SchemaValidator, _date_rules, _numbers_at, _place
 
 
 class Leg(BaseModel):
@@ -219,6 +219,31 @@ def test_verbatim_schema_validation():
     assert len(problems(validate, {"city": "Bonn", "days": [0] * 50})) == 9
 
 
+KEYS = ["4111111111111111", "0", "007", "+7", "-7", "7.0", str(2**64), "٣", "9" * 5000]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_of_digits_is_no_place_in_a_list(key):
+    """Rule T3: a key that the model made up is not repeated, whatever it is made of."""
+    number = {"type": "integer"}
+    inner = {"type": "object", "additionalProperties": {"type": "array", "items": number}}
+    validate = SchemaValidator({"type": "object", "properties": {"list": {"type": "array", "items": inner}}})
+    said = 'does not meet "type" "integer"'
+    assert problems(validate, {"list": [{}, {"a": [1], key: [2, "xyzzy"]}]}) == (f"list[1][1]: {said}",)
+    nested = {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": number}}
+    assert problems(SchemaValidator(nested), {key: {key: "x"}}) == (f"the arguments: {said}",)
+    assert problems(validator(Trip), {"names": {key: "x"}}) == ("names: Input should be a valid integer",)
+    assert problems(validator(Stay), {"by_name": {key: "0"}}) == (
+        "by_name: must be a date in ISO 8601, not a number",
+    )
+
+
+def test_a_declared_name_of_digits_is_said():
+    """Rule T3: a field is named as its schema names it."""
+    validate = SchemaValidator({"type": "object", "properties": {"007": {"type": "integer"}}})
+    assert problems(validate, {"007": "x"}) == ('007: does not meet "type" "integer"',)
+
+
 def test_verbatim_schema_with_huge_numbers():
     """Whole numbers of any size are validated, not a crash."""
     validate = SchemaValidator({"type": "object", "properties": {"n": {"type": "integer"}}})
@@ -288,7 +313,7 @@ class Trips(Stay):
 TEXTS = ["0", "-1.5", "+7", ".", "2030", "2030-01-31", "2030\n", "٣", "", "now"]
 FIELDS = [*Trips.model_fields, "x"]
 texts = st.sampled_from([*TEXTS, None, 7])
-holders = texts | st.lists(texts, max_size=2) | st.dictionaries(st.sampled_from(["day", "x"]), texts)
+holders = texts | st.lists(texts, max_size=2) | st.dictionaries(st.sampled_from(["day", "x", "07"]), texts)
 trips = st.recursive(
     st.dictionaries(st.sampled_from(FIELDS), holders, max_size=6),
     lambda inner: st.dictionaries(
@@ -303,5 +328,5 @@ def test_numbers_are_found_where_the_rules_as_a_schema_forbid_them(arguments):
     """Rule T3: dates are looked for as a validator of JSON Schema would."""
     rules = _date_rules(derive_schema(TypeAdapter(Trips), "tool t__x"))
     refused = jsonschema_rs.validator_for(rules).iter_errors(arguments)
-    expected = {tuple(error.instance_path) for error in refused}
+    expected = {tuple(_place(error.instance_path, arguments)) for error in refused}
     assert set(_numbers_at(rules, arguments, rules, ())) == expected

@@ -572,7 +572,12 @@ def spellings(draw: st.DrawFn) -> bytes:
         ),
     }
     members = [
-        draw(blanks) + json.dumps(key) + draw(blanks) + ":" + draw(blanks) + json.dumps(given[key])
+        draw(blanks)
+        + draw(st.sampled_from([json.dumps(key), f'"\\u{ord(key[0]):04x}{json.dumps(key)[2:]}']))
+        + draw(blanks)
+        + ":"
+        + draw(blanks)
+        + json.dumps(given[key])
         for key in draw(st.permutations(list(given)))
     ]
     return f"{draw(blanks)}{{{','.join(each + draw(blanks) for each in members)}}}{draw(blanks)}".encode()
