@@ -21,6 +21,14 @@ _MAX_PLAIN_BYTES = 8192
 """Of a head that is read with a mould."""
 
 _MAX_NAMES = 64
+_MAX_NAME_BYTES = 1024
+"""All names together: a mould costs time and memory by their length, also in the cache of ``re``."""
+
+_HEADS_A_MOULD = 64
+"""How many heads the parser has to read before another mould takes the place of one.
+
+A mould costs some milliseconds at most, and whoever sends ever new names makes useless ones.
+"""
 
 # No interim response and none without a body, whose framing says something else.
 _STATUS_LINE = r"HTTP/1\.1 (?!204|304)([2-5][0-9]{2}) [ -~]*+\r\n"
@@ -50,13 +58,15 @@ class PlainHead(NamedTuple):
 class ResponseHeads:
     """Reads heads and keeps the moulds of those that came before; their values are not kept."""
 
-    __slots__ = ("_last", "_moulds", "_secrets")
+    __slots__ = ("_heads", "_last", "_moulds", "_secrets")
 
     def __init__(self, secrets: tuple[bytes, ...]) -> None:
         """``secrets`` are taken out of the headers."""
         self._secrets = secrets
         self._moulds: dict[tuple[bytes, ...], _Mould] = {}
         self._last: tuple[bytes, ...] = ()
+        self._heads = 0
+        """Read by the parser since the last mould was made."""
 
     def plain(self, data: bytes) -> PlainHead | None:
         """The head that a response begins with, where that is whole, plain and like an earlier one."""
@@ -76,14 +86,23 @@ class ResponseHeads:
     def clean(self, raw_names: Sequence[bytes], raw_values: Sequence[bytes]) -> HeaderSection:
         """The end-to-end headers of a head that the parser has read; see :func:`clean_response_headers`."""
         names = tuple(raw_names)
+        self._heads += 1
+        # Names that came only once may never come again.
         if names != self._last:
             self._last = names
-        elif names not in self._moulds and (mould := _mould(names)) is not None:
-            # Names that came only once may never come again.
-            if len(self._moulds) >= _MAX_MOULDS:
-                del self._moulds[next(iter(self._moulds))]
-            self._moulds[names] = mould
+        elif names not in self._moulds:
+            self._make_mould(names)
         return clean_response_headers(raw_names, raw_values, self._secrets)
+
+    def _make_mould(self, names: tuple[bytes, ...]) -> None:
+        """Where there is room, or the one made first has had its time."""
+        is_full = len(self._moulds) >= _MAX_MOULDS
+        if (is_full and self._heads < _HEADS_A_MOULD) or (mould := _mould(names)) is None:
+            return
+        if is_full:
+            del self._moulds[next(iter(self._moulds))]
+        self._moulds[names] = mould
+        self._heads = 0
 
 
 class _Mould(NamedTuple):
@@ -97,7 +116,9 @@ class _Mould(NamedTuple):
 @by_names
 def _mould(raw_names: tuple[bytes, ...]) -> _Mould | None:
     """What fits any plain head with these names; ``None`` where there can be none."""
-    if len(raw_names) > _MAX_NAMES or not all(map(is_name, raw_names)):
+    if len(raw_names) > _MAX_NAMES or sum(map(len, raw_names)) > _MAX_NAME_BYTES:
+        return None
+    if not all(map(is_name, raw_names)):
         return None
     every = [name.decode("ascii") for name in raw_names]
     low = [name.lower() for name in every]
