@@ -356,7 +356,8 @@ class Api:
     async def _orchestrate(self, call: Call, job: Job) -> web.StreamResponse:
         request = call.request
         request.facts.run_id = job.run_id
-        client = self._client(request, job.wire.path, job.caller, ("x-toolrelay-run", job.run_id))
+        client = self._client(request, job.wire.path, job.caller)
+        client.tell("x-toolrelay-run", job.run_id)
         bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
         try:
             await self._orchestrator.run(job, self._overheard(client, call.raw))
@@ -477,11 +478,10 @@ class Api:
             request, settings.max_upload_bytes, settings.body_timeout_s, settings.max_body_bytes
         )
 
-    def _client(
-        self, request: EdgeRequest, below: str, caller: str, *headers: tuple[str, str]
-    ) -> HttpClientStream:
-        named = ("x-request-id", request.facts.request_id)
-        sent = [named, ("Server", "toolrelay"), *headers, *request.page_headers]
+    def _client(self, request: EdgeRequest, below: str, caller: str) -> HttpClientStream:
+        sent = {"x-request-id": request.facts.request_id, "Server": "toolrelay"}
+        if request.page_headers:
+            sent.update(request.page_headers)
         last = self._gate.draining.closing
         if caller and below == "/responses" and request.caller.rights.keyed:
             # What the upstream keeps under our key is this caller's from now on, and nobody else's.
