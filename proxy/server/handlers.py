@@ -450,7 +450,7 @@ class Api:
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)
-        relayed = client if body is None else self._overheard(client, body[0])
+        relayed = client if body is None or self._listen is None else self._overheard(client, body[0])
         del body, raw, sent
         if candidates.last:
             held.clear()

@@ -45,7 +45,16 @@ class Admission:
     A :class:`~proxy.records.Meter`.
     """
 
-    __slots__ = ("_caller", "_counters", "_lease", "_limits", "_open", "headers", "parent")
+    __slots__ = (
+        "_caller",
+        "_counters",
+        "_lease",
+        "_limits",
+        "_open",
+        "counts_usage",
+        "headers",
+        "parent",
+    )
 
     def __init__(
         self,
@@ -63,13 +72,16 @@ class Admission:
         self._lease = lease
         self._open = on_error == "open"
         self.headers = headers
+        self.counts_usage = bool(limits.spending)
+        """Whether a limit of tokens or of cost applies."""
         self.parent: Admission | None = None
         """Of the key behind a minted token, which spends what its tokens spend."""
 
-    @property
-    def counts_usage(self) -> bool:
-        """Whether a limit of tokens or of cost applies."""
-        return bool(self._limits.spending) or (self.parent is not None and self.parent.counts_usage)
+    def stands_for(self, parent: "Admission") -> None:
+        """The key behind a token was let in too: what holds for it holds here."""
+        self.parent = parent
+        self.counts_usage = self.counts_usage or parent.counts_usage
+        self.headers = self.headers or parent.headers
 
     @property
     def counts_cost(self) -> bool:
@@ -172,11 +184,10 @@ class RateLimiter:
         """Count a request by its token and by the key behind that."""
         admission = await self._admit(caller.counted_as, caller.limits)
         try:
-            admission.parent = await self._admit(key, caller.also_limits)
+            admission.stands_for(await self._admit(key, caller.also_limits))
         except BaseException:  # Who leaves while the key is counted holds no place either.
             admission.release()
             raise
-        admission.headers = admission.headers or admission.parent.headers
         return admission
 
     async def _admit(self, name: str, own: KeyLimits | None) -> Admission:
