@@ -37,7 +37,7 @@ from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import OwnedClientStream
-from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of
+from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of, wants_history
 from proxy.server.reading_rights import (
     READS_IDS,
     check_models,
@@ -126,7 +126,6 @@ class Api:
             repeats=repeats,
             prices=prices,
             offer=settings.offer,
-            remember=settings.history,
             keep_requests=settings.keep_requests,
             end_user=settings.end_user,
         )
@@ -332,7 +331,7 @@ class Api:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
         trace = trace_of(request.head, view) if chooses else view.trace
-        recall = self._planner.remembers(request)
+        recall = (not chooses or wants_history(request.head)) and self._settings.history
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
         offers = view.offers and candidates.any(
