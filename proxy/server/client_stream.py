@@ -10,7 +10,7 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
@@ -81,7 +81,7 @@ class HttpClientStream:
         "sent",
     )
 
-    def __init__(self, request: EdgeRequest, headers: Headers, *, last: bool = False) -> None:
+    def __init__(self, request: EdgeRequest, headers: dict[str, str], *, last: bool = False) -> None:
         self._request = request
         self._headers = headers
         self._last = last
@@ -115,24 +115,24 @@ class HttpClientStream:
         self._secrets = secrets
 
     def tell(self, name: str, value: str) -> None:
-        others = [pair for pair in self._headers if pair[0] != name]
-        self._headers = [*others, (name, value)] if value else others
+        self._headers.pop(name, None)
+        if value:
+            self._headers[name] = value
 
     def start(self, status: int, headers: Headers) -> None:
         request = self._request
         theirs = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
         # An upstream's own refusal comes with the numbers that explain it.
-        limits = request.limit_headers if status != 429 else ()
-        # All of them are pairs; to have ``zip`` look takes as long as the rest.
-        names, values = zip(*limits, *self._headers, ("Date", rfc822_formatted_time()))  # noqa: B905
+        limits = request.limit_headers if status != 429 else {}
+        ours = {**limits, **self._headers, "Date": rfc822_formatted_time()}
         bodiless = request.method == "HEAD" or status in (204, 304)
         keep_alive = request.keep_alive and not self._last
         # The minor version is that of 1: nothing else is served.
-        frame = _frames(theirs.names)[names, bodiless, status == 204, request.version.minor, keep_alive]
+        frame = _frames(theirs.names)[tuple(ours), bodiless, status == 204, request.version.minor, keep_alive]
         self._bodiless = bodiless
         self._chunked = frame.chunked
         self._until_close = frame.until_close
-        self._held = frame.head(status, theirs.values, values)
+        self._held = frame.head(status, theirs.values, ours.values())
         self._transport = request.protocol.transport
         self._response = _sent(status, frame.keep_alive)
         request.answer_begins()
@@ -231,7 +231,7 @@ class _Frame:
     until_close: bool
     keep_alive: bool
 
-    def head(self, status: int, theirs: Sequence[str], ours: Sequence[str]) -> bytes:
+    def head(self, status: int, theirs: Sequence[str], ours: Iterable[str]) -> bytes:
         """The head, its blank line included; raises ValueError for a value that would end its line."""
         kept = theirs if self.take is None else self.take(theirs)
         values = [_status_words(status), *kept, *ours]

@@ -4,7 +4,7 @@ Pages carry a key in a header, never a cookie, so browsers are never told to sen
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
@@ -43,20 +43,20 @@ class Cors:
 
     def __init__(self, origins: Sequence[str] = ()) -> None:
         # Also where there is no origin: a cache must not give that response to a page.
-        self._nobody = (("Vary", "Origin"),)
+        self._nobody = {"Vary": "Origin"}
         self._origins = {
-            origin: (
-                *self._nobody,
-                ("Access-Control-Allow-Origin", origin),
-                ("Access-Control-Expose-Headers", _EXPOSED),
-            )
+            origin: {
+                **self._nobody,
+                "Access-Control-Allow-Origin": origin,
+                "Access-Control-Expose-Headers": _EXPOSED,
+            }
             for origin in origins
         }
 
     def __bool__(self) -> bool:
         return bool(self._origins)
 
-    def headers(self, request: EdgeRequest) -> tuple[tuple[str, str], ...]:
+    def headers(self, request: EdgeRequest) -> Mapping[str, str]:
         """What tells the browser that the page may read a response: a stream's, an error's, any."""
         return self._origins.get(request.headers.get("Origin", ""), self._nobody)
 

@@ -125,7 +125,7 @@ class Edge:
         """Put onto an answer of ours what every head has."""
         headers = response.headers
         headers.update(request.limit_headers)
-        for name, value in self._cors.headers(request) if self._cors else ():
+        for name, value in self._cors.headers(request).items() if self._cors else ():
             headers.add(name, value)
         headers[_X_REQUEST_ID] = request.facts.request_id
         if request.facts.run_id:

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
@@ -23,6 +24,7 @@ __all__ = ["EdgeRequest", "new_ids", "new_request_id"]
 
 _IDS_AT_ONCE = 256
 _NO_HEADERS = CIMultiDictProxy(CIMultiDict[str]())
+_NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 def new_request_id() -> str:
@@ -102,8 +104,8 @@ class EdgeRequest:
         self.protocol = protocol
         self.task = task
         self.client_address = ""
-        self.page_headers: Sequence[tuple[str, str]] = ()
-        self.limit_headers: Sequence[tuple[str, str]] = ()
+        self.page_headers: Mapping[str, str] = _NOTHING_MORE
+        self.limit_headers: Mapping[str, str] = _NOTHING_MORE
         self.cut_off = False
         self.started = False
         self._length = length
@@ -132,7 +134,7 @@ class EdgeRequest:
     def answer_begins(self) -> None:
         """Let go of the head: that of the response is made, and a stream may be open for long after it."""
         self.started = True
-        self.limit_headers = ()
+        self.limit_headers = _NOTHING_MORE
         if self.content is EMPTY_PAYLOAD:  # Who sends a body on still asks what the head says of it.
             del self.head
             self.headers = self.facts.headers = _NO_HEADERS

@@ -31,12 +31,14 @@ class Gate:
 
     def enter(self, request: EdgeRequest) -> None:
         """Count a request as open; raises :class:`~proxy.errors.RequestError` (429) where too many are."""
-        if not self._streams.take():
+        streams = self._streams
+        if streams.open >= streams.limit:
             self._limited("streams")
-            raise self._streams.refusal()
+            raise streams.refusal()
+        streams.open += 1
         self.draining.begin(request)
 
     def leave(self, request: EdgeRequest) -> None:
         """The request is over."""
         self.draining.end(request)
-        self._streams.give_back()
+        self._streams.open -= 1

@@ -37,7 +37,7 @@ from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import OwnedClientStream
-from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of
+from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of, wants_history
 from proxy.server.reading_rights import (
     READS_IDS,
     check_models,
@@ -126,7 +126,6 @@ class Api:
             repeats=repeats,
             prices=prices,
             offer=settings.offer,
-            remember=settings.history,
             keep_requests=settings.keep_requests,
             end_user=settings.end_user,
         )
@@ -332,7 +331,7 @@ class Api:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         candidates = Candidates.of(routes, payload)
         trace = trace_of(request.head, view) if chooses else view.trace
-        recall = self._planner.remembers(request)
+        recall = (not chooses or wants_history(request.head)) and self._settings.history
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
         offers = view.offers and candidates.any(
@@ -356,7 +355,8 @@ class Api:
     async def _orchestrate(self, call: Call, job: Job) -> web.StreamResponse:
         request = call.request
         request.facts.run_id = job.run_id
-        client = self._client(request, job.wire.path, job.caller, ("x-toolrelay-run", job.run_id))
+        client = self._client(request, job.wire.path, job.caller)
+        client.tell("x-toolrelay-run", job.run_id)
         bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
         try:
             await self._orchestrator.run(job, self._overheard(client, call.raw))
@@ -449,7 +449,7 @@ class Api:
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)
-        relayed = client if body is None else self._overheard(client, body[0])
+        relayed = client if body is None or self._listen is None else self._overheard(client, body[0])
         del body, raw, sent
         if candidates.last:
             held.clear()
@@ -477,11 +477,10 @@ class Api:
             request, settings.max_upload_bytes, settings.body_timeout_s, settings.max_body_bytes
         )
 
-    def _client(
-        self, request: EdgeRequest, below: str, caller: str, *headers: tuple[str, str]
-    ) -> HttpClientStream:
-        named = ("x-request-id", request.facts.request_id)
-        sent = [named, ("Server", "toolrelay"), *headers, *request.page_headers]
+    def _client(self, request: EdgeRequest, below: str, caller: str) -> HttpClientStream:
+        sent = {"x-request-id": request.facts.request_id, "Server": "toolrelay"}
+        if request.page_headers:
+            sent.update(request.page_headers)
         last = self._gate.draining.closing
         if caller and below == "/responses" and request.caller.rights.keyed:
             # What the upstream keeps under our key is this caller's from now on, and nobody else's.

@@ -207,25 +207,13 @@ def _few(setting: str, items: "Sequence[RateLimitItem]") -> "tuple[RateLimitItem
 
 
 class ConcurrentStreams:
-    """How many requests are open at one time in this process.  Who takes a place gives it back."""
+    """How many requests may be open at one time in this process: ``open`` counts those that are."""
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
             raise ConfigError("limits.concurrent_streams", "must be 1 or more")
-        self._limit = limit
+        self.limit = limit
         self.open = 0
-        """Places that are taken now."""
-
-    def take(self) -> bool:
-        """Take a place; false where none is free."""
-        if self.open >= self._limit:
-            return False
-        self.open += 1
-        return True
-
-    def give_back(self) -> None:
-        """Give a place back."""
-        self.open -= 1
 
     @staticmethod
     def refusal() -> RequestError:

@@ -81,9 +81,11 @@ def meter(
 
     Raises :class:`~proxy.errors.RequestError` for what could not be counted.
     """
+    if not admission.counts_usage and not route.served.force_usage:
+        return None
     body, payload = read if read is not None else (None, None)
     streams = payload is not None and below in _ASKED and payload.get("stream") is True
-    if not admission.counts_usage and not (streams and route.served.force_usage):
+    if not admission.counts_usage and not streams:
         return None
     if below in _FREE or _NO_ANSWER.fullmatch(below):
         return None

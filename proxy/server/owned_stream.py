@@ -24,7 +24,7 @@ class OwnedClientStream(HttpClientStream):
     def __init__(
         self,
         request: EdgeRequest,
-        headers: Headers,
+        headers: dict[str, str],
         own: Callable[[str], None],
         *,
         last: bool = False,

@@ -30,7 +30,7 @@ from proxy.tools.ledger import RunLedger
 from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
 
-__all__ = ["Call", "Plan", "Planner", "chooses_ours", "headers_up", "trace_of", "wanted_of"]
+__all__ = ["Call", "Plan", "Planner", "chooses_ours", "headers_up", "trace_of", "wanted_of", "wants_history"]
 
 _HISTORY = istr("x-toolrelay-history")
 _IDEMPOTENCY_KEY = istr("Idempotency-Key")
@@ -83,17 +83,15 @@ class Planner:
         repeats: Repeats,
         prices: Prices,
         offer: OfferRules,
-        remember: bool,
         keep_requests: bool,
         end_user: str,
     ) -> None:
-        """``remember``, ``keep_requests`` and ``end_user`` are the operator's settings."""
+        """``keep_requests`` and ``end_user`` are the operator's settings."""
         self._history = history
         self._memory = memory
         self._repeats = repeats
         self._prices = prices
         self._offers = Offers(offer)
-        self._remember = remember
         self._keep_requests = keep_requests
         self._end_user = end_user
         self.run_ids = new_ids("run_")
@@ -206,19 +204,16 @@ class Planner:
             return name_of_key, False
         return f"{name_of_key}/{person_name(user)}", True
 
-    def remembers(self, request: EdgeRequest) -> bool:
-        """Whether answers are looked up and remembered for this request.
-
-        Raises :class:`RequestError` for a wish that is neither on nor off.
-        """
-        return request.head[_wants_history] and self._remember
-
     def _takes_tools(self, route: Route) -> bool:
         served = route.served
         return served.tools and not self._memory.refuses(served.upstream.name, route.model)
 
 
-def _wants_history(head: Head) -> bool:
+def wants_history(head: Head) -> bool:
+    """Whether a request has its answers looked up and remembered, where the operator lets that be.
+
+    Raises :class:`RequestError` for a wish that is neither on nor off.
+    """
     given = head.sole(_HISTORY)
     wish = "on" if given is None else given.strip().lower()
     if wish not in ("on", "off"):

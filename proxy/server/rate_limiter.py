@@ -6,8 +6,9 @@ upstream's own of the same kind do not show then, for they are those of the shar
 
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, Literal
 
 from proxy.errors import RequestError, ToolFailure
@@ -33,7 +34,7 @@ _SHOWN: Final = {
 _SDK_WAITS_S: Final = 60
 """The official clients obey a ``Retry-After`` up to this, and else try again within seconds."""
 
-_NO_HEADERS: Final[Sequence[tuple[str, str]]] = ()
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _MOST_PLANS: Final = 10_000
 _MOST_TOKENS: Final = 10**12
 
@@ -44,14 +45,23 @@ class Admission:
     A :class:`~proxy.records.Meter`.
     """
 
-    __slots__ = ("_caller", "_counters", "_lease", "_limits", "_open", "headers", "parent")
+    __slots__ = (
+        "_caller",
+        "_counters",
+        "_lease",
+        "_limits",
+        "_open",
+        "counts_usage",
+        "headers",
+        "parent",
+    )
 
     def __init__(
         self,
         counters: Counters,
         caller: str,
         limits: LimitSet,
-        headers: Sequence[tuple[str, str]] = (),
+        headers: Mapping[str, str] = _NO_HEADERS,
         *,
         lease: str = "",
         on_error: Literal["open", "closed"] = "open",
@@ -62,13 +72,16 @@ class Admission:
         self._lease = lease
         self._open = on_error == "open"
         self.headers = headers
+        self.counts_usage = bool(limits.spending)
+        """Whether a limit of tokens or of cost applies."""
         self.parent: Admission | None = None
         """Of the key behind a minted token, which spends what its tokens spend."""
 
-    @property
-    def counts_usage(self) -> bool:
-        """Whether a limit of tokens or of cost applies."""
-        return bool(self._limits.spending) or (self.parent is not None and self.parent.counts_usage)
+    def stands_for(self, parent: "Admission") -> None:
+        """The key behind a token was let in too: what holds for it holds here."""
+        self.parent = parent
+        self.counts_usage = self.counts_usage or parent.counts_usage
+        self.headers = self.headers or parent.headers
 
     @property
     def counts_cost(self) -> bool:
@@ -145,7 +158,8 @@ class RateLimiter:
 
     def admit_now(self, caller: Caller) -> Admission | None:
         """Let a request in about which there is nothing to wait for, else ``None``: :meth:`admit` knows."""
-        limits = self._limits(caller.limits)
+        own = caller.limits
+        limits = self._default if own is None else self._limits(own)
         if caller.also_counted_as is not None or limits.spending or limits.streams is not None:
             return None
         name, headers = caller.counted_as, _NO_HEADERS
@@ -170,18 +184,17 @@ class RateLimiter:
         """Count a request by its token and by the key behind that."""
         admission = await self._admit(caller.counted_as, caller.limits)
         try:
-            admission.parent = await self._admit(key, caller.also_limits)
+            admission.stands_for(await self._admit(key, caller.also_limits))
         except BaseException:  # Who leaves while the key is counted holds no place either.
             admission.release()
             raise
-        admission.headers = admission.headers or admission.parent.headers
         return admission
 
     async def _admit(self, name: str, own: KeyLimits | None) -> Admission:
         """One of those as whom a caller is counted."""
-        limits = self._limits(own)
+        limits = self._default if own is None else self._limits(own)
         lease = uuid.uuid4().hex if limits.streams is not None else ""
-        headers: Sequence[tuple[str, str]] = ()
+        headers = _NO_HEADERS
         if limits.requests or limits.spending or lease:
             try:
                 verdict = await self._counters.take(
@@ -198,9 +211,7 @@ class RateLimiter:
                 headers = _headers(verdict.standings)
         return Admission(self._counters, name, limits, headers, lease=lease, on_error=self._on_error)
 
-    def _limits(self, own: KeyLimits | None) -> LimitSet:
-        if own is None:
-            return self._default
+    def _limits(self, own: KeyLimits) -> LimitSet:
         # By identity: to compare limits costs more than to count.  What is held here stays what it is.
         known = self._plans.get(id(own))
         if known is None:
@@ -216,7 +227,7 @@ class RateLimiter:
 
 def _refusal(limit: Limit, wait_s: float, standings: Sequence[Standing]) -> RequestError:
     seconds = max(1, math.ceil(wait_s))
-    headers = dict(_headers(standings))
+    headers = _headers(standings)
     headers["Retry-After"] = str(seconds)
     headers["retry-after-ms"] = str(max(1, math.ceil(wait_s * 1000)))
     if seconds > _SDK_WAITS_S:
@@ -241,14 +252,16 @@ def _uncounted() -> RequestError:
     )
 
 
-def _headers(standings: Sequence[Standing]) -> list[tuple[str, str]]:
+def _headers(standings: Sequence[Standing]) -> dict[str, str]:
     """OpenAI's headers: of several limits of one kind, that of which the least is left."""
-    headers = []
+    headers = {}
     for limit, left, reset_s in standings if len(standings) == 1 else _tightest(standings):
         shown = _SHOWN.get(limit.kind)
         if shown is not None:
             of_limit, of_left, of_reset = shown
-            headers += [(of_limit, str(limit.amount)), (of_left, str(left)), (of_reset, _duration(reset_s))]
+            headers[of_limit] = f"{limit.amount}"
+            headers[of_left] = f"{left}"
+            headers[of_reset] = _duration(reset_s)
     return headers
 
 

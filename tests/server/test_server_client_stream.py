@@ -205,8 +205,8 @@ def test_a_head_has_each_header_under_its_name(
     """What is kept of heads with the same names changes nothing about one."""
     request = edge_request(method)
     request.version = HttpVersion10 if old else HttpVersion11
-    request.keep_alive, request.limit_headers = keep, limits
-    client = HttpClientStream(request, [("Server", "toolrelay")], last=last)
+    request.keep_alive, request.limit_headers = keep, dict(limits)
+    client = HttpClientStream(request, {"Server": "toolrelay"}, last=last)
     client.start(status, theirs)
     first, *lines = client._held.decode().removesuffix("\r\n\r\n").split("\r\n")
     expected, goes_on = lines_of(status, theirs, limits, method, old=old, keep=keep and not last)
@@ -409,7 +409,7 @@ async def test_a_response_that_is_here_leaves_in_one_write() -> None:
     transport = Writes()
     request = edge_request("POST", "/v1/responses")
     request.protocol.transport = transport
-    client = HttpClientStream(request, ())
+    client = HttpClientStream(request, {})
     await pump(AtOnce(), client, error_event=lambda error: b"")
     [written] = transport.writes
     assert written.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -422,7 +422,7 @@ async def test_each_piece_is_one_chunk_of_its_own_length() -> None:
         transport = Writes()
         request = edge_request("POST", "/v1/responses")
         request.protocol.transport = transport
-        client = HttpClientStream(request, ())
+        client = HttpClientStream(request, {})
         client.keep_back(Secrets(shapes))
         client.start(200, [("Content-Type", "text/event-stream")])
         client.push(b"first")
@@ -444,13 +444,13 @@ async def test_no_header_ends_its_line(control: str) -> None:
         for theirs, ours, ahead in (
             ([fine, bad], [fine], []),
             ([fine], [bad], []),
-            ([limits], [fine], [bad]),
+            ([limits], [("Server", "a")], [bad]),
         ):
             for _ in range(2):  # What is kept of names is no way around it.
                 request = edge_request("POST", "/v1/responses")
                 request.protocol.transport = Writes()
-                request.limit_headers = ahead
-                client = HttpClientStream(request, ours)
+                request.limit_headers = dict(ahead)
+                client = HttpClientStream(request, dict(ours))
                 with pytest.raises(ValueError, match="control character"):
                     client.start(200, theirs)
                 assert not client.started
@@ -463,7 +463,7 @@ async def test_an_open_stream_keeps_no_head() -> None:
         request.protocol.transport = Writes()
         if still_sending:
             request.content = StreamReader(request.protocol, 2**16, loop=asyncio.get_running_loop())
-        HttpClientStream(request, ()).start(200, [("Content-Type", "text/event-stream")])
+        HttpClientStream(request, {}).start(200, [("Content-Type", "text/event-stream")])
         assert ("User-Agent" in request.headers, "User-Agent" in request.facts.headers) == (
             still_sending,
             still_sending,

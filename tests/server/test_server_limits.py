@@ -112,18 +112,11 @@ def test_a_callers_own_limits_come_before_the_general_ones():
     )
 
 
-def test_open_streams_are_counted_and_given_back():
-    """A place that was given back is free again; one too many is a 429 in OpenAI's terms."""
-    streams = ConcurrentStreams(2)
-    assert streams.take()
-    assert streams.take()
-    assert not streams.take()
-    assert streams.open == 2
-    refusal = streams.refusal()
+def test_one_open_stream_too_many_is_refused():
+    """What has no place is a 429 in OpenAI's terms."""
+    refusal = ConcurrentStreams(2).refusal()
     assert (refusal.status, refusal.code) == (429, "rate_limit_exceeded")
     assert refusal.headers == {"retry-after": "1"}
-    streams.give_back()
-    assert streams.take()
 
 
 def test_a_cap_below_one_is_refused():
