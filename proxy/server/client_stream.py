@@ -216,6 +216,9 @@ _Case = tuple[tuple[str, ...], bool, bool, int, bool]
 """What a frame hangs on beside the upstream's names: the names of our own headers, whether there is no
 body, nor may be its length, the minor version, and whether the connection may go on."""
 
+_MOST_CASES = 8
+"""Frames that are kept for the same names of an upstream's."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
@@ -243,9 +246,10 @@ class _Frame:
 
 
 class _Frames(dict[_Case, _Frame]):
-    """The frames of all responses whose upstream's headers have the same names.
+    """The frames of all responses whose upstream's headers have the same names; the oldest makes room.
 
-    They are as few as the ways in which the proxy itself answers.
+    Few come at any one time.  But there are some hundred cases, a client can ask for most of them, and each
+    frame is as long as the names.
     """
 
     __slots__ = ("_theirs",)
@@ -254,7 +258,10 @@ class _Frames(dict[_Case, _Frame]):
         self._theirs = theirs
 
     def __missing__(self, case: _Case) -> _Frame:
-        frame = self[case] = _frame(self._theirs, *case)
+        frame = _frame(self._theirs, *case)
+        if len(self) >= _MOST_CASES:
+            del self[next(iter(self))]
+        self[case] = frame
         return frame
 
 

@@ -1,9 +1,11 @@
 """What goes back to a client, byte by byte: framing, order, and how a response ends that cannot end well."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from waiting import PATIENCE_S, until
 
 from proxy.relay.deadlines import Deadlines
 from proxy.relay.passthrough import pump
-from proxy.server.client_stream import HttpClientStream
+from proxy.server.client_stream import HttpClientStream, _frames
 from proxy.upstreams.base import Headers, PulledResponse, Secrets, Sink
 from proxy.wires.sse import END_MARK
 
@@ -215,6 +217,23 @@ def test_a_head_has_each_header_under_its_name(
     assert len(lines) == len(expected) + 1
     assert client.response.status == status
     assert client.response.keep_alive == goes_on
+
+
+def test_ever_other_ways_to_answer_keep_few_frames() -> None:
+    """A client chooses version, method, page and run; what is kept of one upstream's names has a bound."""
+    theirs = [("X-Kept-For-Many", "1"), ("Content-Length", "0")]
+    heads: dict[Any, list[bytes]] = {}
+    for _ in range(2):  # What has made room comes again as it was.
+        for way in product(["GET", "HEAD"], [True, False], [True, False], [200, 204], range(4)):
+            method, old, keep, status, told = way
+            request = edge_request(method)
+            request.version = HttpVersion10 if old else HttpVersion11
+            request.keep_alive = keep
+            client = HttpClientStream(request, {f"x-{name}": "a" for name in range(told)})
+            client.start(status, theirs)
+            heads.setdefault(way, []).append(re.sub(rb"Date: [^\r]+", b"", client._held))
+    assert all(first == again for first, again in heads.values())
+    assert len(_frames(tuple([name for name, _ in theirs]))) <= 8
 
 
 # ---------------------------------------------------------------- uploads
