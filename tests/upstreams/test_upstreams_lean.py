@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pushing import pushed
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, RawUpstream, Step, chunk, chunked, head, whole
+from taped_line import Taped
 from waiting import until
 
 from proxy.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
@@ -148,31 +149,6 @@ async def test_bytes_that_nobody_asked_for_end_their_connection() -> None:
         assert await (await upstream.open(ASK)).read(10) == b"[]"
         assert raw.connections == 2
         await upstream.aclose()
-
-
-class Taped:
-    """A line that writes down what an exchange asks of it."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def write(self, data: bytes) -> None:
-        self.said.append("write")
-
-    async def writable(self) -> None:
-        return
-
-    def pause(self) -> None:
-        self.said.append("pause")
-
-    def resume(self) -> None:
-        self.said.append("resume")
-
-    def release(self, *, reusable: bool) -> None:
-        self.said.append(f"release {reusable}")
-
-    def abort(self) -> None:
-        self.said.append("abort")
 
 
 def exchange(line: Taped, *, bodiless: bool = False) -> Exchange:

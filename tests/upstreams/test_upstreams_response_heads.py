@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from taped_line import Taped
 
 from proxy.errors import UpstreamError
 from proxy.upstreams import response_heads
@@ -19,31 +20,6 @@ REAL = (
     b"Connection: keep-alive\r\nx-ratelimit-reset-tokens: 0s\r\nSet-Cookie: a=b\r\nSet-Cookie: c=d\r\n"
     b'alt-svc: h3=":443"; ma=86400\r\nX-Request-ID: req_1\r\n'
 )
-
-
-class Taped:
-    """A line that writes down what becomes of it."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def write(self, data: bytes) -> None:
-        self.said.append("write")
-
-    async def writable(self) -> None:
-        return
-
-    def pause(self) -> None:
-        self.said.append("pause")
-
-    def resume(self) -> None:
-        self.said.append("resume")
-
-    def release(self, *, reusable: bool) -> None:
-        self.said.append(f"release {reusable}")
-
-    def abort(self) -> None:
-        self.said.append("abort")
 
 
 def knowing(head: bytes, *secrets: bytes) -> ResponseHeads:
