@@ -269,8 +269,10 @@ def test_check_shows_bounds_and_tools_by_upstream(tmp_path, here):
 def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path, here, bound, words):
     """Rule E1: a typing error in a bound would be a hole, so check names it and serve does not start."""
     (tmp_path / "toolrelay.toml").write_text(f"[policy.arguments]\n{bound}\n")
+    # Any free port: a proxy may be running beside the tests.
+    env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_SERVER__PORT": "0"}
     for command in ("check", "serve"):
-        done = here(command, env={"OPENAI_API_KEY": "sk-test"})
+        done = here(command, env=env)
         assert done.returncode == 1
         assert words in done.stderr
 
