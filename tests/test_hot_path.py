@@ -34,9 +34,9 @@ CALLS_PER_CHUNK_WITH_TOOLS = 21  # 19
 CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS = 34  # 30.8
 # Many events in one read: more calls than with one regular expression, each of them much cheaper.
 CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 12
-CALLS_PER_REQUEST = 360  # 327: its head came before, and one like the answer's
-CALLS_PER_REQUEST_OF_A_NEW_HEAD = 462  # 420: the parser reads it, and all that hangs on it is worked out
-CALLS_PER_REQUEST_WITH_TOOLS = 1150  # 1045: two chunks are read
+CALLS_PER_REQUEST = 360  # 333: its head came before, and one like the answer's
+CALLS_PER_REQUEST_OF_A_NEW_HEAD = 462  # 426: the parser reads it, and all that hangs on it is worked out
+CALLS_PER_REQUEST_WITH_TOOLS = 1150  # 1050: two chunks are read
 # The client's body is cut into its members here, which a request without a call is spared.
 CALLS_PER_TOOL_TURN = 1500  # 1363, its rows committed
 CALLS_PER_TOOL_TURN_WITH_EFFECT = 1670  # 1519

@@ -141,8 +141,6 @@ class Candidates:
                 raise
             raise self._passed_over(route, error) from error
         status = response.status
-        if status < 400 and not served.breaker.in_a_row:
-            return response
         _answered(served, status)
         if status < 400:
             return response

@@ -51,9 +51,7 @@ class AccessLog:
         if not form:
             log.write(_event(facts, model))
             return
-        # :func:`_tenths` three times, without three calls.
-        ms, ttfb = int(facts.seconds * 10_000 + 0.5), int(first * 10_000 + 0.5)
-        upstream = int(head * 10_000 + 0.5)
+        ms, ttfb, upstream = _tenths(facts.seconds), _tenths(first), _tenths(head)
         request_id = facts.request_id.encode()
         times = (ms // 10, ms % 10, ttfb // 10, ttfb % 10, facts.sent, upstream // 10, upstream % 10)
         log.write_form(form, (*times, request_id, run_id.encode()) if run_id else (*times, request_id))

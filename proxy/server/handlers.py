@@ -146,8 +146,7 @@ class Api:
                 headers={"Connection": "close"},
             )
         gate = self._gate
-        if gate.draining.refusing:
-            gate.draining.check()
+        gate.draining.check()
         caller = self._door.admit(request, below)
         if not isinstance(caller, Caller):
             caller = await caller
@@ -341,10 +340,11 @@ class Api:
             held: list[ReadBody] = [body]
             del whole, raw, payload, body
             return await self._pass(request, target, wire.path, held, candidates, caller)
-        run = next(self._planner.run_ids)
+        run_id = next(self._planner.run_ids)
         call = Call(
-            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run, recall
-        )
+            request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run_id,
+            recall,
+        )  # fmt: skip
         while True:
             plan = await self._planner.plan(call, candidates.next())
             if plan.job is not None:
@@ -449,7 +449,7 @@ class Api:
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._client(request, below, caller)
-        relayed = client if body is None or self._listen is None else self._overheard(client, body[0])
+        relayed = client if body is None else self._overheard(client, body[0])
         del body, raw, sent
         if candidates.last:
             held.clear()

@@ -50,7 +50,7 @@ def complaint(done: subprocess.CompletedProcess[str]) -> str:
             "[upstreams.me]\nbase_url = 'http://localhost:8080/v1'",
             ["upstreams.me.base_url", "own address", "--port"],
         ),
-        ("[server]\nhost = '0.0.0.0'", ["auth.mode", 'auth.mode = "open"']),
+        ("[server]\nhost = '0.0.0.0'\nport = 0", ["auth.mode", 'auth.mode = "open"']),
         ("[server]\nworkers = 2", ["limits.storage", "server.workers = 2", "Name a Redis"]),
         ('[server]\n"a\\u001b[31m\\nb" = 1', ["server.a\\x1b[31m\\nb", "no such setting"]),
     ],
