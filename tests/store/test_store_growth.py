@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
@@ -81,9 +82,10 @@ def _fields(wanted: RunFilter) -> dict[str, object]:
 
 
 @pytest.fixture
-async def traced(filled: Path) -> AsyncIterator[tuple[SqliteStore, list[str]]]:
-    """A store on the filled record, and every statement that it executes."""
-    store = SqliteStore(filled, keep_days=30, clock=lambda: END)
+async def traced(filled: Path, tmp_path: Path) -> AsyncIterator[tuple[SqliteStore, list[str]]]:
+    """A store on a copy of the filled record, and every statement that it executes."""
+    copy = shutil.copyfile(filled, tmp_path / "traced.db")
+    store = SqliteStore(copy, keep_days=30, clock=lambda: END)
     await store.start()
     statements: list[str] = []
     for db in (store._db, store._reader):
