@@ -33,7 +33,8 @@ class Served:
 
     ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state``
     and ``force_usage`` are habits of the provider.  ``total`` bounds what passes through.
-    ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.
+    ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.  ``query_names`` are the query
+    parameters that it gets of inference requests, beside those that all upstreams get.
     """
 
     upstream: Upstream
@@ -47,6 +48,7 @@ class Served:
     responses_state: StateHabit = "auto"
     total: Deadlines = field(default_factory=Deadlines, compare=False)
     secrets: Secrets | None = None
+    query_names: frozenset[str] = frozenset()
     breaker: Breaker = field(default_factory=Breaker, compare=False)
 
     def policy(self, base: Policy) -> Policy:

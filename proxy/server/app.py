@@ -320,6 +320,8 @@ def _upstream(name: str, config: UpstreamConfig, *, forwards: bool) -> Upstream:
         config.base_url,
         config.api_key.reveal() if config.api_key and not forwards else "",
         headers=dict(config.header_pairs()),
+        forward_headers=config.forward_headers,
+        forward_response_headers=config.forward_response_headers,
         connect_timeout_s=config.connect_timeout_s,
         first_byte_timeout_s=config.first_byte_timeout_s,
         idle_timeout_s=config.idle_timeout_s,
@@ -573,6 +575,7 @@ def _served(services: Services, name: str) -> Served:
         responses_state=config.responses_state,
         total=Deadlines(config.total_timeout_s),
         secrets=long_secrets(config.api_key.reveal() if config.api_key else "", dict(config.header_pairs())),
+        query_names=frozenset(config.forward_query),
         breaker=Breaker(config.breaker_failures, config.breaker_open_s),
     )
 

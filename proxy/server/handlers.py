@@ -38,6 +38,7 @@ from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import OwnedClientStream
 from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of, wants_history
+from proxy.server.query_rules import check_query
 from proxy.server.reading_rights import (
     READS_IDS,
     check_models,
@@ -61,7 +62,6 @@ _FORMS = frozenset({"/audio/transcriptions", "/audio/translations", "/images/edi
 _FORM = "multipart/form-data"
 """Inference paths that take files, as forms; what else is sent to any of these paths must be JSON."""
 
-_COUNTS_INPUT = "/responses/input_tokens"
 _OURS = (b'"toolrelay"', b"_toolrelay")
 _MAX_MINT_BYTES = 16 * 1024
 
@@ -232,7 +232,7 @@ class Api:
                     await check_references(request.caller.rights, payload, caller, self._store)
             wire = "responses" if below.startswith("/responses") else "chat"
             model = payload.get("model")
-            if (below in BY_BODY and not reads) or (below == _COUNTS_INPUT and model is None):
+            if (below in BY_BODY and not reads) or (below == "/responses/input_tokens" and model is None):
                 # Limits do not change who answers, and only counting input needs no model.
                 routes = [Route(view.router.default, "", renamed=False)]
             else:
@@ -240,14 +240,17 @@ class Api:
             if below == "/embeddings":
                 # Vectors of two models cannot be compared: better none than some of another.
                 routes = [route for route in routes if route.model == routes[0].model]
+            check_query(target.query, routes)
             candidates = Candidates.of(routes, payload)
             held: list[ReadBody] = [(raw, payload)]
             del raw, payload
             return await self._pass(request, target, below, held, candidates)
         held = []
-        if posts and below in INFERENCE and not (below in _FORMS and request.content_type == _FORM):
-            # Nothing hangs on what it says, but nothing goes up that two readers could take for two things.
-            held = [((await self._read(request))[0], None)]
+        if posts and below in INFERENCE:
+            check_query(target.query, [Route(view.router.default, "", renamed=False)])
+            if below not in _FORMS or request.content_type != _FORM:
+                # Nothing goes up that two readers could take for two things.
+                held = [((await self._read(request))[0], None)]
         return await self._pass_by(request, target, below, view, held)
 
     async def _mint(self, request: EdgeRequest, target: Target, below: str) -> web.StreamResponse:
@@ -328,6 +331,7 @@ class Api:
         routes = self._routes(request, view, payload.get("model"), wire.name)
         if len(routes) > 1 and wanted and wanted.names:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
+        check_query(target.query, routes)
         candidates = Candidates.of(routes, payload)
         trace = trace_of(request.head, view) if chooses else view.trace
         recall = (not chooses or wants_history(request.head)) and self._settings.history

@@ -48,6 +48,7 @@ __all__ = [
     "check_pattern",
     "check_patterns",
     "check_proxies",
+    "check_query_names",
     "check_safety_patterns",
     "check_service_url",
     "check_storage_url",
@@ -73,6 +74,7 @@ _SAFETY = re.compile(r"[A-Za-z0-9_*?-]{1,64}=[^=\x00-\x1f]{1,64}\Z")
 _HOST = re.compile(r"[A-Za-z0-9*?_.-]{1,253}(:[0-9*]{1,5})?\Z")
 _NAMED_HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\Z")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?\Z")
+_QUERY_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")
 _FRAMING = frozenset(
     {
@@ -310,6 +312,15 @@ def check_headers(values: dict[str, "str | Secret"]) -> dict[str, "str | Secret"
             raise setting_fault(f"{name!r} may not stand here as plain text; write env:NAME or file:/path")
         if isinstance(value, str) and not (value.isascii() and value.isprintable()):
             raise setting_fault(f"the value of {name!r} is not printable ASCII")
+    return values
+
+
+def check_query_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    for name in values:
+        if not _QUERY_NAME.fullmatch(name):
+            raise setting_fault(f"{name[:80]!r} is no name of a query parameter")
+        if name.lower().startswith("model"):
+            raise setting_fault(f"{name!r} would let a client name another model than the body does")
     return values
 
 

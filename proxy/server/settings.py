@@ -43,6 +43,7 @@ from proxy.server.setting_types import (
     check_networks,
     check_origins,
     check_proxies,
+    check_query_names,
     check_safety_patterns,
     check_service_url,
     check_store_url,
@@ -186,6 +187,19 @@ class UpstreamConfig(Section):
     ] = Field(
         default={},
         description='Headers added to every request: {"x-team" = "env:TEAM"}; secrets as for api_key.',
+    )
+    forward_headers: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Further headers of clients that it gets; a prefix ends in -*: "
+        '["http-referer", "x-title", "x-litellm-*"].',
+    )
+    forward_response_headers: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(),
+        description='Further headers of its responses that clients get, written alike: ["x-litellm-*"].',
+    )
+    forward_query: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_query_names)] = Field(
+        default=(),
+        description="Query parameters of inference requests that it gets beside api-version and beta.",
     )
 
     def header_pairs(self) -> tuple[tuple[str, str], ...]:

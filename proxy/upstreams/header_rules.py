@@ -1,9 +1,15 @@
-"""Which headers pass between the proxy and an upstream, in each direction."""
+"""Which headers pass between clients and an upstream: in each direction, those on a list.
+
+A gateway used as an upstream takes orders from headers that its vendor invented (where to send the
+request, which key to add, which cache to read).  The proxy cannot know them all, so it forwards the
+names that it knows and those that the operator lists for one upstream.
+"""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
 
+from proxy.errors import ConfigError
 from proxy.upstreams.base import Headers
 from proxy.upstreams.body_filters import REDACTED
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names, described
@@ -11,13 +17,12 @@ from proxy.upstreams.header_section import Columns, HeaderSection, by_names, des
 __all__ = [
     "DECODABLE",
     "HOP_BY_HOP",
+    "HeaderRules",
+    "Uses",
     "accept_encoding",
-    "clean_response_headers",
     "first",
-    "forwardable",
     "is_name",
     "media_type",
-    "returnable",
     "without",
 ]
 
@@ -40,24 +45,116 @@ HOP_BY_HOP = frozenset(
 )
 """Headers of one connection (RFC 9110, section 7.6.1); ``proxy-*`` is matched by its prefix."""
 
-_NEVER_SENT = frozenset(
-    {
-        "accept-encoding",
-        "api-key",
-        "authorization",
-        "content-length",
-        "cookie",
-        "cookie2",
-        "expect",
-        "host",
-        "openai-organization",
-        "openai-project",
-        "x-api-key",
-    }
+REQUEST_HEADERS: Final = (
+    "accept",
+    "accept-language",
+    "anthropic-beta",
+    "anthropic-version",
+    "content-encoding",
+    "content-language",
+    "content-type",
+    "idempotency-key",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "openai-beta",
+    "openai-version",
+    "range",
+    "traceparent",
+    "tracestate",
+    "user-agent",
+    "x-client-request-id",
+    "x-stainless-*",
 )
-"""The client's credentials and identity, and what is made anew for each hop."""
+"""What every upstream gets of a client's headers.
 
-_NEVER_RETURNED = frozenset({"set-cookie", "set-cookie2"})
+OpenAI's SDKs send ``x-stainless-*`` and ``x-client-request-id``; the trace context is W3C's.
+"""
+
+RESPONSE_HEADERS: Final = (
+    "accept-ranges",
+    "allow",
+    "anthropic-ratelimit-*",
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-range",
+    "content-type",
+    "deprecation",
+    "etag",
+    "expires",
+    "last-modified",
+    "openai-model",
+    "openai-processing-ms",
+    "openai-version",
+    "ratelimit",
+    "ratelimit-*",
+    "request-id",
+    "retry-after",
+    "retry-after-ms",
+    "sunset",
+    "vary",
+    "x-ratelimit-*",
+    "x-request-id",
+    "x-should-retry",
+)
+"""What every client gets of an upstream's headers.
+
+``x-request-id`` reaches the client as ``x-upstream-request-id``.
+"""
+
+_NEVER_SENT = (
+    "accept-encoding",
+    "api-key",
+    "authorization",
+    "cf-connecting-ip",
+    "content-length",
+    "cookie",
+    "cookie2",
+    "expect",
+    "forwarded",
+    "host",
+    "openai-organization",
+    "openai-project",
+    "origin",
+    "sec-*",
+    "true-client-ip",
+    "via",
+    "x-api-key",
+    "x-client-ip",
+    "x-forwarded-*",
+    "x-real-ip",
+    "x-request-id",
+    "x-toolrelay-*",
+)
+"""The client's credentials, identity and address, and what the proxy makes anew for each hop."""
+
+_NEVER_RETURNED = (
+    "access-control-*",
+    "alt-svc",
+    "clear-site-data",
+    "cross-origin-*",
+    "date",
+    "location",
+    "openai-organization",
+    "openai-project",
+    "server",
+    "set-cookie",
+    "set-cookie2",
+    "strict-transport-security",
+    "timing-allow-origin",
+    "www-authenticate",
+    "x-accel-*",
+    "x-sendfile",
+    "x-toolrelay-*",
+)
+"""Cookies, the provider's account, what browsers would take for the proxy's own word, and orders to a
+reverse proxy in front of this one (``X-Accel-Redirect`` makes nginx send a file of its machine)."""
+
+_LISTED = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:-\*)?")
 
 _NAMES_NOTHING = frozenset({"", "keep-alive", "close"})
 
@@ -65,15 +162,88 @@ DECODABLE = ("gzip", "x-gzip", "deflate", "identity")
 """Codings an upstream may answer in: an error body in any other could not be scrubbed."""
 
 
-def forwardable(headers: Headers) -> HeaderSection:
-    """The client's headers that may go to an upstream, in order.
+class HeaderRules:
+    """Which headers pass between clients and one upstream, by their names alone."""
 
-    Drops hop-by-hop headers and the ones ``Connection`` names, credentials, ``x-toolrelay-*``,
-    and any that cannot be written as an HTTP header again.
-    """
-    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-    plain = _PLAIN.match("".join(section.values)) is not None
-    return _kept(section.values, _sent(section.names), plain)
+    __slots__ = ("returned", "sent")
+
+    def __init__(self, upstream: str = "", sent: Sequence[str] = (), returned: Sequence[str] = ()) -> None:
+        """``sent`` and ``returned`` extend the lists: header names, or prefixes that end in ``-*``.
+
+        Raises :class:`~proxy.errors.ConfigError` for what is no such name, and for a name that must
+        never pass.
+        """
+        more_sent = _checked(f"upstreams.{upstream}.forward_headers", sent, _NEVER_SENT)
+        more_returned = _checked(f"upstreams.{upstream}.forward_response_headers", returned, _NEVER_RETURNED)
+        goes_up = _Names([*REQUEST_HEADERS, *more_sent], but=_NEVER_SENT)
+        comes_back = _Names([*RESPONSE_HEADERS, *more_returned], but=_NEVER_RETURNED)
+
+        def sent_of(names: tuple[str, ...]) -> Uses:
+            return _uses(names, goes_up)
+
+        def returned_of(raw_names: tuple[bytes, ...]) -> Uses:
+            return _uses(tuple([name.decode("utf-8", "replace") for name in raw_names]), comes_back)
+
+        self.sent: Callable[[tuple[str, ...]], Uses] = by_names(sent_of)
+        """What becomes of a client's headers on their way up."""
+        self.returned: Callable[[tuple[bytes, ...]], Uses] = by_names(returned_of)
+        """What becomes of the upstream's headers on their way back."""
+
+    def request_headers(self, headers: Headers) -> HeaderSection:
+        """The client's headers that go to the upstream, in order.
+
+        Drops what is not listed, hop-by-hop headers and the ones ``Connection`` names, and values that
+        cannot be written as an HTTP header again.
+        """
+        section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+        plain = _PLAIN.match("".join(section.values)) is not None
+        return _kept(section.values, self.sent(section.names), plain)
+
+    def response_headers(
+        self, raw_names: Sequence[bytes], raw_values: Sequence[bytes], secrets: tuple[bytes, ...]
+    ) -> HeaderSection:
+        """The upstream's headers that may go on, in order, decoded and without ``secrets``."""
+        uses = self.returned(tuple(raw_names))
+        # What is asked of all values at once need not be asked of each.
+        joined = b"\n".join(raw_values)
+        values = joined.decode("utf-8", "replace").split("\n")
+        plain = len(values) == len(raw_names) and not joined.translate(None, _PLAIN_LINES)
+        if not plain:
+            values = [value.decode("utf-8", "replace") for value in raw_values]
+        for secret in secrets:
+            if not plain or secret in joined:
+                values = [_scrubbed(value, secret) for value in values]
+        return _kept(values, uses, plain)
+
+
+class _Names:
+    """Whether a name, in lower case, is on a list of names and prefixes, ``but`` not on another."""
+
+    def __init__(self, listed: Collection[str], *, but: Collection[str] = ()) -> None:
+        self._exact = {name for name in listed if not name.endswith("*")}
+        self._prefixes = tuple([name[:-1] for name in listed if name.endswith("*")])
+        self._but = _Names(but) if but else None
+
+    def __contains__(self, name: str) -> bool:
+        listed = name in self._exact or name.startswith(self._prefixes)
+        return listed and (self._but is None or name not in self._but)
+
+
+def _checked(setting: str, names: Sequence[str], never: Collection[str]) -> list[str]:
+    """Listed names in lower case; raises ConfigError for one that cannot be listed."""
+    refused = _Names([*never, *HOP_BY_HOP, "proxy-*"])
+    checked = [name.lower() for name in names]
+    for name in checked:
+        if not _LISTED.fullmatch(name) or name == "x-*":
+            what = "is too broad" if "*" in name else "is not a header name of letters, digits and '-'"
+            raise ConfigError(
+                setting, f"{name[:80]!r} {what}", 'List names like "x-title", or a prefix like "x-litellm-*"'
+            )
+        if name in refused:
+            raise ConfigError(
+                setting, f"{name!r} must not pass between clients and upstreams", "Take it off the list"
+            )
+    return checked
 
 
 def accept_encoding(headers: Headers) -> str | None:
@@ -84,23 +254,6 @@ def accept_encoding(headers: Headers) -> str | None:
     wanted = [item.strip() for item in ",".join(offers).split(",")]
     known = [item for item in wanted if item.split(";")[0].strip().lower() in DECODABLE]
     return ", ".join(known) or "identity"
-
-
-def clean_response_headers(
-    raw_names: Sequence[bytes], raw_values: Sequence[bytes], secrets: tuple[bytes, ...]
-) -> HeaderSection:
-    """An upstream's end-to-end headers in order, decoded, without cookies and without ``secrets``."""
-    uses = returnable(tuple(raw_names))
-    # What is asked of all values at once need not be asked of each.
-    joined = b"\n".join(raw_values)
-    values = joined.decode("utf-8", "replace").split("\n")
-    plain = len(values) == len(raw_names) and not joined.translate(None, _PLAIN_LINES)
-    if not plain:
-        values = [value.decode("utf-8", "replace") for value in raw_values]
-    for secret in secrets:
-        if not plain or secret in joined:
-            values = [_scrubbed(value, secret) for value in values]
-    return _kept(values, uses, plain)
 
 
 def _scrubbed(value: str, secret: bytes) -> str:
@@ -166,26 +319,15 @@ def _is_writable(value: str) -> bool:
     return _VALUE.match(value) is not None
 
 
-@by_names
-def _sent(names: tuple[str, ...]) -> Uses:
-    """What becomes of a client's headers on their way up."""
-    return _uses(names, lambda low: low in _NEVER_SENT or low.startswith("x-toolrelay-"))
+def _uses(names: tuple[str, ...], listed: _Names) -> Uses:
+    """``listed`` is asked for names in lower case, of what does not belong to one connection.
 
-
-@by_names
-def returnable(raw_names: tuple[bytes, ...]) -> Uses:
-    """What becomes of an upstream's headers on their way back."""
-    names = tuple([name.decode("utf-8", "replace") for name in raw_names])
-    return _uses(names, _NEVER_RETURNED.__contains__)
-
-
-def _uses(names: tuple[str, ...], is_dropped: Callable[[str], bool]) -> Uses:
-    """``is_dropped`` is asked for names in lower case, of what does not belong to one connection."""
+    A name with ``_`` never passes: servers that hand headers on as CGI variables read it as ``-``.
+    """
 
     def is_kept(name: str) -> bool:
         low = name.lower()
-        hops = low in HOP_BY_HOP or low.startswith("proxy-")
-        return not hops and not is_dropped(low) and _NAME.match(name) is not None
+        return low in listed and "_" not in low and _NAME.match(name) is not None
 
     connection = [at for at, name in enumerate(names) if name.lower() == "connection"]
     return Uses(*Columns.where(names, is_kept), tuple(connection))

@@ -8,7 +8,7 @@ import asyncio
 import errno
 import io
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 
 import aiohttp
@@ -16,7 +16,7 @@ from yarl import URL
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstreams.base import UpstreamRequest
-from proxy.upstreams.header_rules import accept_encoding, first, forwardable, without
+from proxy.upstreams.header_rules import HeaderRules, accept_encoding, first, without
 from proxy.upstreams.http_protocol import Attempt, WatchfulConnector
 from proxy.upstreams.http_response import HttpResponse
 from proxy.upstreams.origin import checked_base_url, checked_headers, secret_shapes
@@ -47,6 +47,8 @@ class HttpUpstream:
         api_key: str = "",
         *,
         headers: Mapping[str, str] | None = None,
+        forward_headers: Sequence[str] = (),
+        forward_response_headers: Sequence[str] = (),
         connect_timeout_s: float = 10.0,
         first_byte_timeout_s: float = 600.0,
         idle_timeout_s: float = 120.0,
@@ -66,6 +68,7 @@ class HttpUpstream:
         self._base = checked_base_url(name, base_url)
         self._key = api_key
         self._configured = checked_headers(name, headers or {})
+        self._rules = HeaderRules(name, forward_headers, forward_response_headers)
         self._connect_timeout_s = connect_timeout_s
         self._first_byte_timeout_s = first_byte_timeout_s
         self._idle_timeout_s = idle_timeout_s
@@ -122,7 +125,12 @@ class HttpUpstream:
                 raise UpstreamBroken(f"upstream {self._name!r} sent a malformed response head") from exc
             else:
                 return HttpResponse(
-                    self._name, response, self._idle_timeout_s, self._secrets, decode=request.expect_stream
+                    self._name,
+                    response,
+                    self._idle_timeout_s,
+                    self._rules,
+                    self._secrets,
+                    decode=request.expect_stream,
                 )
 
     async def aclose(self) -> None:
@@ -197,7 +205,7 @@ class HttpUpstream:
         return URL(f"{self._base}{request.path}{query}", encoded=True)
 
     def _request_headers(self, request: UpstreamRequest) -> list[tuple[str, str]]:
-        headers = list(forwardable(request.headers))
+        headers = list(self._rules.request_headers(request.headers))
         length = first(request.headers, "content-length")
         if length.isascii() and length.isdigit() and isinstance(request.body, AsyncIterator):
             headers.append(("Content-Length", length))

@@ -8,7 +8,7 @@ from aiohttp.streams import StreamReader
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.upstreams.filtered_response import FilteredResponse
-from proxy.upstreams.header_rules import clean_response_headers
+from proxy.upstreams.header_rules import HeaderRules
 
 __all__ = ["HttpResponse"]
 
@@ -21,13 +21,17 @@ class HttpResponse(FilteredResponse):
         upstream: str,
         response: aiohttp.ClientResponse,
         idle_timeout_s: float,
+        rules: HeaderRules,
         secrets: tuple[bytes, ...],
         *,
         decode: bool,
     ) -> None:
-        """``secrets`` are taken out of headers, and out of the body where the status is an error."""
+        """``rules`` say which headers go on.
+
+        ``secrets`` are taken out of them, and out of the body where the status is an error.
+        """
         raw = response.raw_headers
-        headers = clean_response_headers([name for name, _ in raw], [value for _, value in raw], secrets)
+        headers = rules.response_headers([name for name, _ in raw], [value for _, value in raw], secrets)
         super().__init__(upstream, response.status, headers, secrets, decode=decode)
         self._response = response
         self._idle_timeout_s = idle_timeout_s

@@ -9,14 +9,14 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 
 from yarl import URL
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstreams.base import Headers, Sink, UpstreamRequest
 from proxy.upstreams.filtered_response import FilteredResponse
-from proxy.upstreams.header_rules import accept_encoding, first, forwardable
+from proxy.upstreams.header_rules import HeaderRules, accept_encoding, first
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names
 from proxy.upstreams.lean_connection import LeanConnection, LeanPool
 from proxy.upstreams.lean_exchange import ConnectionLost, Exchange
@@ -70,6 +70,8 @@ class LeanUpstream:
         api_key: str = "",
         *,
         headers: Mapping[str, str] | None = None,
+        forward_headers: Sequence[str] = (),
+        forward_response_headers: Sequence[str] = (),
         connect_timeout_s: float = 10.0,
         first_byte_timeout_s: float = 600.0,
         idle_timeout_s: float = 120.0,
@@ -92,6 +94,7 @@ class LeanUpstream:
         self._secure = url.scheme == "https"
         self._path = url.raw_path.rstrip("/")
         self._configured = checked_headers(name, headers or {})
+        self._rules = HeaderRules(name, forward_headers, forward_response_headers)
         self._configured_names = tuple(header.lower() for header in self._configured)
         self._less_configured = by_names(self._not_configured)
         fixed = [("Host", url.host_port_subcomponent or ""), *self._configured.items()]
@@ -107,7 +110,7 @@ class LeanUpstream:
         self._keepalive_s = keepalive_s
         self._ssl_context = ssl_context
         self._secrets = secret_shapes(api_key, self._configured)
-        self._heads = ResponseHeads(self._secrets)
+        self._heads = ResponseHeads(self._rules, self._secrets)
         # Known to sections that may outlive this upstream, and must not keep its keys.
         self._mark = object()
         self._pool: LeanPool | None = None
@@ -209,7 +212,7 @@ class LeanUpstream:
         section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
         if (made := section.made) is not None and made[0] is self._mark:
             return made[1]
-        kept = forwardable(section)
+        kept = self._rules.request_headers(section)
         if self._configured:
             kept = kept.only(self._less_configured(kept.names))
         lines = kept.lines()

@@ -18,7 +18,7 @@ from aiohttp import web
 from proxy.errors import ConfigError, UpstreamBroken, UpstreamError, error_body
 from proxy.upstreams.base import Headers, PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.exchange import RecordedTurn, conversation_of, load_exchanges
-from proxy.upstreams.header_rules import HOP_BY_HOP, media_type, without
+from proxy.upstreams.header_rules import HOP_BY_HOP, HeaderRules, media_type, without
 
 __all__ = ["ReplayUpstream", "packaged_fixtures", "serve_replay"]
 
@@ -70,6 +70,7 @@ class ReplayUpstream:
                     "Name one of fixtures, as toolrelay record writes them",
                 )
         self._name = name
+        self._rules = HeaderRules()
         self._turns = load_exchanges(folders)
         self._fresh_ids = fresh_ids
         self._pace = pace
@@ -102,7 +103,7 @@ class ReplayUpstream:
         if self._fresh_ids:
             body = _with_fresh_ids(body, _ID_PREFIXES.get(request.path, ""))
         pieces = _timed_pieces(turn, body, self._pace) if as_events else [(0.0, body)]
-        headers = _headers(turn, as_events=as_events)
+        headers = _listed(self._rules, _headers(turn, as_events=as_events))
         return _ReplayResponse(turn.status, headers, pieces, self._name if turn.broken else "")
 
     async def aclose(self) -> None:
@@ -358,6 +359,12 @@ def _headers(turn: RecordedTurn, *, as_events: bool) -> Headers:
         headers = [("Content-Type", kind), *without(headers, "content-type")]
     names = {name.lower() for name, _ in headers}
     return [*headers, *[pair for pair in _provider_headers() if pair[0] not in names]]
+
+
+def _listed(rules: HeaderRules, headers: Headers) -> Headers:
+    """What of these a live upstream's response would pass on."""
+    names, values = zip(*headers, strict=True)
+    return rules.response_headers([n.encode() for n in names], [v.encode() for v in values], ())
 
 
 def _provider_headers() -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from proxy.upstreams.header_rules import clean_response_headers, is_name, returnable
+from proxy.upstreams.header_rules import HeaderRules, Uses, is_name
 from proxy.upstreams.header_section import HeaderSection, by_names
 
 __all__ = ["PlainHead", "ResponseHeads"]
@@ -58,11 +58,17 @@ class PlainHead(NamedTuple):
 class ResponseHeads:
     """Reads heads and keeps the moulds of those that came before; their values are not kept."""
 
-    __slots__ = ("_heads", "_last", "_moulds", "_secrets")
+    __slots__ = ("_heads", "_last", "_mould", "_moulds", "_rules", "_secrets")
 
-    def __init__(self, secrets: tuple[bytes, ...]) -> None:
-        """``secrets`` are taken out of the headers."""
+    def __init__(self, rules: HeaderRules, secrets: tuple[bytes, ...]) -> None:
+        """``rules`` say which headers go on; ``secrets`` are taken out of them."""
+        self._rules = rules
         self._secrets = secrets
+
+        def mould(raw_names: tuple[bytes, ...]) -> _Mould | None:
+            return _mould(raw_names, rules.returned(raw_names))
+
+        self._mould = by_names(mould)
         self._moulds: dict[tuple[bytes, ...], _Mould] = {}
         self._last: tuple[bytes, ...] = ()
         self._heads = 0
@@ -84,7 +90,7 @@ class ResponseHeads:
         return None
 
     def clean(self, raw_names: Sequence[bytes], raw_values: Sequence[bytes]) -> HeaderSection:
-        """The end-to-end headers of a head that the parser has read; see :func:`clean_response_headers`."""
+        """The end-to-end headers of a head that the parser has read; see :class:`HeaderRules`."""
         names = tuple(raw_names)
         self._heads += 1
         # Names that came only once may never come again.
@@ -92,12 +98,12 @@ class ResponseHeads:
             self._last = names
         elif names not in self._moulds:
             self._make_mould(names)
-        return clean_response_headers(raw_names, raw_values, self._secrets)
+        return self._rules.response_headers(raw_names, raw_values, self._secrets)
 
     def _make_mould(self, names: tuple[bytes, ...]) -> None:
         """Where there is room, or the one made first has had its time."""
         is_full = len(self._moulds) >= _MAX_MOULDS
-        if (is_full and self._heads < _HEADS_A_MOULD) or (mould := _mould(names)) is None:
+        if (is_full and self._heads < _HEADS_A_MOULD) or (mould := self._mould(names)) is None:
             return
         if is_full:
             del self._moulds[next(iter(self._moulds))]
@@ -113,8 +119,7 @@ class _Mould(NamedTuple):
     length_at: int | None
 
 
-@by_names
-def _mould(raw_names: tuple[bytes, ...]) -> _Mould | None:
+def _mould(raw_names: tuple[bytes, ...], uses: Uses) -> _Mould | None:
     """What fits any plain head with these names; ``None`` where there can be none."""
     if len(raw_names) > _MAX_NAMES or sum(map(len, raw_names)) > _MAX_NAME_BYTES:
         return None
@@ -125,7 +130,6 @@ def _mould(raw_names: tuple[bytes, ...]) -> _Mould | None:
     framed = low.count("content-length") + low.count("transfer-encoding")
     if framed != 1 or low.count("connection") > 1 or not _NEVER_PLAIN.isdisjoint(low):
         return None
-    uses = returnable(raw_names)
     lines = [_STATUS_LINE]
     for name, goes_on in zip(every, uses.mask, strict=True):
         value = _VALUES.get(name.lower(), _VALUE)

@@ -76,6 +76,9 @@ def test_every_key_of_the_contract_has_its_default():
             "breaker_failures": 5,
             "breaker_open_s": 30,
             "headers": {},
+            "forward_headers": (),
+            "forward_response_headers": (),
+            "forward_query": (),
         }
     }
     assert dumped["tools"] == {

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from waiting import PATIENCE_S
 
 from proxy.errors import RequestError
-from proxy.relay.headers import forwardable, returned
+from proxy.relay.headers import returned
 from proxy.server.app import Overrides
 from proxy.server.request_target import read_target
 from proxy.upstreams.base import Headers, PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
@@ -28,14 +28,16 @@ BOUND = 65536
 
 
 @asynccontextmanager
-async def edge(*scripts: list[Step], **config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+async def edge(
+    *scripts: list[Step], upstream: Mapping[str, Any] | None = None, **config: Any
+) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
     """A proxy with small bounds, before an upstream that says yes to everything."""
     config.setdefault("server", {"max_body_bytes": BOUND, "max_upload_bytes": 2 * BOUND})
     async with (
-        RawUpstream(*(scripts or (OK,))) as upstream,
-        running(make_config(upstream.url, **config)) as proxy,
+        RawUpstream(*(scripts or (OK,))) as raw,
+        running(make_config({"base_url": raw.url, **(upstream or {})}, **config)) as proxy,
     ):
-        yield proxy, upstream
+        yield proxy, raw
 
 
 async def raw_answer(proxy: Proxy, data: bytes) -> Answer:
@@ -426,7 +428,7 @@ async def test_headers_that_stand_twice_go_up_with_their_own_values() -> None:
     twice = [("X-A", "1"), ("x-a", "2"), ("X-B", "3"), ("X-A", "4"), ("X-C", "5"), ("X-D", "6")]
     lines = "".join(f"{name}: {value}\r\n" for name, value in twice)
     body = json.dumps(ASK)
-    async with edge(OK) as (proxy, upstream):
+    async with edge(OK, upstream={"forward_headers": ("x-a", "x-b", "x-c", "x-d")}) as (proxy, upstream):
         for path, sent in (("chat/completions", body), ("files", "{}")):
             await raw_answer(
                 proxy,
@@ -704,25 +706,10 @@ async def test_two_applications_share_nothing() -> None:
 # ---------------------------------------------------------------- header rules
 
 
-def test_forwardable_headers() -> None:
-    """What the proxy means something else by, or what names a client's place, does not go up."""
-    sent = [
-        ("X-Toolrelay-Tools", "all"), ("Sec-Fetch-Site", "none"), ("X-Forwarded-Proto", "https"),
-        ("Via", "x"), ("Referer", "x"), ("X-Real-IP", "1"), ("X-Client-IP", "1"),
-        ("CF-Connecting-IP", "1"), ("True-Client-IP", "1"), ("X-Forwarded-Port", "1"),
-        ("Accept", "*/*"), ("Accept-Encoding", "gzip"), ("X-A", "1"),
-    ]  # fmt: skip
-    assert forwardable(sent, identity=True) == [("Accept", "*/*"), ("X-A", "1")]
-    assert forwardable(sent, identity=False)[1] == ("Accept-Encoding", "gzip")
-
-
 def test_returned_headers() -> None:
-    """The upstream's own id gets another name; its length only where no byte is added."""
-    sent = [
-        ("X-Request-ID", "u"), ("Content-Length", "5"), ("Date", "x"), ("Server", "x"), ("Alt-Svc", "x"),
-        ("Access-Control-Allow-Origin", "*"), ("X-ToolRelay-Run", "x"), ("X-A", "1"), ("X-A", "2"),
-    ]  # fmt: skip
-    kept = [("x-upstream-request-id", "u"), ("X-A", "1"), ("X-A", "2")]
+    """The upstream's own id gets another name; its length goes on only where no byte is added."""
+    sent = [("X-Request-ID", "u"), ("Content-Length", "5"), ("ETag", "1"), ("ETag", "2")]
+    kept = [("x-upstream-request-id", "u"), ("ETag", "1"), ("ETag", "2")]
     assert returned(sent) == kept
     assert ("Content-Length", "5") in returned(sent, keep_length=True)
 
@@ -733,3 +720,78 @@ async def test_streams_say_that_they_are_not_to_be_buffered() -> None:
         answer = await proxy.ask({**ASK, "stream": True})
         assert answer.header("cache-control") == "no-cache"
         assert answer.header("x-accel-buffering") == "no"
+
+
+# ---------------------------------------------------------------- what may cross
+
+ORDERS = (
+    "x-portkey-custom-host", "x-portkey-config", "x-portkey-provider", "Helicone-Target-URL",
+    "cf-aig-authorization", "x-litellm-api-key", "X-HTTP-Method-Override", "X-Original-URL", "X-Rewrite-URL",
+    "openai_beta", "x_api_key", "OpenAI-Organization", "Referer", "X-Anything-New",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/files"])
+async def test_headers_that_are_not_listed_stay_here(path: str) -> None:
+    """What a gateway takes orders from does not go up, whatever its vendor calls it; what is listed does."""
+    sent = [
+        *((name, "http://elsewhere.example/v1") for name in ORDERS),
+        ("OpenAI-Beta", "a"),
+        ("X-Title", "t"),
+    ]
+    async with edge(OK, upstream={"forward_headers": ("x-title",)}) as (proxy, upstream):
+        assert (await proxy.ask(ASK, sent, path=path)).status == 200
+        (request,) = upstream.requests
+        assert request.names() <= {
+            "accept", "accept-encoding", "authorization", "content-length", "content-type", "host",
+            "openai-beta", "user-agent", "x-title",
+        }  # fmt: skip
+        assert {"openai-beta", "x-title"} <= request.names()
+        assert "elsewhere" not in str(request.headers)
+
+
+async def test_an_upstream_gives_a_reverse_proxy_no_orders() -> None:
+    """Of an upstream's headers the client gets those that are listed, and nginx is sent to no file."""
+    head_ = [
+        "X-Accel-Redirect: /etc/passwd", "X-Sendfile: /etc/passwd", "Location: http://elsewhere.example",
+        "Set-Cookie: a=b", "X_Listed: 1", "X-Unlisted: 1", "Server: them", "OpenAI-Organization: org",
+        "X-RateLimit-Remaining-Tokens: 7", "X-Listed: yes", "X-Request-ID: theirs",
+    ]  # fmt: skip
+    async with edge(whole(b"{}", *head_), upstream={"forward_response_headers": ("x-listed",)}) as (proxy, _):
+        answer = await proxy.ask(ASK)
+        names = {name.lower() for name, _ in answer.headers}
+        assert answer.header("x-ratelimit-remaining-tokens") == "7"
+        assert answer.header("x-listed") == "yes"
+        assert answer.header("x-upstream-request-id") == "theirs"
+        assert answer.header("server") == "toolrelay"
+        assert names.isdisjoint(
+            {"x-accel-redirect", "x-sendfile", "location", "set-cookie", "x_listed", "x-unlisted"}
+        )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "model=gpt-4o",
+        "api-version=1&model=x",
+        "api-version=1;model=x",
+        "%6dodel=x",
+        "model[]=x",
+        "x",
+        "Beta=1",
+    ],
+)
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "embeddings", "audio/transcriptions"])
+async def test_a_query_chooses_no_model(path: str, query: str) -> None:
+    """Rule E1: a query parameter that is not listed is a 400 that names it, and nothing goes up."""
+    async with edge(OK, upstream={"forward_query": ("trace",)}) as (proxy, upstream):
+        answer = await proxy.ask({**ASK, "input": "x"}, path=f"/v1/{path}?{query}")
+        assert answer.status == 400
+        assert answer.json["error"]["code"] == "unknown_query_parameter"
+        assert "upstreams.default.forward_query" in answer.json["error"]["message"]
+        assert upstream.requests == []
+        answer = await proxy.ask(
+            {**ASK, "input": "x"}, path=f"/v1/{path}?api-version=2026-01-01&beta=true&trace=1"
+        )
+        assert answer.status == 200
+        assert upstream.requests[0].target.endswith(f"/{path}?api-version=2026-01-01&beta=true&trace=1")

@@ -101,13 +101,18 @@ async def test_credentials_and_hop_by_hop_headers_of_the_client_stay_here() -> N
         ("X-Toolrelay-Tools", "all"),
         ("OpenAI-Organization", "org-client"),
         ("Content-Length", "999"),
-        ("X-Custom", "kept"),
+        ("X-Listed", "kept"),
+        ("X-Unlisted", "1"),
+        ("X_Listed", "1"),
         ("User-Agent", "sdk/1"),
     ]
-    async with RawUpstream(whole(b"{}")) as raw, client(raw, headers={"X-Extra": "yes"}) as upstream:
+    async with (
+        RawUpstream(whole(b"{}")) as raw,
+        client(raw, headers={"X-Extra": "yes"}, forward_headers=["x-listed", "x-private"]) as upstream,
+    ):
         await ask(upstream, post(b'{"a":1}', headers=sent))
     (request,) = raw.requests
-    assert request.names() == {"host", "authorization", "x-custom", "user-agent", "x-extra", "content-length"}
+    assert request.names() == {"host", "authorization", "x-listed", "user-agent", "x-extra", "content-length"}
     assert request.header("authorization") == f"Bearer {KEY}"
     assert request.header("host") == f"127.0.0.1:{raw.port}"
     assert request.header("content-length") == "7"
@@ -233,6 +238,8 @@ async def test_response_headers_are_end_to_end_ones_in_order() -> None:
     script: list[Step] = [
         head(
             "X-First: 1",
+            "X-Unlisted: 1",
+            "X_First: 1",
             "Set-Cookie: a=b",
             "Connection: close, X-Private",
             "X-Private: 1",
@@ -247,7 +254,8 @@ async def test_response_headers_are_end_to_end_ones_in_order() -> None:
         )
         + b"no"
     ]
-    async with RawUpstream(script) as raw, client(raw) as upstream:
+    listed = ["x-first", "x-echo", "x-private"]
+    async with RawUpstream(script) as raw, client(raw, forward_response_headers=listed) as upstream:
         response = await upstream.open(post())
         assert response.status == 503
         assert response.content_type == "text/html"

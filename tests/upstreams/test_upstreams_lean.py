@@ -15,6 +15,7 @@ from waiting import until
 from proxy.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstreams import lean_reader
 from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.header_rules import HeaderRules
 from proxy.upstreams.header_section import HeaderSection
 from proxy.upstreams.lean import LeanUpstream
 from proxy.upstreams.lean_exchange import NEVER, ConnectionLost, Exchange
@@ -154,7 +155,7 @@ async def test_bytes_that_nobody_asked_for_end_their_connection() -> None:
 def exchange(line: Taped, *, bodiless: bool = False) -> Exchange:
     """An exchange by itself."""
     loop = asyncio.get_running_loop()
-    heads = ResponseHeads(())
+    heads = ResponseHeads(HeaderRules(), ())
     return Exchange("main", line, heads, loop, first_byte_timeout_s=1, idle_timeout_s=2, bodiless=bodiless)
 
 
@@ -347,9 +348,10 @@ async def test_headers_that_are_sent_again_are_each_upstream_s_own() -> None:
     section = HeaderSection.of([("X-A", "1"), ("X-B", "2"), ("Authorization", "Bearer client")])
     ask = UpstreamRequest("POST", "/chat/completions", headers=section, body=b"{}")
     async with RawUpstream(whole(b"{}")) as raw:
-        plain = LeanUpstream("plain", raw.url, "sk-plain")
-        other = LeanUpstream("other", raw.url, "sk-other", headers={"x-a": "mine"})
-        theirs = LeanUpstream("theirs", raw.url, forward_authorization=True)
+        listed = {"forward_headers": ["x-a", "x-b"]}
+        plain = LeanUpstream("plain", raw.url, "sk-plain", **listed)
+        other = LeanUpstream("other", raw.url, "sk-other", headers={"x-a": "mine"}, **listed)
+        theirs = LeanUpstream("theirs", raw.url, forward_authorization=True, **listed)
         keys = {plain: "sk-plain", other: "sk-other", theirs: "client"}
         for upstream in (plain, plain, other, theirs):
             assert await (await upstream.open(ask)).read(10) == b"{}"
@@ -379,10 +381,10 @@ async def test_no_header_that_says_something_of_one_request_is_kept_for_the_next
 
 async def test_responses_that_are_alike_need_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third of them is whole by its head, in one read or in several, on a connection that is kept."""
-    head_ = head("Content-Type: application/json", "Content-Length: 2", "X-Id: %d")
+    head_ = head("Content-Type: application/json", "Content-Length: 2", "ETag: %d")
     scripts = [[head_.replace(b"%d", b"%d" % n) + b"{}", KEEP] for n in range(3)]
     scripts.append([head_, 0.05, b"{", 0.05, b"}", KEEP])
-    async with RawUpstream(*scripts, whole(b"{}", "X-Id: x")) as raw:
+    async with RawUpstream(*scripts, whole(b"{}", "ETag: x")) as raw:
         upstream = lean(raw)
         for _ in range(2):
             await (await upstream.open(ASK)).read(10)
@@ -390,7 +392,7 @@ async def test_responses_that_are_alike_need_no_parser(monkeypatch: pytest.Monke
             patch.setattr(lean_reader, "HttpResponseParser", None)
             for said in (b"2", b"%d"):
                 response = await upstream.open(ASK)
-                assert ("X-Id", said.decode()) in [*response.headers]
+                assert ("ETag", said.decode()) in [*response.headers]
                 assert await response.read(10) == b"{}"
         assert await (await upstream.open(ASK)).read(10) == b"{}"
         assert raw.connections == 1
