@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
+from proxy.resolver import numeric
 from proxy.server.config import Config, Options, load_config
 from proxy.server.telemetry import configure_logging
 from proxy.server.terminal import plain_text, safe_cell
@@ -157,7 +158,19 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         import uvloop
     except ImportError:  # Not built for this platform; the standard loop does the same, slower.
         return None
-    return uvloop.new_event_loop
+
+    class Loop(uvloop.Loop):
+        """uvloop, on which connecting to an address waits for no look-up of a name.
+
+        uvloop's ``sock_connect`` sends even addresses through ``getaddrinfo`` in libuv's four threads,
+        which names that no DNS server answers can keep busy.
+        """
+
+        async def getaddrinfo(self, host: Any, port: Any, **options: int) -> Any:
+            found = numeric(host, port, options.get("family", 0)) if isinstance(host, str) else None
+            return await super().getaddrinfo(host, port, **options) if found is None else found
+
+    return Loop
 
 
 def say(line: str) -> None:

@@ -25,6 +25,7 @@ from proxy.relay.passthrough import ErrorEvent
 from proxy.relay.prices import Price, Prices, to_nanos
 from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Router, Served
+from proxy.resolver import AiohttpResolver, Resolver
 from proxy.server.admin import Admin
 from proxy.server.client_address import TrustedProxies
 from proxy.server.config import Config
@@ -195,9 +196,10 @@ async def create_services(
     instruments.watch_store(store)
     limiter = _limiter(config, instruments)
     wrap = given.wrap_upstream or (lambda upstream: upstream)
+    names = Resolver("upstreams")
     forwards = config.auth.mode == "forward"
     upstreams = {
-        name: instruments.observing.upstream(wrap(_upstream(name, upstream, forwards=forwards)))
+        name: instruments.observing.upstream(wrap(_upstream(name, upstream, names, forwards=forwards)))
         for name, upstream in config.upstreams.items()
     }
     # Last of what may fail: nothing would close it.
@@ -275,6 +277,7 @@ def _egress(config: Config) -> EgressPool:
         schemes=("https", "http") if networks else ("https",),
         timeout_s=0.8 * config.tools.timeout_s,
         max_bytes=_MAX_ANSWER,
+        resolver=AiohttpResolver(Resolver("tools")),
     )
 
 
@@ -310,7 +313,7 @@ def _connection(config: CredentialConfig) -> Connection:
     )
 
 
-def _upstream(name: str, config: UpstreamConfig, *, forwards: bool) -> Upstream:
+def _upstream(name: str, config: UpstreamConfig, resolver: Resolver, *, forwards: bool) -> Upstream:
     if config.base_url.startswith("replay:"):
         folder = config.base_url.removeprefix("replay:")
         return ReplayUpstream([Path(folder) if folder else packaged_fixtures()], name)
@@ -327,6 +330,7 @@ def _upstream(name: str, config: UpstreamConfig, *, forwards: bool) -> Upstream:
         idle_timeout_s=config.idle_timeout_s,
         retries=config.retries,
         forward_authorization=forwards,
+        resolver=resolver,
     )
 
 

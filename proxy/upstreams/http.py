@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.resolver import AiohttpResolver, Resolver
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.header_rules import HeaderRules, accept_encoding, first, without
 from proxy.upstreams.http_protocol import Attempt, WatchfulConnector
@@ -57,6 +58,7 @@ class HttpUpstream:
         max_connections: int = 0,
         keepalive_s: float = 15.0,
         ssl_context: ssl.SSLContext | None = None,
+        resolver: Resolver | None = None,
     ) -> None:
         """``base_url`` ends before ``/chat/completions``.  Times are seconds.
 
@@ -84,6 +86,7 @@ class HttpUpstream:
         self._current: ContextVar[Attempt] = ContextVar(f"attempt-{name}")
         self._pooled: aiohttp.ClientSession | None = None
         self._unpooled: aiohttp.ClientSession | None = None
+        self._resolver = resolver or Resolver("this upstream")
         self._closed = False
 
     @property
@@ -185,7 +188,9 @@ class HttpUpstream:
         return self._pooled
 
     def _new_session(self, **pool: object) -> aiohttp.ClientSession:
-        connector = WatchfulConnector(self._current, **{**self._pool_options, **pool})
+        connector = WatchfulConnector(
+            self._current, resolver=AiohttpResolver(self._resolver), **{**self._pool_options, **pool}
+        )
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),

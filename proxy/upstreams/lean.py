@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from yarl import URL
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.resolver import Resolver
 from proxy.upstreams.base import Headers, Sink, UpstreamRequest
 from proxy.upstreams.filtered_response import FilteredResponse
 from proxy.upstreams.header_rules import HeaderRules, accept_encoding, first
@@ -79,12 +80,13 @@ class LeanUpstream:
         forward_authorization: bool = False,
         keepalive_s: float = 15.0,
         ssl_context: ssl.SSLContext | None = None,
+        resolver: Resolver | None = None,
     ) -> None:
         """``base_url`` ends before ``/chat/completions``.  Times are seconds.
 
         ``retries`` counts further attempts to connect.  With ``forward_authorization`` a client's own
         ``Authorization`` goes out in place of the key.  Raises :class:`~proxy.errors.ConfigError` for
-        a URL or header that cannot be used.
+        a URL or header that cannot be used.  ``resolver`` may be shared with other upstreams.
         """
         self.name = name
         """The name in the configuration."""
@@ -109,6 +111,7 @@ class LeanUpstream:
         self._forward_authorization = forward_authorization
         self._keepalive_s = keepalive_s
         self._ssl_context = ssl_context
+        self._resolver = resolver or Resolver("this upstream")
         self._secrets = secret_shapes(api_key, self._configured)
         self._heads = ResponseHeads(self._rules, self._secrets)
         # Known to sections that may outlive this upstream, and must not keep its keys.
@@ -167,6 +170,7 @@ class LeanUpstream:
             self._pool = LeanPool(
                 self._host,
                 self._port,
+                resolver=self._resolver,
                 tls=self._tls if self._secure else None,
                 keepalive_s=self._keepalive_s,
                 tick_s=min(self._first_byte_timeout_s, self._idle_timeout_s, self._keepalive_s) / _TICKS,

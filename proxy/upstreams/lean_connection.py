@@ -3,30 +3,19 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 import aiohappyeyeballs
 
-from proxy.upstreams.lean_exchange import NEVER, ConnectionLost, Exchange
+from proxy.resolver import Resolver
+from proxy.upstreams.lean_exchange import ConnectionLost, Exchange
 
 __all__ = ["LeanConnection", "LeanPool"]
 
-AddressInfo = tuple[
-    socket.AddressFamily,
-    socket.SocketKind,
-    int,
-    str,
-    tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes],
-]
-"""An entry of what ``getaddrinfo`` gives."""
-
 _HAPPY_EYEBALLS_S = 0.25
 """RFC 8305, section 5."""
-
-_RESOLVED_S = 10.0
-"""How long the addresses of a name are used; each new connection would ask a thread otherwise."""
 
 _SLOWEST_TICK_S = 1.0
 _FASTEST_TICK_S = 0.01
@@ -140,22 +129,25 @@ class LeanPool:
         host: str,
         port: int,
         *,
+        resolver: Resolver,
         tls: Callable[[], ssl.SSLContext] | None,
         keepalive_s: float,
         tick_s: float,
     ) -> None:
-        """``tls`` makes the context of the first connection.  The timer goes off every ``tick_s``."""
+        """``resolver`` finds the host's addresses; ``tls`` makes the context of the first connection.
+
+        The timer goes off every ``tick_s``.
+        """
         self.loop = asyncio.get_running_loop()
         self._host = host
         self._port = port
+        self._resolver = resolver
         self._tls = tls
         self._context: ssl.SSLContext | None = None
         self._keepalive_s = keepalive_s
         self._tick_s = min(max(tick_s, _FASTEST_TICK_S), _SLOWEST_TICK_S)
         self._all: set[LeanConnection] = set()
         self._idle: list[LeanConnection] = []
-        self._addresses: Sequence[AddressInfo] = ()
-        self._resolve_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -173,13 +165,13 @@ class LeanPool:
         """A new connection.  Raises ``OSError``, ``ssl.SSLError`` among them."""
         if self._tls is not None and self._context is None:
             self._context = self._tls()
-        infos = await self._resolved()
+        infos = await self._resolver.resolve(self._host, self._port)
         try:
             sock = await aiohappyeyeballs.start_connection(
                 infos, happy_eyeballs_delay=_HAPPY_EYEBALLS_S, interleave=1, loop=self.loop
             )
         except (OSError, RuntimeError) as exc:
-            self._addresses = ()  # they may be somewhere else by now
+            self._resolver.forget(self._host)  # it may be somewhere else by now
             if isinstance(exc, RuntimeError):  # uvloop's, in place of an OSError
                 raise OSError(str(exc)) from exc
             raise
@@ -205,20 +197,6 @@ class LeanPool:
         if self._timer is None:
             self._timer = self.loop.call_later(self._tick_s, self._tick)
         return connection
-
-    async def _resolved(self) -> Sequence[AddressInfo]:
-        """Where the host is; asked for anew every few seconds, for an address never."""
-        if not self._addresses or self.loop.time() > self._resolve_at:
-            try:
-                found = socket.getaddrinfo(
-                    self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-                )
-                self._resolve_at = NEVER
-            except socket.gaierror:  # a name: a resolver may take its time, so it has a thread of its own
-                found = await self.loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-                self._resolve_at = self.loop.time() + _RESOLVED_S
-            self._addresses = found
-        return self._addresses
 
     def put(self, connection: LeanConnection) -> None:
         """Keep a connection for the next request."""

@@ -1,7 +1,7 @@
 """What only the lean client does: bodies that are pushed, and connections that are looked after."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -13,6 +13,7 @@ from taped_line import Taped
 from waiting import until
 
 from proxy.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
+from proxy.resolver import AddressInfo, Resolver, numeric
 from proxy.upstreams import lean_reader
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.header_rules import HeaderRules
@@ -302,24 +303,17 @@ async def test_a_head_request_has_no_body_and_its_connection_is_not_kept() -> No
     assert line.said == ["release False"]
 
 
-async def test_a_name_is_looked_up_once_for_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses of a name are used for seconds, and forgotten when nothing answers there any more."""
-    loop = asyncio.get_running_loop()
+async def test_a_name_is_looked_up_once_for_many_connections() -> None:
+    """Addresses of a name are used for seconds, and asked for anew when nothing answers there any more."""
     asked = []
-    resolve = loop.getaddrinfo
 
-    async def counted(host: str, *rest: object, **options: object) -> object:
+    def look_up(host: str) -> Sequence[AddressInfo]:
         asked.append(host)
-        return await resolve("127.0.0.1", *rest, **options)  # type: ignore[arg-type]
+        return numeric("127.0.0.1", 0) or ()
 
     async with RawUpstream([*whole(b"{}")[:-1], FIN]) as raw:
         url = f"http://upstream.test:{raw.port}/v1"
-        upstream = LeanUpstream("main", url, retries=0)
-        pool = upstream._opened_pool()
-        monkeypatch.setattr(
-            type(pool), "loop", property(lambda self: Resolving(loop, counted)), raising=False
-        )
-        pool.__dict__.pop("loop", None)
+        upstream = LeanUpstream("main", url, retries=0, resolver=Resolver("tests", look_up=look_up))
         for _ in range(3):
             assert await (await upstream.open(ASK)).read(10) == b"{}"
         assert asked == ["upstream.test"]
@@ -330,17 +324,6 @@ async def test_a_name_is_looked_up_once_for_many_connections(monkeypatch: pytest
         await upstream.open(ASK)
     assert len(asked) == 2
     await upstream.aclose()
-
-
-class Resolving:
-    """An event loop whose resolver is another."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, getaddrinfo: object) -> None:
-        self._loop = loop
-        self.getaddrinfo = getaddrinfo
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._loop, name)
 
 
 async def test_headers_that_are_sent_again_are_each_upstream_s_own() -> None:

@@ -1,0 +1,219 @@
+"""Host names and their addresses: looked up in a few threads that nothing else uses.
+
+A name whose DNS server never answers keeps a thread of libuv's or asyncio's shared pool busy for half a
+minute, and a few such names stop every other connection of the process.  Here such a name costs threads of
+its own purpose only: upstreams and tools have a :class:`Resolver` each.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from proxy.values import value_class
+
+__all__ = ["AddressInfo", "AiohttpResolver", "Resolver", "numeric"]
+
+AddressInfo = tuple[
+    socket.AddressFamily,
+    socket.SocketKind,
+    int,
+    str,
+    tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes],
+]
+"""An entry of what ``getaddrinfo`` gives."""
+
+LookUp = Callable[[str], Sequence[AddressInfo]]
+
+_NO_ADDRESS: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+"""What the DNS server itself said, in contrast to no answer from it."""
+
+_MOST_THREADS: Final = 16
+_MOST_NAMES: Final = 1024
+_FRESH_S: Final = 10.0
+"""How long an answer is used without asking again."""
+_STALE_S: Final = 3600.0
+"""How long an answer is used while the resolver does not give another."""
+_PATIENCE_S: Final = 1.0
+"""How long a look-up may take before an older answer is used in its place."""
+
+
+@value_class
+class _Known:
+    """The last good answer for a name, and when it came (seconds on the monotonic clock)."""
+
+    infos: Sequence[AddressInfo]
+    at: float
+
+
+class Resolver:
+    """Looks host names up, each name once for all who wait for it, and keeps the last good answers."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        threads: int = _MOST_THREADS,
+        patience_s: float = _PATIENCE_S,
+        look_up: LookUp | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``name`` says in errors whose names these are; ``threads`` look names up at one time.
+
+        ``look_up`` blocks and returns addresses with port 0, or raises ``OSError``: ``getaddrinfo`` of the
+        system unless given.
+        """
+        self._name = name
+        self._threads = threads
+        self._patience_s = patience_s
+        self._look_up = look_up or _system
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        self._pending: dict[str, asyncio.Future[Sequence[AddressInfo]]] = {}
+        self._busy = 0
+
+    @property
+    def busy(self) -> int:
+        """How many look-ups are under way."""
+        return self._busy
+
+    async def resolve(self, host: str, port: int) -> Sequence[AddressInfo]:
+        """The addresses of ``host`` with ``port``, never empty.
+
+        An address stands for itself and costs nothing.  Raises ``OSError``: ``socket.gaierror`` where the
+        name has no address, or where as many other names as there are threads wait for an answer.  There is
+        no time-out here; whoever waits gives up, and the look-up goes on for the others.
+        """
+        if (found := numeric(host, port)) is not None:
+            return found
+        known = self._known.get(host)
+        if known is not None and self._clock() - known.at < _FRESH_S:
+            return _with_port(known.infos, port)
+        return _with_port(await self._asked(host, known), port)
+
+    def forget(self, host: str) -> None:
+        """Ask anew next time: nothing answers at the addresses of ``host`` any more."""
+        if (known := self._known.get(host)) is not None:
+            self._known[host] = _Known(known.infos, known.at - _FRESH_S)
+
+    async def _asked(self, host: str, known: _Known | None) -> Sequence[AddressInfo]:
+        """A new answer, or the old one where a new one does not come in time."""
+        usable = known if known is not None and self._clock() - known.at < _STALE_S else None
+        try:
+            pending = self._pending.get(host) or self._begin(host)
+            if usable is None:
+                return await asyncio.shield(pending)
+            async with asyncio.timeout(self._patience_s):
+                return await asyncio.shield(pending)
+        except TimeoutError:
+            if usable is None:
+                raise
+            return usable.infos
+        except socket.gaierror as exc:
+            # Only the resolver's own "this name has no address" ends what was known of it.
+            if usable is None or exc.errno in _NO_ADDRESS:
+                raise
+            return usable.infos
+
+    def _begin(self, host: str) -> asyncio.Future[Sequence[AddressInfo]]:
+        if self._busy >= self._threads:
+            raise socket.gaierror(
+                socket.EAI_AGAIN,
+                f"{self._busy} other host names of {self._name} wait for the DNS server",
+            )
+        loop = asyncio.get_running_loop()
+        pending: asyncio.Future[Sequence[AddressInfo]] = loop.create_future()
+        # Whoever waited may have given up by then: a failure nobody hears of is no fault.
+        pending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # A daemon: a look-up cannot be cancelled, and no stop waits for it.
+        thread = threading.Thread(
+            target=self._work, args=(loop, host, pending), name=f"look up for {self._name}", daemon=True
+        )
+        thread.start()
+        self._busy += 1
+        self._pending[host] = pending
+        return pending
+
+    def _work(
+        self, loop: asyncio.AbstractEventLoop, host: str, pending: asyncio.Future[Sequence[AddressInfo]]
+    ) -> None:
+        """Runs in a thread."""
+        found: Sequence[AddressInfo] | OSError
+        try:
+            found = self._look_up(host) or socket.gaierror(socket.EAI_NONAME, "the name has no address")
+        except OSError as exc:
+            found = exc
+        except ValueError:  # an IDNA label that is too long, a NUL
+            found = socket.gaierror(socket.EAI_NONAME, "this cannot be a host name")
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(self._ended, host, pending, found)
+
+    def _ended(
+        self,
+        host: str,
+        pending: asyncio.Future[Sequence[AddressInfo]],
+        found: Sequence[AddressInfo] | OSError,
+    ) -> None:
+        self._busy -= 1
+        if self._pending.get(host) is pending:
+            del self._pending[host]
+        if isinstance(found, OSError):
+            if found.errno in _NO_ADDRESS:
+                self._known.pop(host, None)
+            if not pending.done():
+                pending.set_exception(found)
+            return
+        self._known.pop(host, None)
+        if len(self._known) >= _MOST_NAMES:
+            del self._known[next(iter(self._known))]
+        self._known[host] = _Known(found, self._clock())
+        if not pending.done():
+            pending.set_result(found)
+
+
+def numeric(host: str, port: int, family: int = socket.AF_UNSPEC) -> Sequence[AddressInfo] | None:
+    """The address that ``host`` is, or ``None`` where it is a name; nothing blocks."""
+    try:
+        return socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (socket.gaierror, ValueError):
+        return None
+
+
+def _system(host: str) -> Sequence[AddressInfo]:
+    return socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+
+
+def _with_port(infos: Sequence[AddressInfo], port: int) -> Sequence[AddressInfo]:
+    return [(*info[:4], (info[4][0], port, *info[4][2:])) for info in infos]
+
+
+class AiohttpResolver(AbstractResolver):
+    """A :class:`Resolver` as aiohttp's client asks one."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of ``host`` of this family; raises ``OSError`` as :meth:`Resolver.resolve`."""
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(info[4][0]),
+                port=port,
+                family=info[0],
+                proto=info[2],
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for info in await self._resolver.resolve(host, port)
+            if family in (socket.AF_UNSPEC, info[0])
+        ]
+
+    async def close(self) -> None:
+        """Nothing to close: a look-up under way ends by itself."""

@@ -1,0 +1,50 @@
+"""A DNS server that never answers, for real: the system's resolver asks it in a namespace of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from require import require
+from waiting import PATIENCE_S
+
+_SETUP = "ip link set lo up && mount --bind {conf} /etc/resolv.conf && exec {python} {script} {kind}"
+
+
+def in_namespace(folder: Path, kind: str) -> tuple[int, list[str], str]:
+    """The script in network and mount namespaces, with a resolver that waits for minutes.
+
+    Its exit status, the lines that it said, and the end of what it wrote to stderr.
+    """
+    allowed = subprocess.run(["unshare", "-mn", "ip", "link"], capture_output=True, check=False)
+    require("namespaces", allowed.returncode == 0, "this needs unshare(1) and ip(8), as root")
+    conf = folder / "resolv.conf"
+    conf.write_text("nameserver 127.0.0.1\noptions timeout:30 attempts:5\n")
+    script = Path(__file__).with_name("silent_dns.py")
+    command = _SETUP.format(conf=conf, python=sys.executable, script=script, kind=kind)
+    tests = Path(__file__).resolve().parents[1]
+    done = subprocess.run(
+        ["unshare", "-mn", "sh", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"},
+    )
+    said = [line.removeprefix("said: ") for line in done.stdout.splitlines() if line.startswith("said: ")]
+    return done.returncode, said, done.stderr[-2000:]
+
+
+def test_a_silent_dns_server_stops_no_other_upstream(tmp_path: Path) -> None:
+    """While eight requests wait for one name, all to an address are answered, and a stop waits for none."""
+    status, said, errors = in_namespace(tmp_path, "upstreams")
+    assert said == ["live 10 of 10, 8 of 8 wait", "1 look-up under way at the end"], errors
+    assert status == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no uvloop")
+def test_other_libraries_look_ups_stop_no_upstream(tmp_path: Path) -> None:
+    """An upstream with an address needs none of the threads in which libuv looks names up."""
+    _, said, errors = in_namespace(tmp_path, "others")
+    assert said == ["live 10 of 10, 8 of 8 wait"], errors
