@@ -13,11 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from aiohttp.abc import AbstractResolver, ResolveResult
-
 from proxy.values import value_class
 
-__all__ = ["AddressInfo", "AiohttpResolver", "Resolver", "numeric"]
+__all__ = ["AddressInfo", "Resolver", "numeric"]
 
 AddressInfo = tuple[
     socket.AddressFamily,
@@ -190,30 +188,3 @@ def _system(host: str) -> Sequence[AddressInfo]:
 
 def _with_port(infos: Sequence[AddressInfo], port: int) -> Sequence[AddressInfo]:
     return [(*info[:4], (info[4][0], port, *info[4][2:])) for info in infos]
-
-
-class AiohttpResolver(AbstractResolver):
-    """A :class:`Resolver` as aiohttp's client asks one."""
-
-    def __init__(self, resolver: Resolver) -> None:
-        self._resolver = resolver
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """The addresses of ``host`` of this family; raises ``OSError`` as :meth:`Resolver.resolve`."""
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(info[4][0]),
-                port=port,
-                family=info[0],
-                proto=info[2],
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for info in await self._resolver.resolve(host, port)
-            if family in (socket.AF_UNSPEC, info[0])
-        ]
-
-    async def close(self) -> None:
-        """Nothing to close: a look-up under way ends by itself."""

@@ -18,7 +18,14 @@ PACKAGE = Path(__file__).resolve().parent.parent / "proxy"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
 
-WORDS = {"proxy.errors", "proxy.events", "proxy.records", "proxy.resolver", "proxy.values"}
+WORDS = {
+    "proxy.aiohttp_resolver",
+    "proxy.errors",
+    "proxy.events",
+    "proxy.records",
+    "proxy.resolver",
+    "proxy.values",
+}
 LOWER = {"wires", "tools", "upstreams", "store"}
 ALLOWED = {
     **{room: {room} for room in LOWER},

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from waiting import PATIENCE_S, until
 
-from proxy.resolver import AddressInfo, AiohttpResolver, Resolver, numeric
+from proxy.aiohttp_resolver import AiohttpResolver
+from proxy.resolver import AddressInfo, Resolver, numeric
 
 pytestmark = pytest.mark.both_loops
 

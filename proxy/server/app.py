@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy import __version__
+from proxy.aiohttp_resolver import AiohttpResolver
 from proxy.errors import ConfigError, ServerStopping, UpstreamError
 from proxy.records import TokenVault
 from proxy.relay.base import RunSettings
@@ -25,7 +26,7 @@ from proxy.relay.passthrough import ErrorEvent
 from proxy.relay.prices import Price, Prices, to_nanos
 from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Router, Served
-from proxy.resolver import AiohttpResolver, Resolver
+from proxy.resolver import Resolver
 from proxy.server.admin import Admin
 from proxy.server.client_address import TrustedProxies
 from proxy.server.config import Config
@@ -195,13 +196,7 @@ async def create_services(
     instruments = _instruments(config, registry)
     instruments.watch_store(store)
     limiter = _limiter(config, instruments)
-    wrap = given.wrap_upstream or (lambda upstream: upstream)
-    names = Resolver("upstreams")
-    forwards = config.auth.mode == "forward"
-    upstreams = {
-        name: instruments.observing.upstream(wrap(_upstream(name, upstream, names, forwards=forwards)))
-        for name, upstream in config.upstreams.items()
-    }
+    upstreams = _upstreams(config, given, instruments)
     # Last of what may fail: nothing would close it.
     await store.start()
     runner = Runner(
@@ -311,6 +306,16 @@ def _connection(config: CredentialConfig) -> Connection:
         refresh_token=config.refresh_token.reveal() if config.refresh_token else "",
         client_secret=config.client_secret.reveal() if config.client_secret else "",
     )
+
+
+def _upstreams(config: Config, given: Overrides, instruments: Instruments) -> dict[str, Upstream]:
+    wrap = given.wrap_upstream or (lambda upstream: upstream)
+    names = Resolver("upstreams")
+    forwards = config.auth.mode == "forward"
+    return {
+        name: instruments.observing.upstream(wrap(_upstream(name, upstream, names, forwards=forwards)))
+        for name, upstream in config.upstreams.items()
+    }
 
 
 def _upstream(name: str, config: UpstreamConfig, resolver: Resolver, *, forwards: bool) -> Upstream:

@@ -19,6 +19,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
+from proxy.errors import UpstreamBroken
 from proxy.server.edge_request import EdgeRequest
 from proxy.upstreams.base import Headers, Secrets
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names
@@ -72,6 +73,7 @@ class HttpClientStream:
         "_headers",
         "_held",
         "_last",
+        "_left",
         "_request",
         "_response",
         "_secrets",
@@ -85,6 +87,8 @@ class HttpClientStream:
         self._request = request
         self._headers = headers
         self._last = last
+        self._left: int | None = None
+        """Bytes of the body still to come, where its length was announced."""
         self._response: _SentResponse | None = None
         self._transport: asyncio.Transport | None = None
         self._held = b""
@@ -132,7 +136,7 @@ class HttpClientStream:
         self._bodiless = bodiless
         self._chunked = frame.chunked
         self._until_close = frame.until_close
-        self._held = frame.head(status, theirs.values, ours.values())
+        self._held, self._left = frame.head(status, theirs.values, ours.values())
         self._transport = request.protocol.transport
         self._response = _sent(status, frame.keep_alive)
         request.answer_begins()
@@ -166,6 +170,10 @@ class HttpClientStream:
             return None
         if not self.first_byte_at:
             self.first_byte_at = time.monotonic()
+        if self._left is not None:
+            if len(data) > self._left:
+                raise UpstreamBroken("the upstream's response is longer than it announced")
+            self._left -= len(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if last:
@@ -183,7 +191,10 @@ class HttpClientStream:
             await wait
 
     def finish(self) -> None:
-        if self._chunked:
+        if self._left:
+            # The client would take the next response for the rest of this one.
+            self.abort()
+        elif self._chunked:
             self._send(b"0\r\n\r\n")
         elif self._held:
             self._send(b"")
@@ -233,16 +244,21 @@ class _Frame:
     chunked: bool
     until_close: bool
     keep_alive: bool
+    length_at: int
+    """The place of ``Content-Length`` among the parts, 0 where no length of a body is announced."""
 
-    def head(self, status: int, theirs: Sequence[str], ours: Iterable[str]) -> bytes:
-        """The head, its blank line included; raises ValueError for a value that would end its line."""
+    def head(self, status: int, theirs: Sequence[str], ours: Iterable[str]) -> tuple[bytes, int | None]:
+        """The head, its blank line included, and the length of the body that it announces.
+
+        Raises ValueError for a value that would end its line, and for a length that is no number.
+        """
         kept = theirs if self.take is None else self.take(theirs)
         values = [_status_words(status), *kept, *ours]
         # Whoever made these headers has checked them; none may end its line and begin another.
         _check("".join(values))
         parts = [*self.parts]
         parts[1::2] = values
-        return "".join(parts).encode()
+        return "".join(parts).encode(), int(values[self.length_at]) if self.length_at else None
 
 
 class _Frames(dict[_Case, _Frame]):
@@ -302,7 +318,10 @@ def _frame(
         parts += ["", f"\r\n{name}: "]
     parts += ["", f"\r\n{end}\r\n"]
     take = None if all(kept.mask) else kept.take
-    return _Frame(tuple(parts), take, endless and not until_close, until_close, keep_alive)
+    named = ["", *kept.names, *ours]
+    lengths = [at for at, name in enumerate(named) if name.lower() == "content-length"]
+    length_at = lengths[0] if lengths and not bodiless else 0
+    return _Frame(tuple(parts), take, endless and not until_close, until_close, keep_alive, length_at)
 
 
 def _check(said: str) -> None:

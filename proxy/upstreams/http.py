@@ -14,8 +14,9 @@ from contextvars import ContextVar
 import aiohttp
 from yarl import URL
 
+from proxy.aiohttp_resolver import AiohttpResolver
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.resolver import AiohttpResolver, Resolver
+from proxy.resolver import Resolver
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.header_rules import HeaderRules, accept_encoding, first, without
 from proxy.upstreams.http_protocol import Attempt, WatchfulConnector

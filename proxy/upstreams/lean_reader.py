@@ -169,13 +169,16 @@ class ResponseReader(BodyReader):
         self._header_bytes += sum(map(len, names)) + sum(map(len, values))
         if self._header_bytes > MAX_HEADER_BYTES:
             raise ValueError("more headers than are taken")
+        framing = _framing(tuple(names))
         framed = False
-        for at in _framing(tuple(names)):
+        for at in framing:
             framed = _ends_a_body(names[at], values[at]) or framed
         status = self.parser.get_status_code()
         if status < 200:
             self._interim += 1
-            if status < 100 or status == 101 or self._interim > MAX_INTERIM:
+            # None has a body (RFC 9110, section 15.2).  The parser would read one that is announced, and what
+            # reads it otherwise takes its bytes for a response: to this request, or to another's.
+            if status < 100 or status == 101 or framing or self._interim > MAX_INTERIM:
                 raise ValueError("no response")
             names.clear()
             values.clear()
