@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 
 from aiohttp.test_utils import make_mocked_request
 
-from proxy.server.connection import ConnectionBounds, Handler
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.observing import RequestFacts
 from proxy.server.request_head import Head
+from proxy.server.served import ConnectionBounds, Handler
 
 __all__ = ["Behind", "edge_request"]
 
 
 @dataclass
 class Behind:
-    """One handler behind the connections; a :class:`~proxy.server.connection.Served`."""
+    """One handler behind the connections; a :class:`~proxy.server.served.Served`."""
 
     handle: Handler
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)

@@ -18,8 +18,9 @@ from waiting import LATE_S, PATIENCE_S, until
 from proxy.records import RunRecord, RunStatus
 from proxy.server.app import Overrides, Services, create_app
 from proxy.server.config import Config
-from proxy.server.connection import EdgeRunner
+from proxy.server.edge_runner import EdgeRunner
 from proxy.server.secret import Secret
+from proxy.server.served import ConnectionBounds
 from proxy.store.base import RunDetail, RunFilter
 
 __all__ = [
@@ -201,6 +202,7 @@ class Proxy(Door):
     """A proxy that runs in this process."""
 
     services: Services
+    bounds: ConnectionBounds = field(default_factory=ConnectionBounds, kw_only=True)
 
     async def runs(self) -> Sequence[RunRecord]:
         """All runs on record, the newest first."""
@@ -263,6 +265,6 @@ async def running(config: Config, overrides: Overrides | None = None) -> AsyncIt
     await site.start()
     try:
         port = runner.addresses[0][1]
-        yield Proxy(port, app.services)
+        yield Proxy(port, app.services, bounds=app.bounds)
     finally:
         await runner.cleanup()

@@ -20,7 +20,7 @@ from proxy.commands.runs import Record, find_run, log_content_read, to_line
 from proxy.errors import ConfigError
 from proxy.server.app import App, Overrides, Services, create_app
 from proxy.server.config import Config
-from proxy.server.connection import EdgeRunner
+from proxy.server.edge_runner import EdgeRunner
 from proxy.server.settings import AuthConfig, ServerConfig, StoreConfig, UpstreamConfig
 from proxy.server.terminal import counted
 from proxy.store.base import RunDetail, RunFilter

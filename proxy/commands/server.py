@@ -11,8 +11,9 @@ from aiohttp import web
 
 from proxy.commands.orders import STOPPING, Orders, first_of, on_signals
 from proxy.commands.sockets import BACKLOG
-from proxy.server.connection import EdgeRunner, Served
 from proxy.server.draining import Draining
+from proxy.server.edge_runner import EdgeRunner
+from proxy.server.served import Served
 
 __all__ = ["run_server"]
 

@@ -31,7 +31,6 @@ from proxy.server.admin import Admin
 from proxy.server.client_address import TrustedProxies
 from proxy.server.config import Config
 from proxy.server.config_rules import is_loopback
-from proxy.server.connection import ConnectionBounds, Handler, check_http_parser
 from proxy.server.cors import Cors
 from proxy.server.doors import Door, Entrance, ForwardDoor, OpenDoor, make_entrance
 from proxy.server.draining import Draining, ends_unhurried
@@ -43,9 +42,12 @@ from proxy.server.limits import ConcurrentStreams, KeyLimits, parse_cost_limits,
 from proxy.server.limits_storage import open_counters
 from proxy.server.overheard import Listen
 from proxy.server.page_guard import HostRule, PageGuard
+from proxy.server.parser_check import check_http_parser
 from proxy.server.peers import Peers
+from proxy.server.pending_heads import PendingHeads
 from proxy.server.rate_limiter import RateLimiter
 from proxy.server.record import open_record
+from proxy.server.served import ConnectionBounds, Handler
 from proxy.server.settings import CredentialConfig, UpstreamConfig
 from proxy.server.snapshots import METRICS, merge
 from proxy.server.stored_responses import StoredResponses
@@ -160,7 +162,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """Services with their HTTP surface: what :class:`~proxy.server.connection.EdgeRunner` runs."""
+    """Services with their HTTP surface: what :class:`~proxy.server.edge_runner.EdgeRunner` runs."""
 
     services: Services
     entrance: Entrance
@@ -390,13 +392,22 @@ async def create_app(
         prices=_prices(config),
         listen=given.listen,
     )
-    server = config.server
     return App(
         services=services,
         entrance=entrance,
         draining=draining,
-        bounds=ConnectionBounds(server.header_timeout_s, server.send_timeout_s),
+        bounds=_bounds_of_connections(config),
         handle=_edge(config, services.instruments, draining, api, door).handle,
+    )
+
+
+def _bounds_of_connections(config: Config) -> ConnectionBounds:
+    server = config.server
+    return ConnectionBounds(
+        server.header_timeout_s,
+        server.send_timeout_s,
+        PendingHeads(server.max_pending_heads, server.max_pending_heads_per_address),
+        TrustedProxies(server.trusted_proxies),
     )
 
 

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from proxy.server.edge_request import EdgeRequest
 
-__all__ = ["TrustedProxies", "counted_address"]
+__all__ = ["TrustedProxies", "counted_address", "network_of"]
 
 _MOST_HOPS = 32
 _LONGEST_ADDRESS = 64
@@ -13,11 +13,15 @@ _UNKNOWN = "unknown"
 
 
 def counted_address(request: EdgeRequest) -> str:
-    """What limits count a request by that has no key: its address, of IPv6 the network of 64 bits.
+    """What limits count a request by that has no key; see :func:`network_of`."""
+    return network_of(request.client_address or request.remote or _UNKNOWN)
+
+
+def network_of(address: str) -> str:
+    """What a client is counted by: its address, of IPv6 the network of 64 bits.
 
     One who is given such a network has more addresses than any limit could count.
     """
-    address = request.client_address or request.remote or _UNKNOWN
     if ":" not in address:
         return address
     parsed = _parse(address)

@@ -15,11 +15,8 @@ The private names used here are held by the tests of this module.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import structlog
 from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
@@ -27,8 +24,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import ERROR, RequestHandler
 
-from proxy.errors import ConfigError
-from proxy.server.draining import Draining
+from proxy.server.client_address import network_of
 from proxy.server.edge_request import EdgeRequest, new_request_id
 from proxy.server.http_errors import error_response
 from proxy.server.known_heads import (
@@ -39,20 +35,25 @@ from proxy.server.known_heads import (
     ends_once,
     head_cut,
 )
+from proxy.server.pending_heads import MAX_HEAD_BYTES
 from proxy.server.request_head import Head
-from proxy.server.unparsed import MAX_FIELD_BYTES, MAX_HEADERS, as_bytes, fault_of, own_headers, refusal
+from proxy.server.served import ConnectionBounds, Handler
+from proxy.server.unparsed import (
+    MAX_FIELD_BYTES,
+    MAX_HEADERS,
+    as_bytes,
+    fault_of,
+    less_large,
+    own_headers,
+    refusal,
+    too_many_connections,
+    too_many_heads,
+)
 
 if TYPE_CHECKING:
     from proxy.server.key_ring import Key
 
-__all__ = [
-    "ConnectionBounds",
-    "EdgeConnection",
-    "EdgeRunner",
-    "Handler",
-    "Served",
-    "check_http_parser",
-]
+__all__ = ["EdgeConnection"]
 
 KEEPALIVE_S = 75.0
 MAX_LINE_BYTES = 16 * 1024
@@ -65,87 +66,6 @@ _CHANCES = 8
 """Heads in a row that a connection may send and none of them known, before it is taken for one of those
 whose heads all differ, and nobody looks any more."""
 
-_MIN_AIOHTTP = (3, 14, 3)
-"""Earlier ones lose the end of a body at a slow reader, and let bytes behind an upgrade through."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionBounds:
-    """How long, in seconds, a client may take to send a head, and to take something of a response."""
-
-    header_timeout_s: float = 20.0
-    send_timeout_s: float = 60.0
-
-
-Handler = Callable[[EdgeRequest], Awaitable[web.StreamResponse]]
-
-
-class Served(Protocol):
-    """What answers behind the connections.  ``handle`` raises nothing but cancellations."""
-
-    @property
-    def handle(self) -> Handler: ...
-
-    @property
-    def bounds(self) -> ConnectionBounds: ...
-
-    @property
-    def draining(self) -> Draining: ...
-
-    async def aclose(self) -> None:
-        """Close what serves; called when all connections have ended."""
-        ...
-
-
-def check_http_parser() -> None:
-    """Raise :class:`~proxy.errors.ConfigError` where aiohttp is too old or lacks its parser in C.
-
-    The parser in Python reads some malformed requests in another way than the one in C, and is slow.
-    """
-    remedy = "Install it anew: pip install --upgrade --force-reinstall 'aiohttp>=3.14.3,<4'"
-    digits = [int(part) if part.isdecimal() else 0 for part in aiohttp.__version__.split(".")[:3]]
-    if tuple(digits) < _MIN_AIOHTTP:
-        wanted = ".".join(map(str, _MIN_AIOHTTP))
-        raise ConfigError("aiohttp", f"is {aiohttp.__version__}, and {wanted} or later is needed", remedy)
-    if not RawRequestMessage.__module__.endswith("._http_parser"):
-        raise ConfigError(
-            "aiohttp",
-            "runs without its HTTP parser in C",
-            f"Unset AIOHTTP_NO_EXTENSIONS if it is set. {remedy}",
-        )
-
-
-class EdgeRunner(web.ServerRunner):
-    """Runs what is served over :class:`EdgeConnection`, and closes it at the end."""
-
-    def __init__(self, served: Served, *, shutdown_timeout: float = 60.0) -> None:
-        self._known = KnownHeads()
-        super().__init__(_EdgeServer(served, self._known), shutdown_timeout=shutdown_timeout)
-        self._served = served
-
-    async def shutdown(self) -> None:
-        """The sockets are closed: what still comes on open connections is refused."""
-        self._served.draining.refuse()
-
-    async def cleanup(self) -> None:
-        """End all connections, then what is served."""
-        await super().cleanup()
-        self._known.forget()
-        await self._served.aclose()
-
-
-class _EdgeServer(web.Server):
-    def __init__(self, served: Served, known: KnownHeads) -> None:
-        # handler_cancellation: a client that leaves must end its upstream call and its tools (rule E4).
-        # The requests are EdgeConnection's own, so they are what the handler takes.
-        super().__init__(served.handle, handler_cancellation=True)  # type: ignore[arg-type]
-        self._served = served
-        self._known = known
-        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")
-
-    def __call__(self) -> RequestHandler:
-        return EdgeConnection(self, self._served.handle, self._served.bounds, self._known, self._log)
-
 
 class EdgeConnection(RequestHandler):
     """One connection of a client, from its first byte to its last."""
@@ -155,12 +75,15 @@ class EdgeConnection(RequestHandler):
         "_chances",
         "_filling",
         "_handle",
+        "_head_bytes",
         "_head_timer",
         "_held",
         "_known",
         "_late",
         "_left",
         "_log",
+        "_pending_from",
+        "_read_last",
         "_refused",
         "_send_timer",
         "let_in",
@@ -203,10 +126,20 @@ class EdgeConnection(RequestHandler):
         self._late = False
         self._refused = False
         self._head_timer: asyncio.TimerHandle | None = None
+        # What has come of a head that is not whole, who is counted for it, and the body before it.
+        self._head_bytes = 0
+        self._pending_from: str | None = None
+        self._read_last: StreamReader | None = None
         self._send_timer: asyncio.TimerHandle | None = None
         self._log = log
         # aiohttp's own is a deque, which takes ten times the room of a list; there is seldom more than one.
         self._messages: list[tuple[Any, StreamReader]] = []  # type: ignore[assignment]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Serve the client, or tell it that there are too many connections."""
+        super().connection_made(transport)
+        if self._bounds.descriptors.is_short(transport):
+            self._refuse_crowd("too_many_connections", too_many_connections())
 
     def data_received(self, data: bytes) -> None:
         """Parse; start the clock on a head that is not whole, and fail a body that cannot go on."""
@@ -216,18 +149,49 @@ class EdgeConnection(RequestHandler):
         if cut is not None and self._pass_by(data, cut):
             return
         before = len(self._messages)
+        behind_body = (body := self._read_last) is None or body.is_eof()
         super().data_received(data)
         if self._left != _UNSURE and data:
             self._left = self._place_after(data, cut, self._messages[before:])
-        if self._messages:
-            if self._head_timer is not None:
-                self._head_timer.cancel()
-                self._head_timer = None
-            if len(self._messages) > before and not isinstance(self._messages[-1][0], RawRequestMessage):
+        if len(self._messages) > before:
+            if self._head_bytes:
+                self._stop_waiting_for_head()
+            if len(data) > MAX_HEAD_BYTES:
+                self._messages[before:] = less_large(self._messages[before:])
+            self._read_last = self._messages[-1][1]
+            if not isinstance(self._messages[-1][0], RawRequestMessage):
                 self._fail_bodies()
-        elif data and self._head_timer is None and self._waiter is not None and not self._waiter.done():
-            # Only part of a head makes no message while one is waited for.
+        elif data and behind_body:
+            # Behind a body that was whole, only part of a head makes no message.
+            self._wait_for_head(len(data))
+
+    def _wait_for_head(self, size: int) -> None:
+        """Count ``size`` bytes of a head, give it time from its first byte on, and refuse one too many."""
+        if self._pending_from is None:
+            peer = self._peer()
+            address = "" if self._bounds.trusted.trusts(peer) else network_of(peer)
+            if not self._bounds.pending_heads.begin(address):
+                self._refuse_crowd("too_many_heads", too_many_heads())
+                return
+            self._pending_from = address
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse_head("large_head", refusal(too_long=True))
+        elif self._head_timer is None and self._waiter is not None and not self._waiter.done():
             self._head_timer = self._loop.call_later(self._bounds.header_timeout_s, self._refuse_late_head)
+
+    def _peer(self) -> str:
+        name = None if self.transport is None else self.transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""
+
+    def _stop_waiting_for_head(self) -> None:
+        self._head_bytes = 0
+        if self._pending_from is not None:
+            self._bounds.pending_heads.end(self._pending_from)
+            self._pending_from = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def _pass_by(self, data: bytes, cut: HeadCut) -> bool:
         """Take a request whose head is known without the parser; false where the parser must see it.
@@ -430,9 +394,7 @@ class EdgeConnection(RequestHandler):
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        self._stop_waiting_for_head()
         self._stop_send_timer()
         super().connection_lost(exc)
 
@@ -451,19 +413,37 @@ class EdgeConnection(RequestHandler):
                 body.set_exception(web.RequestPayloadError("the body's framing is malformed"))
 
     def _refuse_late_head(self) -> None:
-        self._head_timer = None
+        self._refuse_head(
+            "late_request",
+            error_response(
+                408,
+                f"The request's head did not arrive within {self._bounds.header_timeout_s:g} s.",
+                code="request_timeout",
+            ),
+        )
+
+    def _refuse_crowd(self, event: str, response: web.Response) -> None:
+        """Refuse one of many: they must not fill the log."""
+        if count := self._bounds.refusals.counted():
+            self._log.warning(event, status=response.status, count=count)
+        self._refuse(response, new_request_id())
+
+    def _refuse_head(self, event: str, response: web.Response) -> None:
         request_id = new_request_id()
-        self._log.warning("late_request", status=408, request_id=request_id)
+        self._log.warning(event, status=response.status, request_id=request_id)
+        self._refuse(response, request_id)
+
+    def _refuse(self, response: web.Response, request_id: str) -> None:
+        """Answer a head that is not whole, and end the connection; behind a request, without an answer."""
+        self._stop_waiting_for_head()
+        self._refused = True
         if self.transport is None:
             return
-        late = error_response(
-            408,
-            f"The request's head did not arrive within {self._bounds.header_timeout_s:g} s.",
-            code="request_timeout",
-        )
-        self._refused = True
-        late.headers.update(own_headers(request_id))
-        self.transport.write(as_bytes(late))
+        if self._request_in_progress:
+            self.close()
+            return
+        response.headers.update(own_headers(request_id))
+        self.transport.write(as_bytes(response))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._head_timer = self._loop.call_later(_LINGER_S, self.force_close)

@@ -95,6 +95,14 @@ class ServerConfig(Section):
     header_timeout_s: Seconds = Field(
         default=20, description="Seconds in which the whole head of a request must have arrived."
     )
+    max_pending_heads: int = Field(
+        default=1024,
+        ge=16,
+        description="Requests of one process whose head has begun and is not whole; one more gets a 503.",
+    )
+    max_pending_heads_per_address: int = Field(
+        default=512, ge=4, description="The same, of one client address that is no trusted proxy's."
+    )
     body_timeout_s: Seconds = Field(
         default=120, description="Seconds that max_body_bytes may take to arrive; larger uploads longer."
     )

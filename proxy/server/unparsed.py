@@ -1,15 +1,28 @@
 """What the parser could not make a request of, and how it is answered where there is none."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
 from aiohttp.http import RawRequestMessage
-from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.streams import StreamReader
 
 from proxy.server.http_errors import error_response
+from proxy.server.pending_heads import MAX_HEAD_BYTES
 
-__all__ = ["MAX_FIELD_BYTES", "MAX_HEADERS", "as_bytes", "fault_of", "own_headers", "refusal"]
+__all__ = [
+    "MAX_FIELD_BYTES",
+    "MAX_HEADERS",
+    "as_bytes",
+    "fault_of",
+    "less_large",
+    "own_headers",
+    "refusal",
+    "too_many_connections",
+    "too_many_heads",
+]
 
 MAX_FIELD_BYTES = 16 * 1024
 MAX_HEADERS = 128
@@ -27,12 +40,54 @@ def fault_of(message: Any) -> BaseException | None:
     return None
 
 
+class _TooLarge(NamedTuple):
+    """In place of a message whose head is too large."""
+
+    exc: BaseException
+
+
+def less_large(made: Sequence[tuple[Any, StreamReader]]) -> list[tuple[Any, StreamReader]]:
+    """What the parser made of one read, with a fault in the place of each message whose head is too large."""
+    return [(_TooLarge(LineTooLong(b"", MAX_HEAD_BYTES)) if _is_large(m) else m, body) for m, body in made]
+
+
+def _is_large(message: Any) -> bool:
+    if not isinstance(message, RawRequestMessage):
+        return False
+    lines = sum(len(name) + len(value) + len(": \r\n") for name, value in message.raw_headers)
+    return lines + len(message.path) > MAX_HEAD_BYTES
+
+
+def too_many_connections() -> web.Response:
+    """What a client is told where the process has no descriptor to spare for it."""
+    return error_response(
+        503,
+        "The server has as many connections as its system lets it have. Try again in a moment; its operator "
+        "can raise the limit of open files (ulimit -n, LimitNOFILE).",
+        type="server_error",
+        code="too_many_connections",
+        headers={"Retry-After": "1"},
+    )
+
+
+def too_many_heads() -> web.Response:
+    """What a client is told while too many heads are pending."""
+    return error_response(
+        503,
+        "Too many requests have begun and not sent their whole head. Try again in a moment.",
+        type="server_error",
+        code="too_many_pending_requests",
+        headers={"Retry-After": "1"},
+    )
+
+
 def refusal(*, too_long: bool) -> web.Response:
     """What a client is told of what it sent, without a word of that."""
     if too_long:
         return error_response(
             431,
-            f"The request line or a header is longer than {MAX_FIELD_BYTES} bytes.",
+            f"The request's head is too large: a line may have {MAX_FIELD_BYTES} bytes, and all of them "
+            f"together {MAX_HEAD_BYTES}.",
             code="headers_too_large",
         )
     return error_response(

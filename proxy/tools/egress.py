@@ -22,6 +22,7 @@ import orjson
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from proxy.liveness import watch_peer
 from proxy.tools.capabilities import HttpFailure, QueryParams, TextPage
 from proxy.tools.hosts import check_headers, may_call
 from proxy.tools.retrying import names_its_effect, told_wait, wait_before_retry
@@ -119,6 +120,12 @@ class _CheckedResolver(AbstractResolver):
         await self._inner.close()
 
 
+def _watched_socket(info: tuple[Any, ...]) -> socket.socket:
+    sock = socket.socket(*info[:3])
+    watch_peer(sock)
+    return sock
+
+
 class Authorizer(Protocol):
     """Gives the ``Authorization`` header of one connection; see :mod:`proxy.tools.credentials`."""
 
@@ -181,7 +188,11 @@ class EgressPool:
         if self._session is None:
             inner = self._resolver or aiohttp.ThreadedResolver()
             connector = aiohttp.TCPConnector(
-                resolver=_CheckedResolver(inner, self.allowed), limit=64, limit_per_host=16, ttl_dns_cache=10
+                resolver=_CheckedResolver(inner, self.allowed),
+                limit=64,
+                limit_per_host=16,
+                ttl_dns_cache=10,
+                socket_factory=_watched_socket,
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,

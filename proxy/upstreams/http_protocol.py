@@ -13,6 +13,8 @@ from typing import Any
 from aiohttp import ClientPayloadError, TCPConnector
 from aiohttp.client_proto import ResponseHandler
 
+from proxy.liveness import watch_peer
+
 __all__ = ["Attempt", "WatchfulConnector"]
 
 
@@ -76,6 +78,11 @@ class WatchfulHandler(ResponseHandler):
                 return
             data = rest
         super().data_received(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if (sock := transport.get_extra_info("socket")) is not None:
+            watch_peer(sock)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Tell whoever reads an unfinished body, which aiohttp leaves waiting."""

@@ -9,6 +9,7 @@ from typing import cast
 
 import aiohappyeyeballs
 
+from proxy.liveness import watch_peer
 from proxy.resolver import Resolver
 from proxy.upstreams.lean_exchange import ConnectionLost, Exchange
 
@@ -16,6 +17,9 @@ __all__ = ["LeanConnection", "LeanPool"]
 
 _HAPPY_EYEBALLS_S = 0.25
 """RFC 8305, section 5."""
+
+_MOST_IDLE = 128
+"""Connections to one origin that are kept for later requests."""
 
 _SLOWEST_TICK_S = 1.0
 _FASTEST_TICK_S = 0.01
@@ -178,6 +182,7 @@ class LeanPool:
         connection = LeanConnection(self)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watch_peer(sock)
             await self.loop.create_connection(
                 lambda: connection,
                 sock=sock,
@@ -205,6 +210,9 @@ class LeanPool:
             return
         connection.idle_since = self.loop.time()
         self._idle.append(connection)
+        if len(self._idle) > _MOST_IDLE:
+            # After a burst: the one that was used longest ago.
+            self._idle[0].abort()
 
     def forget(self, connection: LeanConnection) -> None:
         """A connection that is gone."""

@@ -23,7 +23,7 @@ from fixture_loader import FIXTURES, Exchange
 from proxy.records import ToolInvocationRecord
 from proxy.server.app import Overrides, Services, create_app
 from proxy.server.config import Config
-from proxy.server.connection import EdgeRunner
+from proxy.server.edge_runner import EdgeRunner
 from proxy.server.settings import LogConfig, PolicyConfig, StoreConfig, ToolsConfig, UpstreamConfig
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient

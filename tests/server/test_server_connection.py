@@ -20,14 +20,12 @@ from running_proxy import Answer, Proxy, make_config, running
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import ConfigError
-from proxy.server import connection
-from proxy.server.connection import (
-    ConnectionBounds,
-    EdgeConnection,
-    EdgeRunner,
-    check_http_parser,
-)
+from proxy.server import parser_check
+from proxy.server.connection import EdgeConnection
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.edge_runner import EdgeRunner
+from proxy.server.parser_check import check_http_parser
+from proxy.server.served import ConnectionBounds
 from proxy.server.unparsed import MAX_HEADERS
 
 KEY = "sk-client-0123456789"
@@ -396,7 +394,7 @@ async def test_a_parser_in_python_stops_the_start(monkeypatch: pytest.MonkeyPatc
     class Message:
         """As aiohttp's parser in Python makes it."""
 
-    monkeypatch.setattr(connection, "RawRequestMessage", Message)
+    monkeypatch.setattr(parser_check, "RawRequestMessage", Message)
     with pytest.raises(ConfigError, match="AIOHTTP_NO_EXTENSIONS"):
         async with running(make_config("http://127.0.0.1:9/v1")):
             pass

@@ -20,8 +20,9 @@ from waiting import PATIENCE_S, until
 from proxy.errors import RequestError
 from proxy.server import connection, known_heads
 from proxy.server.body import body_here, read_body
-from proxy.server.connection import EdgeConnection, EdgeRunner
+from proxy.server.connection import EdgeConnection
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.edge_runner import EdgeRunner
 from proxy.server.http_errors import of_request_error
 from proxy.server.known_heads import KnownHeads, WholeBody, head_cut
 from proxy.server.request_head import Head

@@ -14,7 +14,7 @@ from waiting import until
 
 from proxy.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from proxy.resolver import AddressInfo, Resolver, numeric
-from proxy.upstreams import lean_reader
+from proxy.upstreams import lean_connection, lean_reader
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.header_rules import HeaderRules
 from proxy.upstreams.header_section import HeaderSection
@@ -394,4 +394,19 @@ async def test_bytes_behind_a_known_response_end_their_connection(behind: bytes,
             assert await (await upstream.open(ASK)).read(10) == b"{}"
         assert await (await upstream.open(ASK)).read(10) == b"[]"
         assert raw.connections == 2
+        await upstream.aclose()
+
+
+async def test_few_idle_connections_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a burst those that were used longest ago are closed."""
+    monkeypatch.setattr(lean_connection, "_MOST_IDLE", 3)
+    async with RawUpstream(whole(b"{}")) as raw:
+        upstream = lean(raw)
+        responses = await asyncio.gather(*[upstream.open(ASK) for _ in range(8)])
+        await asyncio.gather(*[response.read(10) for response in responses])
+        pool = upstream._opened_pool()
+        await until(lambda: len(pool._all) == 3)
+        assert len(pool._idle) == 3
+        await (await upstream.open(ASK)).read(10)
+        assert raw.connections == 8
         await upstream.aclose()
