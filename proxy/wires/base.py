@@ -239,11 +239,13 @@ class BodyEditor(Protocol):
         ...
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
-        """Stop forcing a call once the forced one was made (rule W9)."""
+        """Stop forcing a call once these calls of server tools satisfied the choice (rule W9)."""
         ...
 
-    def forbid_tools(self) -> None:
-        """Ask for an answer without calls."""
+    def forbid_tools(self) -> bool:
+        """Ask for an answer without calls; where the client forces a call of a tool of its own, for that
+        call, without the server tools.  Returns whether they are left out.
+        """
         ...
 
     def spend_tokens(self, used: int) -> None:

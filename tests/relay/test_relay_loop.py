@@ -304,6 +304,31 @@ async def test_a_forced_choice_is_relaxed(choice: Any, relaxed: Any) -> None:
     assert json.loads(requests[1].body)["tool_choice"] == relaxed
 
 
+@pytest.mark.parametrize("max_turns", [8, 1])
+async def test_a_client_that_requires_its_own_tool_gets_its_call(max_turns: int) -> None:
+    """Rule W9: a structured output that a client forces as a call of its own tool (pydantic-ai's
+    ``output_type``) comes after server tools ran, and when the budget of turns is spent."""
+    own = {**CLIENT_TOOL, "function": {**CLIENT_TOOL["function"], "name": "final_result"}}
+    ask = {**ASK, "tools": [own], "tool_choice": "required"}
+    answer, requests = await one_loop(
+        called(("call_1", TIME, UTC)),
+        called(("call_2", "final_result", '{"hour":12}')),
+        ask=ask,
+        tools={"max_turns": max_turns},
+    )
+    second = json.loads(requests[1].body)
+    assert second["tool_choice"] == "required"
+    names = [tool["function"]["name"] for tool in second["tools"]]
+    assert (TIME in names) == (max_turns == 8)
+    assert "final_result" in names
+    chunks = payloads_of(answer.body)
+    made = [
+        c for chunk in chunks for choice in chunk["choices"] for c in choice["delta"].get("tool_calls", ())
+    ]
+    assert [c["function"]["name"] for c in made if "id" in c] == ["final_result"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
 async def test_tokens_that_are_spent_are_taken_off_the_clients_bound() -> None:
     """The client's bound on output tokens holds for the whole answer, not for each turn."""
     first = stream(role(), call("call_1", TIME, UTC), finish("tool_calls"), usage(10, 40))

@@ -356,6 +356,26 @@ def test_a_forced_choice_is_relaxed(choice: Any, called: list[str], relaxed: Any
     assert sent(body)["tool_choice"] == relaxed
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "function", "name": "mine"},
+        {"type": "allowed_tools", "mode": "required", "tools": [function(OURS), function("mine")]},
+    ],
+)
+def test_a_call_of_ours_does_not_satisfy_what_the_client_forces(choice: Any) -> None:
+    """Rule W9: a choice that a tool of the client's own can satisfy waits for that; a spent budget leaves
+    the client's tools alone."""
+    body = body_of(ask(user("hi"), tools=[function("mine")], tool_choice=choice))
+    body.offer([ToolDefinition(OURS, "d", {}, False)], [])
+    body.relax_tool_choice([OURS])
+    assert sent(body)["tool_choice"] == choice
+    assert body.forbid_tools()
+    left = {**choice, "tools": [function("mine")]} if "mode" in choice else choice
+    assert (sent(body)["tools"], sent(body)["tool_choice"]) == ([function("mine")], left)
+
+
 def test_tools_are_forbidden_on_the_last_turn() -> None:
     """The budget is spent: an answer without calls is asked for."""
     body = body_of(ask(user("hi"), tool_choice="required"))

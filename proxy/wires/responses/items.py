@@ -3,11 +3,14 @@
 Source: OpenAI's API reference, "The response object" and "Input items".
 """
 
+import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+
+from proxy.wires.rawjson import join_object, members
 
 __all__ = [
     "SERVER_LABEL",
@@ -20,6 +23,7 @@ __all__ = [
     "own_item_id",
     "reasoning_item",
     "text_part",
+    "unique_calls",
 ]
 
 SERVER_LABEL = "toolrelay"
@@ -153,3 +157,29 @@ def as_upstream_items(item: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         },
         {"type": "function_call_output", "call_id": call_id, "output": output},
     ]
+
+
+def unique_calls(items: Sequence[bytes]) -> list[bytes]:
+    """Items in which no call id stands twice: upstreams refuse that, and models repeat ids.
+
+    A new id follows from the old one, so that the next request begins with the same bytes.
+    """
+    seen: set[str] = set()
+    renamed: dict[str, str] = {}
+    unique = []
+    for raw in items:
+        item = orjson.loads(raw)
+        call_id = item.get("call_id")
+        if isinstance(call_id, str):
+            if item.get("type") == "function_call":
+                if call_id in seen:
+                    again = renamed.get(call_id, call_id)
+                    while again in seen:
+                        again = f"call_{hashlib.blake2b(again.encode(), digest_size=12).hexdigest()}"
+                    renamed[call_id] = again
+                    seen.add(again)
+                seen.add(call_id)
+            if call_id in renamed:
+                raw = join_object({**members(raw), "call_id": orjson.dumps(renamed[call_id])})
+        unique.append(raw)
+    return unique
