@@ -152,6 +152,17 @@ def replace_values(raw: bytes, values: Mapping[str, bytes], *path: str) -> bytes
     return b"".join([*pieces, raw[done:]])
 
 
+def value_at(raw: bytes, *path: str) -> bytes | None:
+    """The raw value that ``path`` leads to from the outermost object; ``None`` where it leads nowhere."""
+    start, end = 0, len(raw)
+    for key in path:
+        spans = _spans(raw, start) if raw[start : start + 1] == b"{" else {}
+        if key not in spans:
+            return None
+        start, end = spans[key]
+    return raw[start:end]
+
+
 def elements(raw: bytes) -> list[bytes]:
     """The raw bytes of each element of the array ``raw``."""
     found: list[bytes] = []

@@ -11,12 +11,10 @@ from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
-from proxy.wires.responses.resource import ECHOED
+from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.responses.writer import ResponsesStreamWriter
 
 __all__ = ["ResponsesWire", "error_event"]
-
-_ECHO_DEFAULTS: dict[str, Any] = {"tools": [], "tool_choice": "auto"}
 
 
 class ResponsesWire:
@@ -47,11 +45,13 @@ class ResponsesWire:
     ) -> StreamWriter:
         asked = cast(ResponsesRequest, request)
         echo = _echo(asked)
+        tools = ToldTools(asked.asked, is_hidden, open_names=asked.open_names)
         if not asked.stream:
             return ResponsesReplyWriter(
                 model=model,
                 asked=asked.asked,
                 echo=echo,
+                tools=tools,
                 is_hidden=is_hidden,
                 trace=trace,
                 last_text_only=asked.wants_json,
@@ -60,6 +60,7 @@ class ResponsesWire:
             model=model,
             asked=asked.asked,
             echo=echo,
+            tools=tools,
             is_hidden=is_hidden,
             trace=trace,
             hold_text=asked.wants_json,
@@ -72,13 +73,11 @@ class ResponsesWire:
 def _echo(asked: ResponsesRequest) -> dict[str, bytes]:
     """What the resource must say of the fields that we change: what the client sent (rule W2).
 
-    ``previous_response_id`` only where there is one, since only then it can differ.
+    ``previous_response_id`` only where there is one, since only then it can differ.  Of ``tools`` it
+    says what :class:`ToldTools` tells.
     """
-    changed = ["tools", "tool_choice"]
+    choice = asked.asked.get("tool_choice")
+    echo = {"tool_choice": b'"auto"' if choice is None else orjson.dumps(choice)}
     if asked.continues is not None:
-        changed.append("previous_response_id")
-    values = {key: asked.asked.get(key) for key in ECHOED if key in changed}
-    return {
-        key: orjson.dumps(_ECHO_DEFAULTS.get(key) if value is None else value)
-        for key, value in values.items()
-    }
+        echo["previous_response_id"] = orjson.dumps(asked.continues)
+    return echo
