@@ -24,6 +24,7 @@ __all__ = [
     "decide",
     "guard",
     "guarded_names",
+    "is_reserved",
     "parse_wanted",
 ]
 
@@ -164,6 +165,15 @@ def decide(
         open_names=request.open_names,
         shape=_shape({**{spec.name: spec for spec in added}, **replaced}),
     )
+
+
+def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
+    """Whether only the proxy may answer calls of this name in a client's history.
+
+    That is each server tool that is offered.  Under a name that the client declares its own history may
+    hold calls of its own function; not under our reserved ids.
+    """
+    return name in offer.names and (name.startswith(RESERVED_PREFIX) or name not in request.declared)
 
 
 class Offers:

@@ -141,6 +141,7 @@ class Orchestrator:
                 trace=job.trace,
                 model=request.model,
                 usage_was_added=asks_usage,
+                caller=job.caller,
             ),
             offered=offered,
             context=RunContext(

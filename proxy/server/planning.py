@@ -15,7 +15,7 @@ from proxy.relay.headers import forwardable
 from proxy.relay.history import History
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
-from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard, parse_wanted
+from proxy.relay.offer import OfferRules, Offers, Wanted, guard, is_reserved, parse_wanted
 from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route
@@ -124,9 +124,9 @@ class Planner:
         offer = self._offers.decide(
             asked, selection, call.wanted, upstream_takes_tools=self._takes_tools(route)
         )
-        editor = wire.editor(call.raw, asked, route.served.responses_state)
+        editor = wire.editor(call.raw, asked, route.served.responses_state, caller=caller)
         if offer:
-            asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
+            asked.check_history(lambda name: is_reserved(name, offer, asked))
         named = call.named or bool(asked.people and not self._end_user)
         shape = offer.shape if offer and named and call.recall else None
         restored = await self._history.restore(asked, editor, caller, shape, named=named)

@@ -409,8 +409,13 @@ class Wire(Protocol):
         """Read a request.  Raises :class:`~proxy.errors.RequestError` naming the field."""
         ...
 
-    def editor(self, raw: bytes, request: ClientRequest, state: StateHabit = "auto") -> BodyEditor:
-        """``state`` says how the upstream goes on from one turn to the next."""
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        """``state`` says how the upstream goes on from one turn to the next.
+
+        Items of ours in the request are known again only where they were shown to this ``caller``.
+        """
         ...
 
     def reader(
@@ -425,6 +430,7 @@ class Wire(Protocol):
         trace: Trace,
         model: str,
         usage_was_added: bool,
+        caller: str = "",
     ) -> StreamWriter: ...
 
     def error_event(self, message: str, *, type: str, code: str | None) -> bytes:

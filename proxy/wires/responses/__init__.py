@@ -1,5 +1,6 @@
 """OpenAI Responses: request, response and stream."""
 
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
+from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.responses.writer import ResponsesStreamWriter
 
@@ -18,16 +20,22 @@ __all__ = ["ResponsesWire", "error_event"]
 
 
 class ResponsesWire:
-    """The Responses wire."""
+    """The Responses wire.  ``key`` signs the items that show server calls; without it only this process
+    knows them again."""
 
     name = "responses"
     path = "/responses"
 
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or secrets.token_bytes(32)
+
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_responses_request(payload)
 
-    def editor(self, raw: bytes, request: ClientRequest, state: StateHabit = "auto") -> BodyEditor:
-        return ResponsesBody(raw, cast(ResponsesRequest, request), state)
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        return ResponsesBody(raw, cast(ResponsesRequest, request), state, ItemSigner(self._key, caller))
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -42,16 +50,19 @@ class ResponsesWire:
         trace: Trace,
         model: str,
         usage_was_added: bool,
+        caller: str = "",
     ) -> StreamWriter:
         asked = cast(ResponsesRequest, request)
         echo = _echo(asked)
         tools = ToldTools(asked.asked, is_hidden, open_names=asked.open_names)
+        signer = ItemSigner(self._key, caller)
         if not asked.stream:
             return ResponsesReplyWriter(
                 model=model,
                 asked=asked.asked,
                 echo=echo,
                 tools=tools,
+                signer=signer,
                 is_hidden=is_hidden,
                 trace=trace,
                 last_text_only=asked.wants_json,
@@ -61,6 +72,7 @@ class ResponsesWire:
             asked=asked.asked,
             echo=echo,
             tools=tools,
+            signer=signer,
             is_hidden=is_hidden,
             trace=trace,
             hold_text=asked.wants_json,

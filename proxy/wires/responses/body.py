@@ -25,11 +25,13 @@ from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
     is_model_item,
+    is_ours,
     item_text,
     unique_calls,
 )
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
 from proxy.wires.responses.request import ResponsesRequest
+from proxy.wires.responses.signing import ItemSigner
 
 __all__ = ["ResponsesBody", "upstream_ids"]
 
@@ -54,7 +56,8 @@ _NOT_RUN = orjson.dumps(
 class ResponsesBody:
     """The body of one run's upstream requests."""
 
-    def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit) -> None:
+    def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit, signer: ItemSigner) -> None:
+        self._signer = signer
         self._members, items = members_and_elements(raw, "input")
         self._request = request
         self._state: StateHabit = state
@@ -361,9 +364,15 @@ class ResponsesBody:
         """The items, with words for our images where the upstream takes none."""
         return [without_images(item) for item in items] if self._without_images else items
 
+    def _as_upstream(self, raw: bytes) -> list[bytes]:
+        """An item as it came, or what the upstream gets in place of one of ours."""
+        if _OURS not in raw or not is_ours(item := orjson.loads(raw)):
+            return [raw]
+        return [orjson.dumps(one) for one in as_upstream_items(item, signed=self._signer.made(item))]
+
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """The items less what the upstream could not read, or what has lost what it belongs to."""
-        known = [one for item in self._said(items) for one in _as_upstream(item)]
+        known = [one for item in self._said(items) for one in self._as_upstream(item)]
         kept: list[bytes] = []
         for position, item in enumerate(known):
             if _is_reasoning(item):
@@ -394,13 +403,6 @@ def upstream_ids(continuation: bytes) -> list[str]:
     """The responses that the upstream keeps of a run; ``continuation`` is what the run ended with."""
     held = orjson.loads(continuation)
     return list(held.get("upstream_ids") or ())
-
-
-def _as_upstream(item: bytes) -> list[bytes]:
-    """An item as it came, or what the upstream knows in place of one of ours."""
-    if _OURS in item and (ours := as_upstream_items(orjson.loads(item))) is not None:
-        return [orjson.dumps(one) for one in ours]
-    return [item]
 
 
 def _is_provider_run(item: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.trace import reasoning_line, status_line
 from proxy.wires.usage import add_usage
@@ -34,6 +35,7 @@ class ResponsesReplyWriter:
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
         tools: ToldTools,
+        signer: ItemSigner,
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
         last_text_only: bool = False,
@@ -42,6 +44,7 @@ class ResponsesReplyWriter:
         self._asked = asked
         self._echo = echo
         self._tools = tools
+        self._signer = signer
         self._is_hidden = is_hidden
         self._trace = trace
         self._last_text_only = last_text_only
@@ -105,7 +108,7 @@ class ResponsesReplyWriter:
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if self._trace == "events":
-            self._show(call_events(call, result))
+            self._show(call_events(call, result, self._signer))
         elif self._trace == "reasoning":
             self._show(reasoning_events(reasoning_line(call, result)))
         elif self._trace == "status" and not self._last_text_only:

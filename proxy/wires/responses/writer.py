@@ -24,6 +24,7 @@ from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.retold import item_events
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.trace import reasoning_line, status_line
@@ -48,6 +49,7 @@ class ResponsesStreamWriter:
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
         tools: ToldTools,
+        signer: ItemSigner,
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
         hold_text: bool = False,
@@ -56,6 +58,7 @@ class ResponsesStreamWriter:
         self._asked = asked
         self._echo = echo
         self._tools = tools
+        self._signer = signer
         self._tools_said: Mapping[str, Any] = {}
         self._is_hidden = is_hidden
         self._trace = trace
@@ -354,7 +357,7 @@ class ResponsesStreamWriter:
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if self._trace == "events":
-            return self._show(call_events(call, result))
+            return self._show(call_events(call, result, self._signer))
         if self._trace == "reasoning":
             return self._show(reasoning_events(reasoning_line(call, result)))
         if self._trace == "status" and not self._hold_text:
