@@ -34,7 +34,7 @@ from proxy.relay.wrapper import is_wrapper, mask_parts
 from proxy.store.base import Store
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
-from proxy.tools.redaction import redact_written
+from proxy.tools.redaction import mask_written, redact_written
 from proxy.tools.registry import Registry
 from proxy.tools.runner import Runner
 from proxy.wires.base import HeldTurn, Mask
@@ -395,7 +395,11 @@ class Orchestrator:
                 known = mask_parts(arguments, self._mask(state))
             else:
                 spec = self._registry.get(state.offer.names.get(name, name))
-                known = arguments if spec is None else redact_written(arguments, spec)
+                if spec is not None:
+                    known = redact_written(arguments, spec)
+                else:
+                    # Of a tool that nobody knows nothing says which arguments are private.
+                    known = mask_written(arguments) if state.offer.is_hidden(name) else arguments
             state.masked[name, arguments] = known
         return known
 
