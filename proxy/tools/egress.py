@@ -22,9 +22,11 @@ import orjson
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from proxy.tools.bounds import ArgumentBound, FetchBounds
 from proxy.tools.capabilities import HttpFailure, QueryParams, TextPage
 from proxy.tools.hosts import check_headers, may_call
 from proxy.tools.retrying import names_its_effect, told_wait, wait_before_retry
+from proxy.tools.url_argument import canonical_url
 
 __all__ = ["Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text", "is_public_address"]
 
@@ -205,6 +207,7 @@ class _Request:
     """What is asked for, whatever it takes to get it.
 
     ``roams`` lets a redirect change the host; ``repeatable`` says that nothing comes of asking twice.
+    ``bounds`` hold for every address on the way.
     """
 
     method: str
@@ -213,6 +216,7 @@ class _Request:
     body: bytes | None = None
     roams: bool = False
     repeatable: bool = True
+    bounds: tuple[ArgumentBound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,23 +236,50 @@ class EgressClient:
     :class:`~proxy.tools.capabilities.RepeatingClient`.
 
     ``reads`` says that the tool changes nothing, so that its POST requests may be repeated.
+    ``timeout_s`` are the seconds for one request, the pool's unless given; ``fetches`` bounds where the
+    requests of one call go.
     """
 
     def __init__(
-        self, pool: EgressPool, hosts: tuple[str, ...], authorizer: Authorizer | None, *, reads: bool = False
+        self,
+        pool: EgressPool,
+        hosts: tuple[str, ...],
+        authorizer: Authorizer | None,
+        *,
+        reads: bool = False,
+        timeout_s: float | None = None,
+        fetches: FetchBounds | None = None,
     ) -> None:
         self._pool = pool
         self._hosts = hosts
         self._authorizer = authorizer
         self._reads = reads
+        self._timeout_s = timeout_s
+        self._fetches = fetches
 
     def for_reading(self) -> "EgressClient":
         """The same client for a tool without effects."""
-        return EgressClient(self._pool, self._hosts, self._authorizer, reads=True)
+        return self._with(reads=True)
+
+    def with_time(self, tool_s: float) -> "EgressClient":
+        """The same client for a tool with a time limit of its own, less what it needs to say why."""
+        return self._with(timeout_s=0.8 * tool_s)
+
+    def within(self, fetches: FetchBounds) -> "EgressClient":
+        """The same client for one call whose addresses are bounded."""
+        return self._with(fetches=fetches)
+
+    def _with(self, **changes: Any) -> "EgressClient":
+        own = {"reads": self._reads, "timeout_s": self._timeout_s, "fetches": self._fetches}
+        return EgressClient(self._pool, self._hosts, self._authorizer, **{**own, **changes})
+
+    def _bounds(self, address: str, *, page: bool = False) -> tuple[ArgumentBound, ...]:
+        return () if self._fetches is None else self._fetches.starting_at(address, page=page)
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
         """The JSON of a 2xx answer; raises :class:`HttpFailure` for anything else."""
-        answer = await self._send(_Request("GET", _address(url, params), _JSON_HEADERS))
+        request = _Request("GET", _address(url, params), _JSON_HEADERS, bounds=self._bounds(url))
+        answer = await self._send(request)
         return _json(answer)
 
     async def post_json(
@@ -269,6 +300,7 @@ class EgressClient:
             {**_JSON_HEADERS, "Content-Type": "application/json", **(headers or {})},
             orjson.dumps(body),
             repeatable=self._reads or names_its_effect(headers or {}, body),
+            bounds=self._bounds(url),
         )
         answer = await self._send(request)
         return _json(answer) if answer.body else None
@@ -286,7 +318,8 @@ class EgressClient:
         A redirect may lead to another of the tool's hosts, unless the requests carry credentials.
         """
         headers = {"Accept": "text/html, text/plain;q=0.9, application/xhtml+xml, */*;q=0.1"}
-        request = _Request("GET", _address(url, None), headers, roams=self._authorizer is None)
+        bounds = self._bounds(url, page=True)
+        request = _Request("GET", _address(url, None), headers, roams=self._authorizer is None, bounds=bounds)
         answer = await self._send(request)
         media_type, _, parameters = answer.content_type.partition(";")
         media_type = media_type.strip().lower()
@@ -298,7 +331,7 @@ class EgressClient:
     async def _send(self, request: _Request) -> _Answer:
         """A 2xx answer within the time there is."""
         try:
-            async with asyncio.timeout(self._pool.timeout_s):
+            async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
                 return await self._send_with_retries(request)
         except TimeoutError:
             raise HttpFailure("the service took too long to answer", transient=True) from None
@@ -334,6 +367,8 @@ class EgressClient:
         url = origin = request.url
         for _ in range(_MAX_REDIRECTS + 1):
             self._check(url, authorization is not None)
+            if request.bounds:
+                _hold(url, request.bounds)
             answer = await self._request(request, url, authorization)
             if answer.status not in _REDIRECTS or answer.location is None:
                 return answer
@@ -404,6 +439,13 @@ class EgressClient:
                 response.close()
                 raise HttpFailure("the service's answer is larger than is taken")
         return bytes(body)
+
+
+def _hold(url: URL, bounds: Sequence[ArgumentBound]) -> None:
+    """Refuse a URL that policy does not let the call's address be, where a redirect led to it too."""
+    address = canonical_url(str(url))
+    if address is None or any(bound.forbidden or bound.excess(address) for bound in bounds):
+        raise HttpFailure("policy does not allow this address, or the one that it redirects to")
 
 
 def _address(url: str, params: QueryParams | None) -> URL:

@@ -25,7 +25,7 @@ from proxy.tools.effects import SharedEffects, claim_of
 from proxy.tools.execution import Executor, OnCrash
 from proxy.tools.invocation import Invocation, InvocationJournal, OnClosed, OnStart, fault_facts
 from proxy.tools.ledger import Claim, RunContext, fingerprint
-from proxy.tools.loop_watch import MAX_STEP_S
+from proxy.tools.loop_watch import MAX_STEP_S, blocked_s, thread_use
 from proxy.tools.outcome import Outcomes, failed, mark_untrusted
 from proxy.tools.paging import ResultShelf
 from proxy.tools.plan import PlannedCall, Refusal, admit, plan
@@ -264,9 +264,9 @@ class Runner:
             await self._count(invocation, admitted.spec)
         except ToolFailure as failure:
             return Refusal(failure, admitted.decision)
-        began = time.perf_counter()
+        began = thread_use()
         planned = plan(admitted, caller=context.caller, key=invocation.id)
-        took_s = time.perf_counter() - began
+        took_s = blocked_s(began, thread_use())
         if took_s > MAX_STEP_S:
             # The arguments are bounded: it is the tool's own validator that is slow.
             self._journal.blocked(invocation, took_s)
