@@ -30,7 +30,6 @@ _AFTER_REASON_S = 5.0
 """For the usage and the end mark that come after a finish reason."""
 _AFTER_HIDDEN_END_S = 0.05
 """For the end of the HTTP message, so that its connection can be used for the next turn."""
-_SPENT = "a budget of the run is spent, and the client forces a call of its own tool"
 _REFUSALS = (400, 404, 413, 422)
 _STREAMED = (
     ("cache-control", ("Cache-Control", "no-cache")),
@@ -111,7 +110,8 @@ class ModelTurns:
         if command.number > 1:
             job.editor.spend_tokens(state.run.output_tokens)
         if command.last and job.editor.forbid_tools():
-            state.withheld = {**state.withheld, **dict.fromkeys(state.offer.tool_ids(), _SPENT)}
+            rule = f"{state.run.spent} is spent, and the client forces a call of its own tool"
+            state.withheld = {**state.withheld, **dict.fromkeys(state.offer.tool_ids(), rule)}
         place = job.route.served.upstream.name, job.route.model
         if command.number == 1 and self._memory.refuses(*place, "images"):
             job.editor.leave_out_images()

@@ -5,7 +5,7 @@ one of our reserved ids: then it means our tool, and our schema goes upstream un
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.errors import RequestError
@@ -25,6 +25,7 @@ __all__ = [
     "guard",
     "guarded_names",
     "is_reserved",
+    "offered_only",
     "parse_wanted",
 ]
 
@@ -174,6 +175,18 @@ def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
     hold calls of its own function; not under our reserved ids.
     """
     return name in offer.names and (name.startswith(RESERVED_PREFIX) or name not in request.declared)
+
+
+def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
+    """A policy, and of what it allows only what was offered, and what is ``asking`` for an approval."""
+    offered = Policy(
+        allow=(*offer.names.values(), *asking),
+        max_argument_bytes=policy.max_argument_bytes,
+        max_result_bytes=policy.max_result_bytes,
+        max_image_bytes=policy.max_image_bytes,
+        settings=("this request", "this request", "this request"),
+    )
+    return policy.intersect(offered)
 
 
 class Offers:

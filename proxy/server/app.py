@@ -137,6 +137,11 @@ class Services:
             fault for where in written for fault in misplaced_bounds(self.registry, where, written[where])
         ]
 
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """Where each wire with server tools is served, below an upstream's base URL."""
+        return {wire.name: wire.path for wire in (ChatWire, ResponsesWire)}
+
     def router(self) -> Router:
         """The upstreams in the order of the configuration."""
         return Router([_served(self, name) for name in self.config.upstreams])

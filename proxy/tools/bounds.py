@@ -6,11 +6,12 @@ time in proportion to the text, whatever the pattern (that of ``jsonschema-rs``)
 one that fits somewhere inside of an address bounds nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.tools.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
+from proxy.tools.url_argument import canonical_url
 
 __all__ = ["MAX_PATTERN", "ArgumentBound", "FetchBounds", "Scalar", "find_excess", "needs_giving"]
 
@@ -110,6 +111,12 @@ class FetchBounds:
         if not given and page:
             given = [bounds for _, bounds in self.by_address]
         return tuple(bound for bounds in given for bound in bounds)
+
+    @staticmethod
+    def hold(address: str, bounds: Sequence[ArgumentBound]) -> bool:
+        """Whether an address that is fetched meets the bounds; one without a canonical form does not."""
+        written = canonical_url(address)
+        return written is not None and not any(bound.forbidden or bound.excess(written) for bound in bounds)
 
     def __str__(self) -> str:
         """The bounds in words, the same for equal ones."""

@@ -26,7 +26,6 @@ from proxy.tools.bounds import ArgumentBound, FetchBounds
 from proxy.tools.capabilities import HttpFailure, QueryParams, TextPage
 from proxy.tools.hosts import check_headers, may_call
 from proxy.tools.retrying import names_its_effect, told_wait, wait_before_retry
-from proxy.tools.url_argument import canonical_url
 
 __all__ = ["Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text", "is_public_address"]
 
@@ -367,8 +366,8 @@ class EgressClient:
         url = origin = request.url
         for _ in range(_MAX_REDIRECTS + 1):
             self._check(url, authorization is not None)
-            if request.bounds:
-                _hold(url, request.bounds)
+            if request.bounds and not FetchBounds.hold(str(url), request.bounds):
+                raise HttpFailure("policy does not allow this address, or the one that it redirects to")
             answer = await self._request(request, url, authorization)
             if answer.status not in _REDIRECTS or answer.location is None:
                 return answer
@@ -439,13 +438,6 @@ class EgressClient:
                 response.close()
                 raise HttpFailure("the service's answer is larger than is taken")
         return bytes(body)
-
-
-def _hold(url: URL, bounds: Sequence[ArgumentBound]) -> None:
-    """Refuse a URL that policy does not let the call's address be, where a redirect led to it too."""
-    address = canonical_url(str(url))
-    if address is None or any(bound.forbidden or bound.excess(address) for bound in bounds):
-        raise HttpFailure("policy does not allow this address, or the one that it redirects to")
 
 
 def _address(url: str, params: QueryParams | None) -> URL:

@@ -162,9 +162,8 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     inputs = _inputs(function, declaration, capabilities, where)
     schema, validate, unpack, defaults = _contract(identifier, inputs.arguments, declaration, where)
     check_schema(schema, where)
-    redaction = declaration.redaction
     # Whoever types an argument as a secret need not say so twice.
-    private = dict.fromkeys((*redaction.private_arguments, *secret_paths(schema)))
+    private = dict.fromkeys((*declaration.redaction.private_arguments, *secret_paths(schema)))
     loose = schema
     if declaration.strict:
         strict = to_strict(schema, where)
@@ -172,7 +171,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
             raise ConfigError(where, "parameters: strict=True changes a schema that is to go verbatim")
         schema = strict
         check_schema(schema, where)
-    check_private_paths(schema, redaction.private_arguments, where)
+    check_private_paths(schema, declaration.redaction.private_arguments, where)
     validate_output = _output_validator(declaration, where)
     description = _description(target, declaration, where)
     spec = ToolSpec(
@@ -183,7 +182,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         provider=provider,
         validate=validate,
         digest=spec_digest(identifier, description, schema, declaration.effect),
-        redaction=replace(redaction, private_arguments=tuple(private)),
+        redaction=replace(declaration.redaction, private_arguments=tuple(private)),
         strict=declaration.strict,
         timeout_s=_positive(declaration.timeout_s, "timeout_s", where),
         max_result_bytes=_positive(declaration.max_result_bytes, "max_result_bytes", where),
@@ -202,8 +201,8 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     )
     if spec.connection and HttpClient.__name__ not in spec.capabilities:
         raise ConfigError(where, "names a connection but takes no HttpClient to use it with")
-    is_async = inspect.iscoroutinefunction(function)
-    return _Bound(spec, function, is_async, unpack, inputs.constants, inputs.per_call)
+    asynchronous = inspect.iscoroutinefunction(function)
+    return _Bound(spec, function, asynchronous, unpack, inputs.constants, inputs.per_call)
 
 
 @dataclass(frozen=True, slots=True)

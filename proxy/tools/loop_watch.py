@@ -5,15 +5,14 @@ time in which it makes the thread wait (``time.sleep``, a blocking read).  On a 
 take long because other processes run; that is not the tool's doing.
 """
 
+import sys
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NamedTuple, TypeVar
 
-try:
+if sys.platform == "linux":  # It alone counts the waits of one thread.
     from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # Only Linux counts the waits of one thread.
-    RUSAGE_THREAD = None  # type: ignore[assignment]
 
 __all__ = ["MAX_STEP_S", "ThreadUse", "blocked_s", "thread_use", "watch_steps"]
 
@@ -34,7 +33,7 @@ class ThreadUse(NamedTuple):
 
 def thread_use() -> ThreadUse:
     """The use of the thread that calls."""
-    waits = 0 if RUSAGE_THREAD is None else getrusage(RUSAGE_THREAD).ru_nvcsw
+    waits = getrusage(RUSAGE_THREAD).ru_nvcsw if sys.platform == "linux" else 0
     return ThreadUse(time.perf_counter(), time.thread_time(), waits)
 
 

@@ -161,6 +161,21 @@ class Runner:
                 task.cancel()  # Nothing has begun that would have to come to its end.
             raise
 
+    async def refuse(self, call: ToolCall, context: RunContext, failure: ToolFailure, decision: str) -> None:
+        """Put a call on record that the run does not make; ``decision`` is the word of its row."""
+        invocation = Invocation(
+            id=self._ids(),
+            call=call,
+            context=context,
+            policy=self._policy,
+            deadline=None,
+            spec=self._registry.get(call.name),
+            started_at=self._clock.now(UTC).timestamp(),
+            started=time.monotonic(),
+            on_start=None,
+        )
+        await self._outcomes.refuse(invocation, Refusal(failure, decision))
+
     async def run_many(
         self,
         calls: Sequence[ToolCall],

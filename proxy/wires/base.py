@@ -83,6 +83,16 @@ class ClientRequest(Protocol):
         ...
 
     @property
+    def conversation(self) -> str:
+        """The id of the conversation at the upstream that this request adds to; empty for none."""
+        ...
+
+    @property
+    def references(self) -> Sequence[str]:
+        """The ids of items that the upstream keeps and the request refers to."""
+        ...
+
+    @property
     def keeps(self) -> bool:
         """Whether what comes of the request may be stored for later requests."""
         ...

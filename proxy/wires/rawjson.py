@@ -27,6 +27,7 @@ __all__ = [
     "members",
     "members_and_elements",
     "replace_values",
+    "value_at",
 ]
 
 _BLANK = rb"[ \t\r\n]*+"

@@ -60,6 +60,8 @@ class ChatRequest:
     preview: str
     background: bool = False
     continues: str | None = None
+    conversation: str = ""
+    references: tuple[str, ...] = ()
     keeps: bool = True
     max_calls: int | None = None
     open_names: bool = False

@@ -73,6 +73,14 @@ class ResponsesRequest:
         return any(map(is_ours, self.items))
 
     @property
+    def references(self) -> Sequence[str]:
+        return [
+            str(item.get("id"))
+            for item in self.items
+            if item.get("type") == "item_reference" and not is_ours(item)
+        ]
+
+    @property
     def preview(self) -> str:
         for item in reversed(self.items):
             if item.get("role") == "user":
