@@ -444,6 +444,8 @@ class Orchestrator:
             await self._fail(job, state, TurnRejected(502, said_of(error), code))
         elif not command.answered:
             if command.note:
+                for call in state.run.hidden_calls:
+                    await self._refuse(job, state, call, state.run.budget_failure(call))
                 await state.send(state.writer.turn_ended("final") + state.writer.note(command.note))
             await self._end(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)

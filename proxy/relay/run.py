@@ -246,6 +246,10 @@ class Run:
         self.calls_run += len(wanted)
         return RunTools(tuple(wanted), tuple(refused))
 
+    def budget_failure(self, call: ToolCall) -> ToolResult:
+        """Why a call of the last turn is not run."""
+        return failure(call.call_id, "budget_exhausted", "Not run: a budget of this request is spent.")
+
     def _parts(self, call: ToolCall) -> tuple[ToolCall, ...]:
         """The calls inside a wrapper call; any other call is its own only part."""
         if not is_wrapper(call.name):
