@@ -125,9 +125,8 @@ class Planner:
         request, payload, wire, view, caller = call.request, call.payload, call.wire, call.view, call.caller
         asked = wire.parse(payload)
         selection = view.selections[route.served.upstream.name]
-        offer = self._offers.decide(
-            asked, selection, call.wanted, upstream_takes_tools=self._takes_tools(route)
-        )
+        takes = self._takes_tools(route)
+        offer = self._offers.decide(asked, selection, call.wanted, upstream_takes_tools=takes)
         editor = wire.editor(call.raw, asked, route.served.responses_state, caller=caller)
         if offer:
             asked.check_history(lambda name: is_reserved(name, offer, asked))
