@@ -68,7 +68,9 @@ class RunRecord:
     offered to the rule that withheld it.  ``trace`` is how much of server tools the client was shown.
     ``shape`` is a digest of the prompt without the conversation: model, tools, parameters; two runs
     with one shape asked in the same way.  Both are empty where nothing is known of them.  ``cost`` is
-    in billionths of the currency of the prices, ``None`` where the model has no price.
+    in billionths of the currency of the prices, ``None`` where the model has no price.  ``spent`` is the
+    setting whose budget the run has used up.  ``unreported`` turns ended without a word of the upstream
+    on what they used; the counts of tokens are those of the others.
     """
 
     id: str
@@ -93,13 +95,16 @@ class RunRecord:
     trace: str = ""
     shape: str = ""
     cost: int | None = None
+    spent: str | None = None
+    unreported: int = 0
 
 
 @value_class
 class TurnRecord:
     """One upstream model response.
 
-    ``number`` counts from 1 within its run; ``cost`` is as the run's.  ``withheld`` maps tools that the
+    ``number`` counts from 1 within its run; ``cost`` is as the run's.  The counts of tokens are ``None``
+    where the upstream did not report them.  ``withheld`` maps tools that the
     run offers and this turn was not shown to the rule that withheld them.
     """
 
@@ -109,9 +114,9 @@ class TurnRecord:
     finish_reason: str | None
     started_at: float
     ended_at: float
-    input_tokens: int = 0
-    output_tokens: int = 0
-    total_tokens: int = 0
+    input_tokens: int | None = 0
+    output_tokens: int | None = 0
+    total_tokens: int | None = 0
     tool_calls: int = 0
     error_code: str | None = None
     cost: int | None = None

@@ -18,7 +18,7 @@ RULES = {
     "W6": "output does not depend on how upstream bytes were cut",
     "W7": "calls are assembled in one place and run only from whole turns",
     "W8": "call ids and everything else go back upstream as they came",
-    "W9": "a forced tool choice is relaxed after the first satisfied turn",
+    "W9": "a forced tool choice holds until it is satisfied, by a tool of the client's own where one can",
     "T1": "everything runs through the runner",
     "T2": "deny by default, checked when offered and when run",
     "T3": "strict arguments; the model is told why and goes on",

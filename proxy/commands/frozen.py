@@ -295,7 +295,7 @@ class FrozenUpstream:
                 "created": int(turn.started_at),
                 "model": self.model,
                 "choices": [choice],
-                "usage": usage,
+                **({} if turn.total_tokens is None else {"usage": usage}),
             },
         )
 

@@ -135,7 +135,7 @@ async def _run_again(
 
     async def ask(address: str) -> str:
         if online and recorded.request is not None:
-            path = services.wires[detail.run.wire].path if detail.run.wire in services.wires else ""
+            path = services.paths.get(detail.run.wire, "")
             body = _request(recorded.request, model)
         else:
             path, body = "/chat/completions", _placeholder(detail)

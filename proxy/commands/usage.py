@@ -10,6 +10,7 @@ from proxy.commands.common import console, say, text
 from proxy.commands.runs import Record, to_line
 from proxy.relay.prices import cost_number, cost_text
 from proxy.server.config import Config
+from proxy.server.json_views import reported, tokens_text
 from proxy.server.key_names import named_callers
 from proxy.server.runs_view import shown_caller
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
@@ -21,6 +22,7 @@ _OF_RUNS = (
     *("runs", "turns", "tool_calls", "errors"),
     *("input_tokens", "output_tokens", "total_tokens", "cost"),
 )
+_TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 _OF_TOOLS = ("runs", "tool_calls", "errors", "tool_seconds", "tool_p50_s", "tool_p95_s")
 
 
@@ -35,6 +37,12 @@ async def show_usage(
     if as_json:
         for row in rows:
             values = {name: getattr(row, name) for name in columns}
+            if "turns" in values:
+                values |= (
+                    {"unreported": row.unreported}
+                    if reported(row)
+                    else {**dict.fromkeys(_TOKENS), "unreported": row.unreported}
+                )
             if "cost" in values:
                 values["cost"] = cost_number(row.cost)
             say(to_line(_group(by, row) | values))
@@ -57,9 +65,17 @@ def _table(
             text(shown_caller(str(value), names) if key in ("key", "caller") else value)
             for key, value in _group(by, row).items()
         ]
-        numbers = [cost_text(row.cost) if name == "cost" else _number(getattr(row, name)) for name in columns]
+        numbers = [_shown(row, name) for name in columns]
         table.add_row(*shown, *numbers)
     return table
+
+
+def _shown(row: UsageRow, name: str) -> str:
+    """One number of a group for people."""
+    if name == "cost":
+        return cost_text(row.cost)
+    value = getattr(row, name)
+    return tokens_text(value, row) if name in _TOKENS else _number(value)
 
 
 def _group(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:

@@ -82,7 +82,8 @@ class ClientStream(Protocol):
 class RunSettings:
     """Budgets and habits of a run; 0 tokens or cost (in billionths) means no bound.  Times are seconds.
 
-    ``shared`` says that another process may get the request that goes on from this one.
+    ``calls_setting`` is who set ``max_calls``.  ``shared`` says that another process may get the request
+    that goes on from this one.
     """
 
     max_turns: int = 8
@@ -90,6 +91,7 @@ class RunSettings:
     max_tokens: int = 0
     max_cost: int = 0
     request_timeout_s: float = 300.0
+    calls_setting: str = "tools.max_calls"
     keepalive_s: float = 10.0
     parallel: bool = True
     retries: int = 2
@@ -99,4 +101,6 @@ class RunSettings:
 
     def within(self, max_calls: int | None) -> "RunSettings":
         """The same, within a client's own bound on calls."""
-        return self if max_calls is None else replace(self, max_calls=min(self.max_calls, max_calls))
+        if max_calls is None or max_calls >= self.max_calls:
+            return self
+        return replace(self, max_calls=max_calls, calls_setting="max_tool_calls of the request")

@@ -25,7 +25,9 @@ class Job:
 
     ``caller`` is who asks, ``key`` the client key that they came with, as callers are named.
     ``put_back`` says that hidden parts of the conversation went into it that the client knows
-    nothing of.  ``named`` says that the caller is one person, for whom a turn can be held.
+    nothing of.  ``notes_threads`` says that what the model reads is noted of the conversation and the
+    response that the upstream keeps.  ``named`` says that the caller is one person, for whom a turn can
+    be held.
     ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
     ``None`` where it is not.  ``prompt_shape`` is a digest of how the model is asked, for the record.
     ``kept_request`` is the client's body where it is to be kept, else empty.
@@ -49,6 +51,7 @@ class Job:
     policy: Policy
     trace: Trace = "silent"
     put_back: bool = False
+    notes_threads: bool = False
     named: bool = True
     shape: str | None = None
     repeat: str = ""

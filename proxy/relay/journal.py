@@ -32,6 +32,8 @@ class Journal:
         turn = state.run.turn
         state.run.count_usage()
         usage = turn.usage
+        if usage is None:
+            state.run.silent_turns.add(turn.number)
         failed = str(turn.error.get("code") or "upstream_error")[:64] if turn.error else error
         self._store.put_turn(
             TurnRecord(
@@ -41,9 +43,9 @@ class Journal:
                 finish_reason=turn.reason[:64] if turn.reason else None,
                 started_at=state.turn_started_at,
                 ended_at=state.now(),
-                input_tokens=usage.input_tokens if usage else 0,
-                output_tokens=usage.output_tokens if usage else 0,
-                total_tokens=usage.total_tokens if usage else 0,
+                input_tokens=usage.input_tokens if usage else None,
+                output_tokens=usage.output_tokens if usage else None,
+                total_tokens=usage.total_tokens if usage else None,
                 tool_calls=len(turn.calls),
                 error_code=failed,
                 cost=turn.cost,
@@ -127,4 +129,6 @@ class Journal:
             trace=job.trace,
             shape=job.prompt_shape,
             cost=run.cost,
+            spent=run.spent or None,
+            unreported=len(run.silent_turns),
         )

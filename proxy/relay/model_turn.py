@@ -109,8 +109,9 @@ class ModelTurns:
         state.answers = {}
         if command.number > 1:
             job.editor.spend_tokens(state.run.output_tokens)
-        if command.last:
-            job.editor.forbid_tools()
+        if command.last and job.editor.forbid_tools():
+            rule = f"{state.run.spent} is spent, and the client forces a call of its own tool"
+            state.withheld = {**state.withheld, **dict.fromkeys(state.offer.tool_ids(), rule)}
         place = job.route.served.upstream.name, job.route.model
         if command.number == 1 and self._memory.refuses(*place, "images"):
             job.editor.leave_out_images()

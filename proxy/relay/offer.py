@@ -5,7 +5,7 @@ one of our reserved ids: then it means our tool, and our schema goes upstream un
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.errors import RequestError
@@ -24,6 +24,8 @@ __all__ = [
     "decide",
     "guard",
     "guarded_names",
+    "is_reserved",
+    "offered_only",
     "parse_wanted",
 ]
 
@@ -164,6 +166,27 @@ def decide(
         open_names=request.open_names,
         shape=_shape({**{spec.name: spec for spec in added}, **replaced}),
     )
+
+
+def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
+    """Whether only the proxy may answer calls of this name in a client's history.
+
+    That is each server tool that is offered.  Under a name that the client declares its own history may
+    hold calls of its own function; not under our reserved ids.
+    """
+    return name in offer.names and (name.startswith(RESERVED_PREFIX) or name not in request.declared)
+
+
+def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
+    """A policy, and of what it allows only what was offered, and what is ``asking`` for an approval."""
+    offered = Policy(
+        allow=(*offer.names.values(), *asking),
+        max_argument_bytes=policy.max_argument_bytes,
+        max_result_bytes=policy.max_result_bytes,
+        max_image_bytes=policy.max_image_bytes,
+        settings=("this request", "this request", "this request"),
+    )
+    return policy.intersect(offered)
 
 
 class Offers:

@@ -7,14 +7,14 @@ the client sees, the editor owns what the upstream gets; nothing here knows a wi
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import orjson
 import structlog
 
-from proxy.errors import ServerStopping, UpstreamError, WireError, error_body
+from proxy.errors import ServerStopping, ToolFailure, UpstreamError, WireError, error_body
 from proxy.events import ToolCall, ToolResult
 from proxy.records import RunStatus, ToolEffect
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
@@ -24,17 +24,18 @@ from proxy.relay.history import History
 from proxy.relay.job import Job, Offered, State
 from proxy.relay.journal import Journal
 from proxy.relay.model_turn import ModelTurns, ToolMemory, TurnRejected
-from proxy.relay.offer import Offer, guarded_names
+from proxy.relay.offer import Offer, guarded_names, offered_only
 from proxy.relay.prices import estimated_usage
 from proxy.relay.repeats import Repeats
 from proxy.relay.run import CallModel, Command, Finish, Run, RunTools, Suspend
-from proxy.relay.stopping import stopped
+from proxy.relay.stopping import said_of, stopped
+from proxy.relay.threads import Threads, threads_of
 from proxy.relay.waiting import Bell, keeping_alive
 from proxy.relay.wrapper import is_wrapper, mask_parts
 from proxy.store.base import Store
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
-from proxy.tools.redaction import redact_written
+from proxy.tools.redaction import mask_written, redact_written
 from proxy.tools.registry import Registry
 from proxy.tools.runner import Runner
 from proxy.wires.base import HeldTurn, Mask
@@ -68,6 +69,7 @@ class Orchestrator:
         self._runner = runner
         self._store = store
         self._history = history
+        self._threads = Threads(store)
         self._repeats = repeats
         self._settings = settings
         self._turns = ModelTurns(settings, memory, broken)
@@ -141,6 +143,7 @@ class Orchestrator:
                 trace=job.trace,
                 model=request.model,
                 usage_was_added=asks_usage,
+                caller=job.caller,
             ),
             offered=offered,
             context=RunContext(
@@ -231,7 +234,8 @@ class Orchestrator:
         # What is let through before the tools run: the text and the client's part of this turn.
         await state.send(writer.turn_ended("hidden" if not run.client_calls else "suspended"))
         for result in command.refused:
-            done(shown.get(result.call_id) or ToolCall(result.call_id, "", "{}", 0), result)
+            done(call := run.call_of(result), result)
+            await self._refuse(job, state, call, result)
         if any(self._has_effect(call.name) for call in calls):
             state.effects = True
             self._repeats.caused(job.repeat, job.ledger)
@@ -247,6 +251,14 @@ class Orchestrator:
         results = await keeping_alive(work, self._settings.keepalive_s, show, bell)
         await show(False)
         return [*results, *command.refused]
+
+    async def _refuse(self, job: Job, state: State, call: ToolCall, result: ToolResult) -> None:
+        """Put a call on record that is not made, with the budget that is spent."""
+        rule = state.run.spent if result.error_code == "budget_exhausted" else "the function is the client's"
+        called = call.to_run(state.offer.names.get(call.name, call.name), self._native(job, state, call))
+        failure = ToolFailure(result.safe_message, code=result.error_code or "execution_failed")
+        context = state.context.at_turn(state.run.turn.number)
+        await self._runner.refuse(called, context, failure, f"refused: {rule}")
 
     def _native(self, job: Job, state: State, call: ToolCall) -> str:
         """A call as it came, as it may be kept (rule R3); none of what a wrapper call holds, which has no
@@ -270,19 +282,12 @@ class Orchestrator:
         if known is None:
             if len(self._narrowed) >= _MOST_NARROWED:
                 self._narrowed.clear()
-            known = self._narrowed[key] = (job.policy, state.offer, self._offered(job, state, asking))
+            known = self._narrowed[key] = (
+                job.policy,
+                state.offer,
+                offered_only(job.policy, state.offer, asking),
+            )
         return known[2]
-
-    @staticmethod
-    def _offered(job: Job, state: State, asking: Sequence[str]) -> Policy:
-        offered = Policy(
-            allow=(*state.offer.names.values(), *asking),
-            max_argument_bytes=job.policy.max_argument_bytes,
-            max_result_bytes=job.policy.max_result_bytes,
-            max_image_bytes=job.policy.max_image_bytes,
-            settings=("this request", "this request", "this request"),
-        )
-        return job.policy.intersect(offered)
 
     def _has_effect(self, name: str) -> bool:
         spec = self._registry.get(name)
@@ -302,6 +307,10 @@ class Orchestrator:
             job.editor.append_turn(message, list(state.answers.values()))
             job.editor.relax_tool_choice(called)
             self._narrow(job, state)
+        if (conversation := job.request.conversation) and job.notes_threads:
+            # Now: the upstream has it as soon as the next turn is asked, whatever becomes of the run.
+            self._threads.note([conversation], job.caller, self._read_from_strangers(job))
+            state.to_find = True
         return command
 
     def _narrow(self, job: Job, state: State) -> None:
@@ -338,6 +347,15 @@ class Orchestrator:
                 untrusted=self._read_from_strangers(job),
                 upstream=job.route.served.upstream.name,
             )
+
+    def _note_threads(self, job: Job, state: State) -> None:
+        """Note what the model has read in what the upstream keeps of this run."""
+        if not job.notes_threads:
+            return
+        kept = threads_of(state.writer.result()) if job.request.keeps else []
+        ids = [one for one in (job.request.conversation, *kept) if one]
+        self._threads.note(ids, job.caller, self._read_from_strangers(job))
+        state.to_find |= bool(ids)
 
     def _remember(self, job: Job, state: State) -> None:
         """Keep the hidden turns behind an answer that leaves the client nothing to do."""
@@ -394,7 +412,11 @@ class Orchestrator:
                 known = mask_parts(arguments, self._mask(state))
             else:
                 spec = self._registry.get(state.offer.names.get(name, name))
-                known = arguments if spec is None else redact_written(arguments, spec)
+                if spec is not None:
+                    known = redact_written(arguments, spec)
+                else:
+                    # Of a tool that nobody knows nothing says which arguments are private.
+                    known = mask_written(arguments) if state.offer.is_hidden(name) else arguments
             state.masked[name, arguments] = known
         return known
 
@@ -419,9 +441,11 @@ class Orchestrator:
         error = command.error
         code = str(error.get("code") or error.get("type") or "upstream_error")[:64] if error else None
         if error is not None and not command.shown and not command.answered:
-            await self._fail(job, state, TurnRejected(502, _said(error), code))
+            await self._fail(job, state, TurnRejected(502, said_of(error), code))
         elif not command.answered:
             if command.note:
+                for call in state.run.hidden_calls:
+                    await self._refuse(job, state, call, state.run.budget_failure(call))
                 await state.send(state.writer.turn_ended("final") + state.writer.note(command.note))
             await self._end(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)
@@ -433,6 +457,7 @@ class Orchestrator:
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep(job, state)
         self._remember(job, state)
+        self._note_threads(job, state)
         if self._settings.shared and state.to_find:
             # The client goes on as soon as it has this end, and may reach another process.
             client.flush()
@@ -469,9 +494,3 @@ class Orchestrator:
             client.finish()
         except ConnectionError:
             return
-
-
-def _said(error: Mapping[str, Any]) -> str:
-    """The words of an error object an upstream sent inside its stream."""
-    message = error.get("message")
-    return message[:1000] if isinstance(message, str) and message else "The upstream reported an error."

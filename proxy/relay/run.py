@@ -115,7 +115,8 @@ class Run:
     ``is_hidden`` tells a call that the client must not see from one of its own; ``clock`` gives
     monotonic seconds; ``price`` is the model's, ``None`` where it has none: then ``cost`` (in
     billionths) is ``None``, too.  ``spent_tokens`` and ``spent_cost`` count against limits, and hold
-    estimates of what was not reported.
+    estimates of what was not reported.  ``spent`` is the setting whose budget is used up, empty while
+    all hold; ``silent_turns`` are those whose use the upstream did not report.
     """
 
     def __init__(
@@ -138,6 +139,8 @@ class Run:
         self.cost = None if price is None else 0
         self.spent_cost = 0
         self._refused_any = False
+        self.spent = ""
+        self.silent_turns: set[int] = set()
 
     @property
     def seconds_left(self) -> float:
@@ -226,7 +229,7 @@ class Run:
         """Which calls run, and which are refused because a budget is spent."""
         wanted: list[ToolCall] = []
         refused: list[ToolResult] = []
-        spent = self._spent()
+        setting, spent = self._spent()
         for call in calls:
             parts = self._parts(call)
             for part in parts:
@@ -237,10 +240,15 @@ class Run:
                     reason = spent or f"no more than {self._settings.max_calls} tool calls in one request"
                     refused.append(failure(part.call_id, "budget_exhausted", f"Not run: {reason}."))
                     self._refused_any = True
+                    self.spent = self.spent or setting or self._settings.calls_setting
                 else:
                     wanted.append(part)
         self.calls_run += len(wanted)
         return RunTools(tuple(wanted), tuple(refused))
+
+    def budget_failure(self, call: ToolCall) -> ToolResult:
+        """Why a call of the last turn is not run."""
+        return failure(call.call_id, "budget_exhausted", "Not run: a budget of this request is spent.")
 
     def _parts(self, call: ToolCall) -> tuple[ToolCall, ...]:
         """The calls inside a wrapper call; any other call is its own only part."""
@@ -251,18 +259,19 @@ class Run:
             self.turn.subcalls[call.call_id] = parts
         return parts or (call,)
 
-    def _spent(self) -> str:
-        """The budget that is used up, in words; empty while all hold."""
+    def _spent(self) -> tuple[str, str]:
+        """The setting whose budget is used up, and the budget in words; both empty while all hold."""
         settings = self._settings
         if self.turn.number >= settings.max_turns:
-            return f"no more than {settings.max_turns} turns in one request"
+            return "tools.max_turns", f"no more than {settings.max_turns} turns in one request"
         if self.seconds_left <= 0:
-            return f"no more than {settings.request_timeout_s:g} seconds in one request"
+            words = f"no more than {settings.request_timeout_s:g} seconds in one request"
+            return "tools.request_timeout_s", words
         if settings.max_tokens and self.total_tokens >= settings.max_tokens:
-            return f"no more than {settings.max_tokens} tokens in one request"
+            return "tools.max_tokens", f"no more than {settings.max_tokens} tokens in one request"
         if settings.max_cost and (self.cost or 0) >= settings.max_cost:
-            return "the cost that one request may have is reached"
-        return ""
+            return "tools.max_cost", "the cost that one request may have is reached"
+        return "", ""
 
     def tools_ran(self) -> Command:
         """All of the turn's hidden calls have results: what now?"""
@@ -270,7 +279,8 @@ class Run:
         if theirs := self.client_calls:
             return Suspend(theirs)
         # Time may have run out while the tools ran; the model still gets its last word.
-        return self._next_turn(last=self._refused_any or bool(self._spent()))
+        self.spent = self.spent or self._spent()[0]
+        return self._next_turn(last=self._refused_any or bool(self.spent))
 
     def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str, tuple[ResultImage, ...]]]:
         """What goes back to the model: each of the turn's hidden calls with its one result's text and
@@ -286,6 +296,12 @@ class Run:
             else:
                 found.append((call, by_id[call.call_id].content, by_id[call.call_id].images))
         return found
+
+    def call_of(self, result: ToolResult) -> ToolCall:
+        """The call of this turn that a result answers, inside of a wrapper call too."""
+        inside = [part for parts in self.turn.subcalls.values() for part in parts]
+        calls = (call for call in (*inside, *self.turn.calls) if call.call_id == result.call_id)
+        return next(calls, ToolCall(result.call_id, "", "{}", 0))
 
     def _next_turn(self, *, last: bool) -> CallModel:
         self.turn = _Turn(self.turn.number + 1, last)

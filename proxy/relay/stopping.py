@@ -1,10 +1,12 @@
-"""A response that the server itself has to end before it is whole."""
+"""What a client is told of a response that ends before it is whole."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from proxy.errors import ServerStopping
 
-__all__ = ["stopped"]
+__all__ = ["said_of", "stopped"]
 
 
 def stopped() -> ServerStopping:
@@ -17,3 +19,9 @@ def stopped() -> ServerStopping:
     if task is not None:
         task.uncancel()
     return ServerStopping()
+
+
+def said_of(error: Mapping[str, Any]) -> str:
+    """The words of an error object an upstream sent inside its stream."""
+    message = error.get("message")
+    return message[:1000] if isinstance(message, str) and message else "The upstream reported an error."

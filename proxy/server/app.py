@@ -4,6 +4,7 @@ Only here are concrete wires, stores, upstreams and tools named.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -75,7 +76,6 @@ from proxy.upstreams.http import HttpUpstream
 from proxy.upstreams.lean import LeanUpstream
 from proxy.upstreams.origin import long_secrets
 from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
-from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire, error_event
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import upstream_ids
@@ -125,7 +125,6 @@ class Services:
     runner: Runner
     store: Store
     upstreams: Mapping[str, Upstream]
-    wires: Mapping[str, Wire]
     limiter: RateLimiter
     egress: EgressPool | None
     instruments: Instruments
@@ -141,6 +140,11 @@ class Services:
         return [
             fault for where in written for fault in misplaced_bounds(self.registry, where, written[where])
         ]
+
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """Where each wire with server tools is served, below an upstream's base URL."""
+        return {wire.name: wire.path for wire in (ChatWire, ResponsesWire)}
 
     def router(self) -> Router:
         """The upstreams in the order of the configuration."""
@@ -225,7 +229,6 @@ async def create_services(
         runner=runner,
         store=store,
         upstreams=upstreams,
-        wires={"chat": ChatWire(), "responses": ResponsesWire()},
         limiter=limiter,
         egress=egress,
         instruments=instruments,
@@ -351,7 +354,7 @@ async def create_app(
     unasked, and for an aiohttp that cannot serve safely.
     """
     check_http_parser()
-    services, entrance = await _checked_services(config, overrides)
+    services, entrance, item_key = await _checked_services(config, overrides)
     given = overrides or Overrides()
     door = given.door or entrance.door
     memory = ToolMemory()
@@ -374,7 +377,7 @@ async def create_app(
     gate = _gate(services, draining)
     api = Api(
         views=_views(services, router),
-        wires=services.wires,
+        wires={"chat": ChatWire(), "responses": ResponsesWire(item_key)},
         error_events=_error_events(),
         orchestrator=orchestrator,
         history=history,
@@ -432,8 +435,9 @@ def _gate(services: Services, draining: Draining) -> Gate:
     return Gate(services.limiter, streams, draining, instruments.observing.limited)
 
 
-async def _checked_services(config: Config, overrides: Overrides | None) -> tuple[Services, Entrance]:
-    """What serves, and who comes in; nothing stays open where either cannot be."""
+async def _checked_services(config: Config, overrides: Overrides | None) -> tuple[Services, Entrance, bytes]:
+    """What serves, who comes in, and what signs the items that clients are shown; nothing stays open
+    where one of them cannot be had."""
     services = await create_services(config, overrides=overrides, reap=True)
     try:
         faults = [*services.missing_connections(), *services.misplaced_bounds()]
@@ -443,7 +447,9 @@ async def _checked_services(config: Config, overrides: Overrides | None) -> tupl
         if config.keys:
             # Their names may be gone from the configuration at the next start; that must open nothing.
             await services.store.note_keys()
-        return services, entrance
+        _, hash_key = await services.store.hash_key()
+        item_key = hashlib.blake2b(b"toolrelay shown items", key=hash_key, digest_size=32).digest()
+        return services, entrance, item_key
     except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
         raise

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ from proxy.relay.passthrough import ErrorEvent, passthrough
 from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Route
+from proxy.relay.threads import Threads
 from proxy.server.admin import Admin
 from proxy.server.body import body_here, check_counts, read_body, stream_body
 from proxy.server.callers import Caller
@@ -36,7 +38,7 @@ from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
-from proxy.server.owned_stream import OwnedClientStream
+from proxy.server.owned_stream import client_stream
 from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of, wants_history
 from proxy.server.query_rules import check_query
 from proxy.server.reading_rights import (
@@ -122,6 +124,7 @@ class Api:
         self._listen = listen
         self._planner = Planner(
             history=history,
+            threads=Threads(store),
             memory=memory,
             repeats=repeats,
             prices=prices,
@@ -485,14 +488,13 @@ class Api:
         sent = {"x-request-id": request.facts.request_id, "Server": "toolrelay"}
         if request.page_headers:
             sent.update(request.page_headers)
-        last = self._gate.draining.closing
+        own: Callable[[str], None] | None = None
         if caller and below == "/responses" and request.caller.rights.keyed:
             # What the upstream keeps under our key is this caller's from now on, and nobody else's.
-            client: HttpClientStream = OwnedClientStream(
-                request, sent, lambda found: self._store.put_owner(found, caller), last=last
-            )
-        else:
-            client = HttpClientStream(request, sent, last=last)
+            own = partial(self._store.put_owner, caller=caller)
+        elif below == "/conversations" and request.method == "POST":
+            own = partial(self._planner.threads.made, caller=self._planner.caller(request, {})[0])
+        client = client_stream(request, sent, own, last=self._gate.draining.closing)
         request.facts.client = client
         return client
 

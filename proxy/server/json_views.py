@@ -11,22 +11,41 @@ from typing import Any
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.prices import cost_number
 from proxy.server.kept_back import kept_back
-from proxy.store.base import RunDetail
+from proxy.store.base import RunDetail, UsageRow
 from proxy.tools.policy import Decision
 from proxy.tools.spec import ToolSpec
 
-__all__ = ["detail_to_json", "run_to_json", "to_line", "tool_to_json"]
+__all__ = ["detail_to_json", "reported", "run_to_json", "to_line", "tokens_text", "tool_to_json"]
+
+_TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 
 def run_to_json(run: RunRecord) -> dict[str, Any]:
     """The run as plain JSON values; times are seconds since the epoch (UTC), cost is in units of the
     currency."""
-    return _fields(run) | {
-        "cost": cost_number(run.cost),
-        "offered": list(run.offered),
-        "withheld": dict(run.withheld),
-        "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
-    }
+    known = {} if reported(run) else dict.fromkeys(_TOKENS)
+    return (
+        _fields(run)
+        | known
+        | {
+            "cost": cost_number(run.cost),
+            "offered": list(run.offered),
+            "withheld": dict(run.withheld),
+            "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
+        }
+    )
+
+
+def reported(counts: RunRecord | UsageRow) -> bool:
+    """Whether the upstream said of any turn what it used; without turns there is nothing to say."""
+    return counts.unreported == 0 or counts.unreported < counts.turns
+
+
+def tokens_text(count: int, counts: RunRecord | UsageRow) -> str:
+    """A sum of tokens for people: ``-`` where nothing was reported, ``N+`` where only some was."""
+    if not reported(counts):
+        return "-"
+    return f"{count}+" if counts.unreported else str(count)
 
 
 def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from proxy.server.edge_request import EdgeRequest
 from proxy.upstreams.base import Headers
 from proxy.wires.sse import SSEParser
 
-__all__ = ["OwnedClientStream"]
+__all__ = ["OwnedClientStream", "client_stream"]
 
 _MAX_BYTES: Final = 8 << 20
 """How much of a response is read for its id; it is in the first event, or in the object."""
@@ -93,3 +93,12 @@ class OwnedClientStream(HttpClientStream):
         self._looking = False
         self._seen.clear()
         self._events = None
+
+
+def client_stream(
+    request: EdgeRequest, headers: dict[str, str], own: Callable[[str], None] | None, *, last: bool
+) -> HttpClientStream:
+    """A response to a client; one that is read for its id where somebody wants to ``own`` that."""
+    if own is None:
+        return HttpClientStream(request, headers, last=last)
+    return OwnedClientStream(request, headers, own, last=last)

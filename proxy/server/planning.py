@@ -12,14 +12,15 @@ from multidict import istr
 from proxy.errors import RequestError
 from proxy.relay.fallback import Candidates
 from proxy.relay.headers import forwardable
-from proxy.relay.history import History
+from proxy.relay.history import History, Restored
 from proxy.relay.job import Job
 from proxy.relay.model_turn import ToolMemory
-from proxy.relay.offer import RESERVED_PREFIX, OfferRules, Offers, Wanted, guard, parse_wanted
+from proxy.relay.offer import OfferRules, Offers, Wanted, guard, is_reserved, parse_wanted
 from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats, repeat_key
 from proxy.relay.routing import Route
 from proxy.relay.shape import prompt_shape
+from proxy.relay.threads import Threads
 from proxy.server.callers import person_name
 from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.metering import check_switches, price_of
@@ -27,6 +28,8 @@ from proxy.server.request_head import Head
 from proxy.server.request_target import Target
 from proxy.server.views import TRACES, View
 from proxy.tools.ledger import RunLedger
+from proxy.tools.policy import Policy
+from proxy.tools.registry import Selection
 from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
 
@@ -37,6 +40,7 @@ _IDEMPOTENCY_KEY = istr("Idempotency-Key")
 _RETRY_COUNT = istr("x-stainless-retry-count")
 _TOOLS = istr("x-toolrelay-tools")
 _TRACE = istr("x-toolrelay-trace")
+_MOST_GUARDING = 1024
 
 
 @dataclass(slots=True)
@@ -79,6 +83,7 @@ class Planner:
         self,
         *,
         history: History,
+        threads: Threads,
         memory: ToolMemory,
         repeats: Repeats,
         prices: Prices,
@@ -94,6 +99,8 @@ class Planner:
         self._offers = Offers(offer)
         self._keep_requests = keep_requests
         self._end_user = end_user
+        self.threads = threads
+        self._guarding: dict[tuple[int, int], tuple[Selection, Policy, bool]] = {}
         self.run_ids = new_ids("run_")
         """A new one for each run."""
 
@@ -114,19 +121,15 @@ class Planner:
         return [route for route in routes if able(route)] or routes
 
     async def plan(self, call: Call, route: Route, *, in_run: bool = False) -> Plan:
-        """What an upstream's part in a request would be, by its own habits.
-
-        There is no job where it would only be handed on, unless a run is under way (``in_run``).
-        """
+        """What an upstream's part would be; no job where it only hands on, unless ``in_run``."""
         request, payload, wire, view, caller = call.request, call.payload, call.wire, call.view, call.caller
         asked = wire.parse(payload)
         selection = view.selections[route.served.upstream.name]
-        offer = self._offers.decide(
-            asked, selection, call.wanted, upstream_takes_tools=self._takes_tools(route)
-        )
-        editor = wire.editor(call.raw, asked, route.served.responses_state)
+        takes = self._takes_tools(route)
+        offer = self._offers.decide(asked, selection, call.wanted, upstream_takes_tools=takes)
+        editor = wire.editor(call.raw, asked, route.served.responses_state, caller=caller)
         if offer:
-            asked.check_history(lambda name: name.startswith(RESERVED_PREFIX) and name in offer.names)
+            asked.check_history(lambda name: is_reserved(name, offer, asked))
         named = call.named or bool(asked.people and not self._end_user)
         shape = offer.shape if offer and named and call.recall else None
         restored = await self._history.restore(asked, editor, caller, shape, named=named)
@@ -143,9 +146,12 @@ class Planner:
             call.repeat, again = repeat_key(caller, wire.path, call.raw, *request.head[_of_repeats])
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
         policy = view.policies[route.served.upstream.name]
-        if restored.untrusted:
-            call.ledger.mark_untrusted(restored.untrusted)
-            offer = guard(offer, selection.offered, policy, restored.untrusted)
+        notes_threads = self._guards(selection, policy)
+        if untrusted := restored.untrusted or (
+            notes_threads and await self._read_in(asked, restored, caller)
+        ):
+            call.ledger.mark_untrusted(untrusted)
+            offer = guard(offer, selection.offered, policy, untrusted)
         job = Job(
             run_id=call.run_id,
             request_id=request.facts.request_id,
@@ -161,6 +167,7 @@ class Planner:
             trace=call.trace,
             query=call.target.query,
             put_back=bool(restored) or asked.brings_ours,
+            notes_threads=notes_threads,
             named=named,
             shape=shape,
             repeat=call.repeat,
@@ -173,6 +180,25 @@ class Planner:
             elsewhere=lambda: self._elsewhere(call),
         )
         return Plan(route, job)
+
+    async def _read_in(self, asked: ClientRequest, restored: Restored, caller: str) -> str:
+        """The tool whose untrusted result is in what only the upstream has of a conversation."""
+        # A response of ours says itself what was read in it.
+        continued = () if restored.bound else (asked.continues,)
+        ids = [one for one in (asked.conversation, *continued, *asked.references) if one]
+        return await self.threads.untrusted(ids, caller)
+
+    def _guards(self, selection: Selection, policy: Policy) -> bool:
+        """Whether an untrusted result would withhold one of the tools that an upstream's models may have."""
+        key = (id(selection), id(policy))
+        known = self._guarding.get(key)
+        if known is None:
+            if len(self._guarding) >= _MOST_GUARDING:
+                self._guarding.clear()
+            found = any(not policy.decide(spec, untrusted="x").allowed for spec in selection.offered)
+            # Both are held, so that no others get their identity.
+            known = self._guarding[key] = (selection, policy, found)
+        return known[2]
 
     async def _elsewhere(self, call: Call) -> Job:
         """The job of the next upstream: its habits and its names, over the same request."""

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.relay.prices import cost_text
+from proxy.server.json_views import reported, tokens_text
 from proxy.server.kept_back import kept_back
 from proxy.server.terminal import counted, safe_cell
 from proxy.store.base import RunDetail
@@ -82,7 +83,7 @@ def render_list(console: Console, runs: Sequence[RunRecord], names: Mapping[str,
             safe_cell(shown_caller(run.caller, names or {}), limit=_NAME_LIMIT),
             str(run.turns),
             str(run.tool_calls),
-            str(run.total_tokens),
+            tokens_text(run.total_tokens, run),
             cost_text(run.cost),
             _length(run.started_at, run.ended_at),
             _end(run),
@@ -106,9 +107,10 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("upstream", _joined(run.upstream, f"{run.wire}, {'streamed' if run.stream else 'in one piece'}")),
         ("status", _status(run.status)),
         ("end", _end(run)),
+        ("budget", Text(f"{run.spent} is spent" if run.spent else "-")),
         ("started", Text(f"{_moment(run.started_at)} UTC")),
         ("time", Text(_length(run.started_at, run.ended_at))),
-        ("tokens", Text(f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in all")),
+        ("tokens", Text(_tokens(run))),
         ("cost", Text(cost_text(run.cost) if run.cost is not None else "no price for this model")),
         ("shape", safe_cell(run.shape or "not on record")),
     ):
@@ -120,6 +122,14 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
     _print_messages(console, detail.messages, content=content)
     if content and detail.native_calls:
         _print_native_calls(console, detail)
+
+
+def _tokens(run: RunRecord) -> str:
+    """What a run used, as far as the upstream said so."""
+    if not reported(run):
+        return "- (the upstream reported none)"
+    words = f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in all"
+    return f"{words}, without {counted(run.unreported, 'unreported turn')}" if run.unreported else words
 
 
 def _print_tools(console: Console, detail: RunDetail) -> None:
@@ -187,7 +197,9 @@ def _turn_span(turn: TurnRecord) -> _Span:
         else safe_cell(turn.finish_reason or "no finish reason", limit=_NAME_LIMIT)
     )
     paid = f", cost {cost_text(turn.cost)}" if turn.cost is not None else ""
-    note = Text(f"{turn.input_tokens} in, {turn.output_tokens} out{paid}", style="dim")
+    known = turn.total_tokens is not None
+    used = f"{turn.input_tokens} in, {turn.output_tokens} out" if known else "tokens -"
+    note = Text(f"{used}{paid}", style="dim")
     return _Span(turn.started_at, turn.ended_at, Text(f"turn {turn.number}"), status, note, "blue")
 
 

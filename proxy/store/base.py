@@ -29,6 +29,7 @@ __all__ = [
     "RunDetail",
     "RunFilter",
     "Store",
+    "ThreadLog",
     "UsageFilter",
     "UsageKey",
     "UsageRow",
@@ -85,6 +86,7 @@ class UsageRow:
     ``tool_p50_s`` and ``tool_p95_s`` the seconds within which half and 95 % of its calls succeeded,
     ``None`` where none did, and there are no tokens: nobody can say which tool a model's words were for.
     ``cost`` is that of the runs whose model had a price, in billionths; ``None`` where none had.
+    ``unreported`` turns ended without a word of the upstream on their tokens, which are not in the sums.
     """
 
     group: tuple[str | int, ...]
@@ -99,6 +101,7 @@ class UsageRow:
     cost: int | None = None
     tool_p50_s: float | None = None
     tool_p95_s: float | None = None
+    unreported: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,25 @@ class KeyStore(KeySource, Protocol):
         ...
 
 
-class Store(InvocationLog, EffectLog, KeptResults, KeyStore, Protocol):
+class ThreadLog(Protocol):
+    """What is known of the threads that upstreams keep for callers: conversations, responses, items."""
+
+    def put_threads(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
+        """Note threads of a caller, with the tool whose untrusted result is in them; empty for none.
+
+        Queued, as any write.  What is noted as untrusted stays so.
+        """
+        ...
+
+    async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
+        """What was noted of some of the caller's threads, by their ids; unknown ones are left out.
+
+        Raises :class:`~proxy.errors.StoreError`.
+        """
+        ...
+
+
+class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol):
     """Runs, turns, messages, invocations, effects, suspended turns, responses, large results, client keys.
 
     The plain (not ``async``) methods queue a write and return at once, whatever the disk does:

@@ -26,6 +26,7 @@ from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, Usa
 from proxy.store.memory_effects import MemoryEffects
 from proxy.store.memory_keys import MemoryKeys
 from proxy.store.memory_reports import count_usage, key_of, may_purge
+from proxy.store.memory_threads import MemoryThreads
 from proxy.store.shelf import (
     ContentPolicy,
     hidden_shelf,
@@ -94,6 +95,7 @@ class MemoryStore(MemoryKeys):
         self._responses = response_shelf(self._oldest_kept, **bounds)
         self._results = result_shelf(self._oldest_result, **bounds)
         self._effects = MemoryEffects(clock, self._oldest_kept)
+        self._threads = MemoryThreads(clock, self._oldest_kept)
         self._open = False
 
     @property
@@ -220,6 +222,14 @@ class MemoryStore(MemoryKeys):
             self._responses.put(record)
         else:
             self.lost += 1
+
+    def put_threads(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
+        """Note what is known of threads."""
+        self._threads.put(ids, caller, untrusted)
+
+    async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
+        """What was noted of threads."""
+        return self._threads.find(ids, caller)
 
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
         """The caller's own response of that id, unless its days are over."""

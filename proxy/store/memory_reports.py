@@ -68,6 +68,7 @@ def _count_runs(group: tuple[str | int, ...], found: Sequence[RunWithCalls]) -> 
         output_tokens=sum(run.output_tokens for run in runs),
         total_tokens=sum(run.total_tokens for run in runs),
         cost=sum(costs) if costs else None,
+        unreported=sum(run.unreported for run in runs),
     )
 
 

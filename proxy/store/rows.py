@@ -84,10 +84,11 @@ RUN_COLUMNS: Final = (
     "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
     "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost",
+    "spent", "unreported",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
-    "output_tokens", "total_tokens", "tool_calls", "error_code", "cost", "withheld",
+    "output_tokens", "total_tokens", "tool_calls", "error_code", "cost", "withheld", "unreported",
 )  # fmt: skip
 MESSAGE_COLUMNS: Final = (
     "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
@@ -205,6 +206,8 @@ def run_row(record: RunRecord) -> Row:
         record.trace,
         record.shape,
         record.cost,
+        record.spent,
+        record.unreported,
     )
 
 
@@ -217,13 +220,14 @@ def turn_row(record: TurnRecord) -> Row:
         record.finish_reason,
         record.started_at,
         record.ended_at,
-        record.input_tokens,
-        record.output_tokens,
-        record.total_tokens,
+        record.input_tokens or 0,
+        record.output_tokens or 0,
+        record.total_tokens or 0,
         record.tool_calls,
         record.error_code,
         record.cost,
         _json(dict(record.withheld)) if record.withheld else "{}",
+        int(record.total_tokens is None),
     )
 
 
@@ -334,6 +338,8 @@ def read_run(row: Row) -> RunRecord:
 def read_turn(row: Row) -> TurnRecord:
     """A turn from the values of :data:`TURN_COLUMNS`."""
     values = dict(zip(TURN_COLUMNS, row, strict=True))
+    if values.pop("unreported"):
+        values |= dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"))
     return TurnRecord(**values | {"withheld": read_json(values["withheld"])})
 
 

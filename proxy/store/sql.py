@@ -58,6 +58,7 @@ from proxy.store.sql_reports import (
     usage_query,
 )
 from proxy.store.sql_sealing import SqlSealing
+from proxy.store.sql_threads import THREADS, SqlThreads
 from proxy.store.tokens import SealedTokens
 from proxy.store.write_behind import WriteBehind
 from proxy.store.writer import GroupWriter
@@ -89,6 +90,7 @@ _SO_FAR: Final = ", ".join(
     (
         "turns = (SELECT coalesce(max(number), 0) FROM turns WHERE run_id = runs.id)",
         "tool_calls = (SELECT count(*) FROM tool_invocations WHERE run_id = runs.id)",
+        _sum_of_turns("unreported", "0"),
         *(_sum_of_turns(column, "0") for column in ("input_tokens", "output_tokens", "total_tokens")),
         _sum_of_turns("cost", "cost"),
     )
@@ -103,7 +105,7 @@ INTERRUPT: Final = tuple(
 _PROBE_S: Final = 2.0
 
 
-class SqlStore(SqlEffects, SqlSealing, SqlKeys):
+class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for.
 
     ``max_per_caller`` bounds how many records of each kind of content one caller has; 0: no bound.
@@ -398,7 +400,12 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys):
         """Each table whose rows go by themselves, and from when on they stay."""
         oldest = self._oldest_kept()
         content = [(table.name, self._oldest_result() if table is RESULTS else oldest) for table in CONTENT]
-        return [*content, (OWNERS, oldest), (CLAIMS.name, self._clock() - REPEATS_WITHIN_S)]
+        return [
+            *content,
+            (OWNERS, oldest),
+            (THREADS, oldest),
+            (CLAIMS.name, self._clock() - REPEATS_WITHIN_S),
+        ]
 
     def _oldest_result(self) -> float:
         return max(self._oldest_kept(), self._clock() - RESULTS_KEPT_S)

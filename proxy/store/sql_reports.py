@@ -75,13 +75,13 @@ def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
             "COUNT(DISTINCT r.id)",
             "COUNT(*)",
             _sum("CASE WHEN i.status IN ('success', 'started') THEN 0 ELSE 1 END"),
-            *["0"] * 4,
+            *["0"] * 5,
             _sum(_TOOK),
             "NULL",
         ]
     else:
         source = "runs r"
-        counted = ("turns", "input_tokens", "output_tokens", "total_tokens")
+        counted = ("turns", "input_tokens", "output_tokens", "total_tokens", "unreported")
         sums = [
             "COUNT(*)",
             _sum("r.tool_calls"),
@@ -129,7 +129,7 @@ def read_usage(wanted: UsageFilter, row: Row, took: Mapping[Row, Row]) -> UsageR
     groups, (*counts, seconds, cost) = row[: len(wanted.by)], row[len(wanted.by) :]
     group = tuple(int(value) if key == "day" else value for key, value in zip(wanted.by, groups, strict=True))
     half, most = took.get(tuple(groups), (None, None))
-    runs, tool_calls, errors, turns, received, sent, total = (int(count or 0) for count in counts)
+    runs, tool_calls, errors, turns, received, sent, total, silent = (int(count or 0) for count in counts)
     return UsageRow(
         group,
         runs,
@@ -143,6 +143,7 @@ def read_usage(wanted: UsageFilter, row: Row, took: Mapping[Row, Row]) -> UsageR
         None if cost is None else int(cost),
         None if half is None else float(half),
         None if most is None else float(most),
+        silent,
     )
 
 

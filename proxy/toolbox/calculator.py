@@ -71,6 +71,9 @@ def evaluate(expression: str) -> tuple[str, bool]:
     parser = _Parser(_tokens(expression), context)
     try:
         value = parser.value()
+        exact = not context.flags[Inexact]
+        # Writing it rounds to fewer digits, where a number may be too small or too large once more.
+        return _text(value, exact), exact
     except DivisionByZero:
         raise ToolFailure("the expression divides by zero") from None
     except Overflow:
@@ -79,8 +82,6 @@ def evaluate(expression: str) -> tuple[str, bool]:
         raise ToolFailure("a number is too small to be told from zero") from None
     except (InvalidOperation, DecimalException):
         raise ToolFailure("a step of the expression has no defined value") from None
-    exact = not context.flags[Inexact]
-    return _text(value, exact), exact
 
 
 @tool(

@@ -19,6 +19,7 @@ from proxy.errors import ConfigError, ToolFailure
 from proxy.tools.capabilities import Capabilities, HttpClient, HttpFailure
 from proxy.tools.function import FunctionProvider, tool
 from proxy.tools.spec import Redaction
+from proxy.tools.url_argument import Url
 
 __all__ = ["PageReader", "web_provider"]
 
@@ -101,7 +102,7 @@ def _fetch_tool(hosts: Sequence[str], reader: PageReader) -> Callable[..., Any]:
     async def fetch_page(
         http: HttpClient,
         url: Annotated[
-            str, Field(description="Address of the page, with https://", min_length=1, max_length=_MAX_URL)
+            Url, Field(description="Address of the page, with https://", min_length=1, max_length=_MAX_URL)
         ],
     ) -> dict[str, Any]:
         """Return ``{"url", "title", "content_type", "text"}``; ``url`` is where the page was found.

@@ -15,6 +15,7 @@ from proxy.tools.provider import CallContext
 from proxy.tools.results import ResourceLink, RichResult
 from proxy.tools.spec import Redaction, ToolEffect
 from proxy.tools.testing import ToolTester
+from proxy.tools.url_argument import Url
 
 __all__ = [
     "CacheControl",
@@ -31,5 +32,6 @@ __all__ = [
     "ToolEffect",
     "ToolFailure",
     "ToolTester",
+    "Url",
     "tool",
 ]

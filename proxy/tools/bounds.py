@@ -6,13 +6,14 @@ time in proportion to the text, whatever the pattern (that of ``jsonschema-rs``)
 one that fits somewhere inside of an address bounds nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.tools.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
+from proxy.tools.url_argument import canonical_url
 
-__all__ = ["MAX_PATTERN", "ArgumentBound", "Scalar", "find_excess", "needs_giving"]
+__all__ = ["MAX_PATTERN", "ArgumentBound", "FetchBounds", "Scalar", "find_excess", "needs_giving"]
 
 Scalar = str | int | float | bool
 
@@ -90,6 +91,36 @@ class ArgumentBound:
     def _range(self) -> str:
         ends = [(self.min, "or more"), (self.max, "or less")]
         return "must be " + " and ".join(f"{_number(end)} {words}" for end, words in ends if end is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBounds:
+    """The bounds of the addresses among a call's arguments, for what its tool fetches.
+
+    ``by_address`` has each address that the call gave, with the bounds of its argument.
+    """
+
+    by_address: tuple[tuple[str, tuple[ArgumentBound, ...]], ...]
+
+    def starting_at(self, address: str, *, page: bool) -> tuple[ArgumentBound, ...]:
+        """The bounds of a request for ``address`` and of all that it is redirected to.
+
+        Those of the argument that gave the address; of every argument for a ``page`` that none gave.
+        """
+        given = [bounds for one, bounds in self.by_address if one == address]
+        if not given and page:
+            given = [bounds for _, bounds in self.by_address]
+        return tuple(bound for bounds in given for bound in bounds)
+
+    @staticmethod
+    def hold(address: str, bounds: Sequence[ArgumentBound]) -> bool:
+        """Whether an address that is fetched meets the bounds; one without a canonical form does not."""
+        written = canonical_url(address)
+        return written is not None and not any(bound.forbidden or bound.excess(written) for bound in bounds)
+
+    def __str__(self) -> str:
+        """The bounds in words, the same for equal ones."""
+        return "; ".join(f"{address}: {' + '.join(map(str, bounds))}" for address, bounds in self.by_address)
 
 
 def find_excess(

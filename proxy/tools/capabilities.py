@@ -12,8 +12,10 @@ from typing import Any, Protocol, runtime_checkable
 import orjson
 
 from proxy.errors import ToolFailure
+from proxy.tools.bounds import FetchBounds
 
 __all__ = [
+    "BoundedClient",
     "CacheControl",
     "Capabilities",
     "Clock",
@@ -26,6 +28,7 @@ __all__ = [
     "QueryParams",
     "RepeatingClient",
     "TextPage",
+    "TimedClient",
     "Unconnected",
     "unconnected",
 ]
@@ -121,6 +124,24 @@ class RepeatingClient(Protocol):
 
     def for_reading(self) -> HttpClient:
         """The same client for a tool that changes nothing: each of its requests may be repeated."""
+        ...
+
+
+@runtime_checkable
+class TimedClient(Protocol):
+    """An :class:`HttpClient` with a time limit for each request."""
+
+    def with_time(self, tool_s: float) -> HttpClient:
+        """The same client for a tool whose calls may take ``tool_s`` seconds."""
+        ...
+
+
+@runtime_checkable
+class BoundedClient(Protocol):
+    """An :class:`HttpClient` that can be held to what policy lets a call's addresses be."""
+
+    def within(self, fetches: FetchBounds) -> HttpClient:
+        """The same client for one call."""
         ...
 
 

@@ -100,7 +100,8 @@ def tool(
         description: what the model reads; the first paragraph of the docstring unless given.
         effect: what running it can change.  Unless said otherwise the worst is assumed.
         redaction: what may be seen of it.  A tool without one does not load (rule T4).
-        timeout_s: seconds for one call, where that is less than the configured time.
+        timeout_s: seconds for one call, in place of the configured time; less or more, as far as the
+            run has time left.
         max_result_bytes: bytes of result, where that is less than the configured number.
         strict: offer the schema in the providers' strict mode.  One that strict mode cannot say stops
             the start with the path of the fault.

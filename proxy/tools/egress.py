@@ -19,18 +19,17 @@ from urllib.parse import urlencode
 
 import aiohttp
 import orjson
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from proxy.liveness import watch_peer
+from proxy.tools.addresses import AddressRefused, CheckedResolver, is_public_address
+from proxy.tools.bounds import ArgumentBound, FetchBounds
 from proxy.tools.capabilities import HttpFailure, QueryParams, TextPage
 from proxy.tools.hosts import check_headers, may_call
 from proxy.tools.retrying import names_its_effect, told_wait, wait_before_retry
 
-__all__ = ["Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text", "is_public_address"]
-
-_IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-_IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+__all__ = ["Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Accept": "application/json"})
@@ -39,85 +38,6 @@ _CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGN
 _NOT_FOR_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
 """Codecs of Python that no page is written in; some take very long for a long text."""
 _MAX_REDIRECTS = 3
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052; its local-use sibling is refused as a whole.
-# What ``is_global`` lets through, in some version of Python or in all of them: Azure's metadata
-# server, IETF protocol assignments (Oracle's metadata server is one), 6to4 relays, local-use NAT64
-# and site-local addresses.
-_REFUSED = tuple(
-    ipaddress.ip_network(network)
-    for network in (
-        "168.63.129.16/32",
-        "192.0.0.0/24",
-        "192.88.99.0/24",
-        "64:ff9b:1::/48",
-        "fec0::/10",
-    )
-)
-
-
-class _AddressRefused(OSError):
-    """Every address of a name is one that tools may not reach."""
-
-
-def is_public_address(text: str, allowed: Sequence[_IPNetwork] = ()) -> bool:
-    """Whether tools may connect to an IP address.
-
-    Private, loopback, link-local, carrier-grade NAT, multicast, reserved and metadata addresses
-    are refused, and so is an IPv6 address that stands for such an IPv4 one (mapped, compatible,
-    NAT64, 6to4, Teredo).  ``allowed`` are networks that the operator opened.
-    """
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    if any(address.version == network.version and address in network for network in allowed):
-        return True
-    return all(_is_plainly_public(one) for one in (address, *_embedded(address)))
-
-
-def _is_plainly_public(address: _IPAddress) -> bool:
-    """Whether one address, taken as it is, is a public unicast one."""
-    return (
-        address.is_global
-        and not address.is_multicast
-        and not address.is_reserved
-        and not address.is_unspecified
-        and not any(address in network for network in _REFUSED if network.version == address.version)
-    ) or address in _NAT64
-
-
-def _embedded(address: _IPAddress) -> list[_IPAddress]:
-    """The IPv4 addresses that an IPv6 address stands for."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return []
-    found: list[_IPAddress] = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
-    if address.teredo is not None:
-        found.extend(address.teredo)
-    last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    if address in _NAT64 or int(address) >> 32 == 0:
-        found.append(last)
-    return found
-
-
-class _CheckedResolver(AbstractResolver):
-    """Resolves names and drops every address that tools may not reach."""
-
-    def __init__(self, inner: AbstractResolver, allowed: Sequence[_IPNetwork]) -> None:
-        self._inner = inner
-        self._allowed = allowed
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """The addresses of ``host`` that may be connected to; ``OSError`` if there are none."""
-        found = await self._inner.resolve(host, port, family)
-        kept = [one for one in found if is_public_address(one["host"], self._allowed)]
-        if not kept:
-            raise _AddressRefused(None, "no address of this host may be reached")
-        return kept
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 def _watched_socket(info: tuple[Any, ...]) -> socket.socket:
@@ -188,7 +108,7 @@ class EgressPool:
         if self._session is None:
             inner = self._resolver or aiohttp.ThreadedResolver()
             connector = aiohttp.TCPConnector(
-                resolver=_CheckedResolver(inner, self.allowed),
+                resolver=CheckedResolver(inner, self.allowed),
                 limit=64,
                 limit_per_host=16,
                 ttl_dns_cache=10,
@@ -216,6 +136,7 @@ class _Request:
     """What is asked for, whatever it takes to get it.
 
     ``roams`` lets a redirect change the host; ``repeatable`` says that nothing comes of asking twice.
+    ``bounds`` hold for every address on the way.
     """
 
     method: str
@@ -224,6 +145,7 @@ class _Request:
     body: bytes | None = None
     roams: bool = False
     repeatable: bool = True
+    bounds: tuple[ArgumentBound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,23 +165,50 @@ class EgressClient:
     :class:`~proxy.tools.capabilities.RepeatingClient`.
 
     ``reads`` says that the tool changes nothing, so that its POST requests may be repeated.
+    ``timeout_s`` are the seconds for one request, the pool's unless given; ``fetches`` bounds where the
+    requests of one call go.
     """
 
     def __init__(
-        self, pool: EgressPool, hosts: tuple[str, ...], authorizer: Authorizer | None, *, reads: bool = False
+        self,
+        pool: EgressPool,
+        hosts: tuple[str, ...],
+        authorizer: Authorizer | None,
+        *,
+        reads: bool = False,
+        timeout_s: float | None = None,
+        fetches: FetchBounds | None = None,
     ) -> None:
         self._pool = pool
         self._hosts = hosts
         self._authorizer = authorizer
         self._reads = reads
+        self._timeout_s = timeout_s
+        self._fetches = fetches
 
     def for_reading(self) -> "EgressClient":
         """The same client for a tool without effects."""
-        return EgressClient(self._pool, self._hosts, self._authorizer, reads=True)
+        return self._with(reads=True)
+
+    def with_time(self, tool_s: float) -> "EgressClient":
+        """The same client for a tool with a time limit of its own, less what it needs to say why."""
+        return self._with(timeout_s=0.8 * tool_s)
+
+    def within(self, fetches: FetchBounds) -> "EgressClient":
+        """The same client for one call whose addresses are bounded."""
+        return self._with(fetches=fetches)
+
+    def _with(self, **changes: Any) -> "EgressClient":
+        own = {"reads": self._reads, "timeout_s": self._timeout_s, "fetches": self._fetches}
+        return EgressClient(self._pool, self._hosts, self._authorizer, **{**own, **changes})
+
+    def _bounds(self, address: str, *, page: bool = False) -> tuple[ArgumentBound, ...]:
+        return () if self._fetches is None else self._fetches.starting_at(address, page=page)
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
         """The JSON of a 2xx answer; raises :class:`HttpFailure` for anything else."""
-        answer = await self._send(_Request("GET", _address(url, params), _JSON_HEADERS))
+        request = _Request("GET", _address(url, params), _JSON_HEADERS, bounds=self._bounds(url))
+        answer = await self._send(request)
         return _json(answer)
 
     async def post_json(
@@ -280,6 +229,7 @@ class EgressClient:
             {**_JSON_HEADERS, "Content-Type": "application/json", **(headers or {})},
             orjson.dumps(body),
             repeatable=self._reads or names_its_effect(headers or {}, body),
+            bounds=self._bounds(url),
         )
         answer = await self._send(request)
         return _json(answer) if answer.body else None
@@ -297,7 +247,8 @@ class EgressClient:
         A redirect may lead to another of the tool's hosts, unless the requests carry credentials.
         """
         headers = {"Accept": "text/html, text/plain;q=0.9, application/xhtml+xml, */*;q=0.1"}
-        request = _Request("GET", _address(url, None), headers, roams=self._authorizer is None)
+        bounds = self._bounds(url, page=True)
+        request = _Request("GET", _address(url, None), headers, roams=self._authorizer is None, bounds=bounds)
         answer = await self._send(request)
         media_type, _, parameters = answer.content_type.partition(";")
         media_type = media_type.strip().lower()
@@ -309,7 +260,7 @@ class EgressClient:
     async def _send(self, request: _Request) -> _Answer:
         """A 2xx answer within the time there is."""
         try:
-            async with asyncio.timeout(self._pool.timeout_s):
+            async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
                 return await self._send_with_retries(request)
         except TimeoutError:
             raise HttpFailure("the service took too long to answer", transient=True) from None
@@ -345,6 +296,8 @@ class EgressClient:
         url = origin = request.url
         for _ in range(_MAX_REDIRECTS + 1):
             self._check(url, authorization is not None)
+            if request.bounds and not FetchBounds.hold(str(url), request.bounds):
+                raise HttpFailure("policy does not allow this address, or the one that it redirects to")
             answer = await self._request(request, url, authorization)
             if answer.status not in _REDIRECTS or answer.location is None:
                 return answer
@@ -395,10 +348,10 @@ class EgressClient:
                     location=response.headers.get("Location"),
                     content_type=response.headers.get("Content-Type", ""),
                 )
-        except _AddressRefused:
+        except AddressRefused:
             raise HttpFailure("this tool may not call that address") from None
         except aiohttp.ClientConnectorError as error:
-            if isinstance(error.os_error, _AddressRefused):
+            if isinstance(error.os_error, AddressRefused):
                 raise HttpFailure("this tool may not call that address") from None
             raise HttpFailure("the service cannot be reached", transient=True) from None
         except (aiohttp.ClientError, OSError, ValueError):

@@ -56,8 +56,8 @@ class Executor:
         self._on_crash = on_crash
 
     def limit_s(self, spec: ToolSpec) -> float:
-        """Seconds that one call of a tool may take."""
-        return min(self._default_timeout_s, spec.timeout_s or self._default_timeout_s)
+        """Seconds that one call of a tool may take: its own, where it says so."""
+        return spec.timeout_s or self._default_timeout_s
 
     def left_s(self, invocation: Invocation, spec: ToolSpec) -> float:
         """Seconds that this call may take from now on: of the tool's time and of its run's."""
@@ -89,6 +89,7 @@ class Executor:
             planned.arguments.decode("ascii"),
             str(invocation.max_result_bytes),
             str(invocation.policy.max_image_bytes),
+            str(planned.fetches or ""),
         )
         kept = self._cache.get(key)
         if kept is not None:
@@ -141,6 +142,7 @@ class Executor:
             max_result_bytes=invocation.max_result_bytes,
             max_image_bytes=invocation.policy.max_image_bytes,
             idempotency_key=planned.idempotency_key,
+            fetches=planned.fetches,
         )
 
         async def work() -> Output:

@@ -12,6 +12,7 @@ import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
@@ -20,12 +21,14 @@ from pydantic.errors import PydanticUserError
 
 from proxy.errors import ConfigError
 from proxy.tools.capabilities import (
+    BoundedClient,
     CacheControl,
     Capabilities,
     Clock,
     HttpClient,
     IdempotencyKey,
     RepeatingClient,
+    TimedClient,
     Unconnected,
 )
 from proxy.tools.declaration import ToolDeclaration, declared, tool
@@ -42,6 +45,7 @@ from proxy.tools.schema import (
 from proxy.tools.spec import ToolEffect, ToolSpec
 from proxy.tools.strict import to_strict
 from proxy.tools.threads import ThreadBound
+from proxy.tools.url_argument import takes_url
 from proxy.tools.validation import ModelValidator, SchemaValidator
 
 __all__ = ["FunctionProvider", "ToolDeclaration", "declared", "tool"]
@@ -110,6 +114,10 @@ class FunctionProvider:
         """Run one tool; a ``def`` in a thread, which outlives a cancellation as threads do."""
         bound = self._tools[spec.name]
         values = {**bound.unpack(arguments), **bound.constants}
+        if context.fetches is not None:
+            for name, value in bound.constants.items():
+                if isinstance(value, BoundedClient):
+                    values[name] = value.within(context.fetches)
         values.update((name, make(context)) for name, make in bound.per_call.items())
         if not bound.is_async:
             return await self._threads.run(lambda: bound.function(**values))
@@ -154,9 +162,8 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     inputs = _inputs(function, declaration, capabilities, where)
     schema, validate, unpack, defaults = _contract(identifier, inputs.arguments, declaration, where)
     check_schema(schema, where)
-    redaction = declaration.redaction
     # Whoever types an argument as a secret need not say so twice.
-    private = dict.fromkeys((*redaction.private_arguments, *secret_paths(schema)))
+    private = dict.fromkeys((*declaration.redaction.private_arguments, *secret_paths(schema)))
     loose = schema
     if declaration.strict:
         strict = to_strict(schema, where)
@@ -164,7 +171,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
             raise ConfigError(where, "parameters: strict=True changes a schema that is to go verbatim")
         schema = strict
         check_schema(schema, where)
-    check_private_paths(schema, redaction.private_arguments, where)
+    check_private_paths(schema, declaration.redaction.private_arguments, where)
     validate_output = _output_validator(declaration, where)
     description = _description(target, declaration, where)
     spec = ToolSpec(
@@ -175,7 +182,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         provider=provider,
         validate=validate,
         digest=spec_digest(identifier, description, schema, declaration.effect),
-        redaction=replace(redaction, private_arguments=tuple(private)),
+        redaction=replace(declaration.redaction, private_arguments=tuple(private)),
         strict=declaration.strict,
         timeout_s=_positive(declaration.timeout_s, "timeout_s", where),
         max_result_bytes=_positive(declaration.max_result_bytes, "max_result_bytes", where),
@@ -188,13 +195,14 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         validate_output=validate_output,
         defaults=defaults,
         loose_parameters=loose if declaration.strict else None,
+        url_arguments=_url_arguments(inputs.arguments),
         cache_ttl_s=_within(declaration.cache_ttl_s, 0, 30 * 86400, "cache_ttl_s", where),
         retries=_within(declaration.retries, 0, _MAX_RETRIES, "retries", where),
     )
     if spec.connection and HttpClient.__name__ not in spec.capabilities:
         raise ConfigError(where, "names a connection but takes no HttpClient to use it with")
-    is_async = inspect.iscoroutinefunction(function)
-    return _Bound(spec, function, is_async, unpack, inputs.constants, inputs.per_call)
+    asynchronous = inspect.iscoroutinefunction(function)
+    return _Bound(spec, function, asynchronous, unpack, inputs.constants, inputs.per_call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +282,9 @@ def _check_hosts(hosts: Sequence[str], where: str) -> None:
 
 
 def _fitting(client: HttpClient, declaration: ToolDeclaration) -> HttpClient:
-    """The client for a tool of this effect: what only reads may be asked again."""
+    """The client for a tool of this effect and time: what only reads may be asked again."""
+    if declaration.timeout_s is not None and isinstance(client, TimedClient):
+        client = client.with_time(declaration.timeout_s)
     reads = declaration.effect is ToolEffect.READ_ONLY
     return client.for_reading() if reads and isinstance(client, RepeatingClient) else client
 
@@ -295,13 +305,15 @@ def _contract(
         (name,) = arguments
         schema = copy.deepcopy(dict(declaration.parameters))
         return schema, SchemaValidator(schema), lambda value: {name: value}, {}
+    private = declaration.redaction.private_arguments if declaration.redaction else ()
+    validator = partial(ModelValidator, private=private)
     single = next(iter(arguments.items())) if len(arguments) == 1 else None
     try:
         if single and inspect.isclass(single[1][0]) and issubclass(single[1][0], BaseModel):
             name, (model, _) = single
             adapter: TypeAdapter[Any] = TypeAdapter(model)
             derived = derive_schema(adapter, where)
-            return derived, ModelValidator(adapter, derived), lambda value: {name: value}, {}
+            return derived, validator(adapter, derived), lambda value: {name: value}, {}
         adapter = TypeAdapter(_signature_model(identifier, arguments))
         derived = derive_schema(adapter, where)
     except (PydanticUserError, NameError, TypeError) as error:
@@ -309,9 +321,23 @@ def _contract(
     parameters = tuple(arguments)
     return (
         derived,
-        ModelValidator(adapter, derived),
+        validator(adapter, derived),
         lambda value: {name: getattr(value, _FIELD_PREFIX + name) for name in parameters},
         _defaults(identifier, arguments),
+    )
+
+
+def _url_arguments(arguments: Mapping[str, tuple[Any, Any]]) -> tuple[str, ...]:
+    """The arguments that are addresses, by the names that a model knows them by."""
+    if len(arguments) == 1:
+        ((hint, _),) = arguments.values()
+        if inspect.isclass(hint) and issubclass(hint, BaseModel):
+            fields = hint.model_fields.items()
+            return tuple(field.alias or name for name, field in fields if takes_url(field.metadata))
+    return tuple(
+        name
+        for name, (hint, _) in arguments.items()
+        if get_origin(hint) is Annotated and takes_url(get_args(hint)[1:])
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from proxy.errors import ToolErrorCode, ToolFailure
 from proxy.events import ToolCall
 from proxy.tools.arguments import ArgumentsMalformed, canonical_arguments, parse_arguments, utf8_length
+from proxy.tools.bounds import FetchBounds
 from proxy.tools.capabilities import IdempotencyKey
 from proxy.tools.policy import Policy
 from proxy.tools.provider import ArgumentsInvalid
@@ -60,7 +61,8 @@ class PlannedCall:
     mean the same (see :func:`~proxy.tools.validation.validate_canonically`), with the tool's defaults
     for what was left out, unless it can tell.  Logs and records see
     ``arguments_redacted`` alone; ``private`` are the values that no failure may repeat.
-    ``idempotency_key`` is there for a tool with effects, and for one that takes it.
+    ``idempotency_key`` is there for a tool with effects, and for one that takes it.  ``fetches`` are the
+    bounds of the addresses among the arguments.
     """
 
     call: ToolCall = field(repr=False)
@@ -72,6 +74,7 @@ class PlannedCall:
     arguments_redacted: Any
     private: tuple[str, ...] = field(repr=False)
     idempotency_key: IdempotencyKey | None
+    fetches: FetchBounds | None = None
 
     @property
     def connection(self) -> str:
@@ -158,4 +161,5 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
         arguments_redacted=shown,
         private=private_values(redaction, arguments, canonical),
         idempotency_key=IdempotencyKey(key) if takes_key else None,
+        fetches=policy.fetch_bounds(spec, {**spec.defaults, **canonical}) if spec.url_arguments else None,
     )

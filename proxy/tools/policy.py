@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from proxy.tools.bounds import ArgumentBound, find_excess
+from proxy.tools.bounds import ArgumentBound, FetchBounds, find_excess
 from proxy.tools.spec import ToolEffect, ToolSpec
 
 __all__ = ["Decision", "Intersections", "Policy"]
@@ -123,6 +123,21 @@ class Policy:
                 decision = Decision("denied", f"{where}.{path}")
                 return decision, f"policy does not allow these arguments: {path} {words}"
         return None
+
+    def fetch_bounds(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> FetchBounds | None:
+        """The bounds of a call's addresses, for what it fetches; ``None`` where none is bounded."""
+        found = []
+        for name in spec.url_arguments:
+            address = arguments.get(name)
+            bounds = tuple(
+                bound
+                for _, by_path in self.bounds_of(spec.name)
+                for path, bound in by_path.items()
+                if path in (name, "*")
+            )
+            if isinstance(address, str) and bounds:
+                found.append((address, bounds))
+        return FetchBounds(tuple(found)) if found else None
 
     def bounds_of(self, name: str) -> Iterator[tuple[str, Mapping[str, ArgumentBound]]]:
         """The bounds of a tool, of every policy that must agree, each beside the line that has them."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.errors import ToolRelayError
+from proxy.tools.bounds import FetchBounds
 from proxy.tools.capabilities import CacheControl, IdempotencyKey
 from proxy.tools.spec import ToolSpec
 
@@ -43,7 +44,8 @@ class CallContext:
 
     ``max_result_bytes`` is how much of a result the model will be shown, ``max_image_bytes`` how much
     of its images, all together.  ``idempotency_key`` is the same for every try of this one call, and
-    for no other call; only a tool with effects has one, or a tool that takes it.  Calls that share one
+    for no other call; only a tool with effects has one, or a tool that takes it.  ``fetches`` bounds what
+    it fetches.  Calls that share one
     execution (see ``cache_ttl_s``) have the context of the first.
     """
 
@@ -54,6 +56,7 @@ class CallContext:
     max_result_bytes: int = 32768
     max_image_bytes: int = 4 << 20
     idempotency_key: IdempotencyKey | None = None
+    fetches: FetchBounds | None = field(default=None, repr=False, compare=False)
     signals: CallSignals = field(default_factory=CallSignals, repr=False, compare=False)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "bounded",
     "brief",
     "mask_values",
+    "mask_written",
     "private_values",
     "redact_arguments",
     "redact_output",
@@ -79,6 +80,11 @@ def redact_written(arguments: str, spec: ToolSpec) -> str:
     if not isinstance(decoded, dict) or not declares(spec.parameters, decoded):
         return "{}"
     return orjson.dumps(redact_arguments(decoded, spec.redaction)).decode()
+
+
+def mask_written(arguments: str) -> str:
+    """The arguments of a call of a tool that nobody knows, as they may be kept in the clear: their size."""
+    return orjson.dumps({MASK: f"{len(arguments)} characters"}).decode()
 
 
 def private_values(redaction: Redaction, *arguments: dict[str, Any]) -> tuple[str, ...]:

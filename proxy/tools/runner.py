@@ -25,7 +25,7 @@ from proxy.tools.effects import SharedEffects, claim_of
 from proxy.tools.execution import Executor, OnCrash
 from proxy.tools.invocation import Invocation, InvocationJournal, OnClosed, OnStart, fault_facts
 from proxy.tools.ledger import Claim, RunContext, fingerprint
-from proxy.tools.loop_watch import MAX_STEP_S
+from proxy.tools.loop_watch import MAX_STEP_S, blocked_s, thread_use
 from proxy.tools.outcome import Outcomes, failed, mark_untrusted
 from proxy.tools.paging import ResultShelf
 from proxy.tools.plan import PlannedCall, Refusal, admit, plan
@@ -161,6 +161,21 @@ class Runner:
                 task.cancel()  # Nothing has begun that would have to come to its end.
             raise
 
+    async def refuse(self, call: ToolCall, context: RunContext, failure: ToolFailure, decision: str) -> None:
+        """Put a call on record that the run does not make; ``decision`` is the word of its row."""
+        invocation = Invocation(
+            id=self._ids(),
+            call=call,
+            context=context,
+            policy=self._policy,
+            deadline=None,
+            spec=self._registry.get(call.name),
+            started_at=self._clock.now(UTC).timestamp(),
+            started=time.monotonic(),
+            on_start=None,
+        )
+        await self._outcomes.refuse(invocation, Refusal(failure, decision))
+
     async def run_many(
         self,
         calls: Sequence[ToolCall],
@@ -264,9 +279,9 @@ class Runner:
             await self._count(invocation, admitted.spec)
         except ToolFailure as failure:
             return Refusal(failure, admitted.decision)
-        began = time.perf_counter()
+        began = thread_use()
         planned = plan(admitted, caller=context.caller, key=invocation.id)
-        took_s = time.perf_counter() - began
+        took_s = blocked_s(began, thread_use())
         if took_s > MAX_STEP_S:
             # The arguments are bounded: it is the tool's own validator that is slow.
             self._journal.blocked(invocation, took_s)

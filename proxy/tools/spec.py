@@ -58,7 +58,8 @@ class ToolSpec:
     credentials it works with.  ``safety`` is free metadata that policy patterns can match.
     ``defaults`` is in JSON what each argument stands for that may be left out, where the tool cannot
     tell the two apart: such calls are the same call.  ``loose_parameters`` is the schema as it was
-    before strict mode took its defaults away, where that is another.
+    before strict mode took its defaults away, where that is another.  ``url_arguments`` names the
+    arguments that are addresses (:data:`~proxy.tools.url_argument.Url`).
     """
 
     name: str
@@ -83,6 +84,7 @@ class ToolSpec:
     validate_output: Callable[[Any], Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     loose_parameters: Mapping[str, Any] | None = None
+    url_arguments: tuple[str, ...] = ()
     _definition: ToolDefinition = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from proxy.tools.arguments import canonical_arguments
 from proxy.tools.provider import ArgumentsInvalid
 from proxy.tools.schema import declares, property_names, resolve
+from proxy.tools.url_argument import URL_FORM
 
 __all__ = ["ModelValidator", "SchemaValidator", "validate_canonically"]
 
@@ -74,12 +75,16 @@ class ModelValidator:
     """Validates a decoded object against a pydantic type: strict, no extra fields, aliases only.
 
     Returns the validated value (a model).  JSON mode is used because strictness there means what
-    JSON can say: a date comes as text, a tuple as a list.
+    JSON can say: a date comes as text, a tuple as a list.  ``private`` are the paths of private
+    arguments: of an address among them the canonical form is not said.
     """
 
-    def __init__(self, adapter: TypeAdapter[Any], schema: Mapping[str, Any]) -> None:
+    def __init__(
+        self, adapter: TypeAdapter[Any], schema: Mapping[str, Any], *, private: Sequence[str] = ()
+    ) -> None:
         self._adapter = adapter
         self._schema = schema
+        self._private = frozenset(path.partition(".")[0] for path in private)
         self._fields = tuple(schema.get("properties", {}))
         self._known = frozenset(self._fields)
         self._names = property_names(schema)
@@ -128,6 +133,9 @@ class ModelValidator:
             return f"{parent}: an unknown field"
         if kind == "missing":
             return f"{where}: is required"
+        if kind == URL_FORM:
+            private = not loc or loc[0] in self._private
+            return f"{where}: {'must be an address in its canonical form' if private else message}"
         if kind in _AUTHORS_WORDS:
             message = message.partition(", ")[2] or message
             said = not _quotes(message, arguments)

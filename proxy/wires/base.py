@@ -83,6 +83,16 @@ class ClientRequest(Protocol):
         ...
 
     @property
+    def conversation(self) -> str:
+        """The id of the conversation at the upstream that this request adds to; empty for none."""
+        ...
+
+    @property
+    def references(self) -> Sequence[str]:
+        """The ids of items that the upstream keeps and the request refers to."""
+        ...
+
+    @property
     def keeps(self) -> bool:
         """Whether what comes of the request may be stored for later requests."""
         ...
@@ -239,11 +249,13 @@ class BodyEditor(Protocol):
         ...
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
-        """Stop forcing a call once the forced one was made (rule W9)."""
+        """Stop forcing a call once these calls of server tools satisfied the choice (rule W9)."""
         ...
 
-    def forbid_tools(self) -> None:
-        """Ask for an answer without calls."""
+    def forbid_tools(self) -> bool:
+        """Ask for an answer without calls; where the client forces a call of a tool of its own, for that
+        call, without the server tools.  Returns whether they are left out.
+        """
         ...
 
     def spend_tokens(self, used: int) -> None:
@@ -407,8 +419,13 @@ class Wire(Protocol):
         """Read a request.  Raises :class:`~proxy.errors.RequestError` naming the field."""
         ...
 
-    def editor(self, raw: bytes, request: ClientRequest, state: StateHabit = "auto") -> BodyEditor:
-        """``state`` says how the upstream goes on from one turn to the next."""
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        """``state`` says how the upstream goes on from one turn to the next.
+
+        Items of ours in the request are known again only where they were shown to this ``caller``.
+        """
         ...
 
     def reader(
@@ -423,6 +440,7 @@ class Wire(Protocol):
         trace: Trace,
         model: str,
         usage_was_added: bool,
+        caller: str = "",
     ) -> StreamWriter: ...
 
     def error_event(self, message: str, *, type: str, code: str | None) -> bytes:

@@ -27,6 +27,7 @@ __all__ = [
     "members",
     "members_and_elements",
     "replace_values",
+    "value_at",
 ]
 
 _BLANK = rb"[ \t\r\n]*+"
@@ -150,6 +151,17 @@ def replace_values(raw: bytes, values: Mapping[str, bytes], *path: str) -> bytes
         pieces += [raw[done:start], value]
         done = end
     return b"".join([*pieces, raw[done:]])
+
+
+def value_at(raw: bytes, *path: str) -> bytes | None:
+    """The raw value that ``path`` leads to from the outermost object; ``None`` where it leads nowhere."""
+    start, end = 0, len(raw)
+    for key in path:
+        spans = _spans(raw, start) if raw[start : start + 1] == b"{" else {}
+        if key not in spans:
+            return None
+        start, end = spans[key]
+    return raw[start:end]
 
 
 def elements(raw: bytes) -> list[bytes]:

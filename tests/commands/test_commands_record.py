@@ -369,3 +369,25 @@ def test_cost_is_reported(tmp_path: Path, here: Any) -> None:
     assert sorted(line.split()[-1] for line in shown[1:]) == ["-", "1.500000002"]
     (row,) = [json.loads(line) for line in here("runs", "--json", "--model", "other").stdout.splitlines()]
     assert row["cost"] is None
+
+
+def test_usage_that_was_not_reported_is_no_zero(tmp_path: Path, here: Any) -> None:
+    """``-`` and null where nothing was reported, ``+`` and the number of turns where something is missing."""
+    nothing = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    fill(
+        tmp_path / "toolrelay.db",
+        [
+            run("run_1", unreported=1, spent="tools.max_calls"),
+            run("run_2", model="silent", unreported=2, **nothing),
+            run("run_3", model="zero", **nothing),
+        ],
+    )
+    rows = [line.split() for line in here("usage").stdout.splitlines()[1:]]
+    assert [[row[0], *row[5:8]] for row in rows] == [
+        ["m", "20+", "3+", "23+"], ["silent", "-", "-", "-"], ["zero", "0", "0", "0"]
+    ]  # fmt: skip
+    told = [json.loads(line) for line in here("usage", "--json").stdout.splitlines()]
+    assert [(row["total_tokens"], row["unreported"]) for row in told] == [(23, 1), (None, 2), (0, 0)]
+    shown = json.loads(here("runs", "show", "run_2", "--json").stdout)
+    assert (shown["run"]["total_tokens"], shown["run"]["spent"]) == (None, None)
+    assert "tools.max_calls is spent" in here("runs", "show", "run_1").stdout

@@ -226,6 +226,63 @@ async def test_a_token_budget_counts_what_the_turns_used(watch: Watch) -> None:
     assert b"usage" not in answer.body
 
 
+ONE_ECHO = called(("call_1", ECHO, '{"text":"a"}'))
+TWO_ECHOES = called(("call_1", ECHO, '{"text":"a"}'), ("call_2", ECHO, '{"text":"b"}'))
+COSTLY = stream(role(), call("call_1", ECHO, '{"text":"a"}'), finish("tool_calls"), usage(90, 20))
+
+
+@pytest.mark.parametrize(
+    ("setting", "budget", "first", "refused"),
+    [
+        ("tools.max_turns", {"max_turns": 1}, ONE_ECHO, [(1, "call_1"), (2, "call_1")]),
+        ("tools.max_calls", {"max_calls": 1}, TWO_ECHOES, [(1, "call_2"), (2, "call_1"), (2, "call_2")]),
+        ("tools.max_tokens", {"max_tokens": 100}, COSTLY, [(1, "call_1"), (2, "call_1")]),
+        ("tools.request_timeout_s", {"request_timeout_s": 1e-6}, ONE_ECHO, [(1, "call_1"), (2, "call_1")]),
+    ],
+)
+async def test_each_call_that_a_budget_refuses_is_on_record(
+    setting: str, budget: dict[str, Any], first: Any, refused: list[tuple[int, str]], watch: Watch
+) -> None:
+    """Rule T7: a call that is not run has its row, which names the budget, as the run does; also one that
+    the model makes on its last turn."""
+    async with looping(first, tools=budget) as (proxy, _):
+        await proxy.ask(ASK)
+        detail = await proxy.only_run()
+    assert detail.run.spent == setting
+    rows = [row for row in detail.invocations if row.error_code == "budget_exhausted"]
+    assert [(row.turn, row.call_id) for row in rows] == refused
+    assert {(row.tool, row.status, row.decision) for row in rows} == {(ECHO, "error", f"refused: {setting}")}
+    assert len(detail.invocations) - len(rows) == len(watch.started)
+
+
+async def test_a_run_within_its_budgets_has_spent_none() -> None:
+    """Only a budget that is used up is named."""
+    async with looping(ONE_ECHO, ANSWER) as (proxy, _):
+        await proxy.ask(ASK)
+        assert (await proxy.only_run()).run.spent is None
+
+
+async def test_a_function_of_the_clients_in_a_wrapper_is_on_record() -> None:
+    """A call that may not stand inside of a wrapper has a row that says so."""
+    use = {"recipient_name": "functions.mine", "parameters": {}}
+    wrapped = called(("call_1", "multi_tool_use.parallel", json.dumps({"tool_uses": [use]})))
+    async with looping(wrapped, ANSWER) as (proxy, _):
+        await proxy.ask({**ASK, "tools": [CLIENT_TOOL]})
+        (row,) = (await proxy.only_run()).invocations
+    assert (row.tool, row.error_code, row.decision) == (
+        "mine", "invalid_arguments", "refused: the function is the client's",
+    )  # fmt: skip
+
+
+async def test_use_that_was_not_reported_is_no_zero() -> None:
+    """A turn without a word on its tokens has none on record, and the run says how many there were."""
+    async with looping(COSTLY, ANSWER) as (proxy, _):
+        await proxy.ask(ASK)
+        detail = await proxy.only_run()
+    assert [turn.total_tokens for turn in detail.turns] == [110, None]
+    assert (detail.run.total_tokens, detail.run.unreported) == (110, 1)
+
+
 async def test_texts_of_all_turns_in_order() -> None:
     """Rule W4: text before a call and text after it are one text, told apart by a paragraph."""
     first = stream(role(), content("Let me ", "look."), call("call_1", TIME, UTC), finish("tool_calls"))
@@ -302,6 +359,31 @@ async def test_a_forced_choice_is_relaxed(choice: Any, relaxed: Any) -> None:
     _, requests = await one_loop(called(("call_1", TIME, UTC)), ANSWER, ask={**ASK, "tool_choice": choice})
     assert json.loads(requests[0].body)["tool_choice"] == choice
     assert json.loads(requests[1].body)["tool_choice"] == relaxed
+
+
+@pytest.mark.parametrize("max_turns", [8, 1])
+async def test_a_client_that_requires_its_own_tool_gets_its_call(max_turns: int) -> None:
+    """Rule W9: a structured output that a client forces as a call of its own tool (pydantic-ai's
+    ``output_type``) comes after server tools ran, and when the budget of turns is spent."""
+    own = {**CLIENT_TOOL, "function": {**CLIENT_TOOL["function"], "name": "final_result"}}
+    ask = {**ASK, "tools": [own], "tool_choice": "required"}
+    answer, requests = await one_loop(
+        called(("call_1", TIME, UTC)),
+        called(("call_2", "final_result", '{"hour":12}')),
+        ask=ask,
+        tools={"max_turns": max_turns},
+    )
+    second = json.loads(requests[1].body)
+    assert second["tool_choice"] == "required"
+    names = [tool["function"]["name"] for tool in second["tools"]]
+    assert (TIME in names) == (max_turns == 8)
+    assert "final_result" in names
+    chunks = payloads_of(answer.body)
+    made = [
+        c for chunk in chunks for choice in chunk["choices"] for c in choice["delta"].get("tool_calls", ())
+    ]
+    assert [c["function"]["name"] for c in made if "id" in c] == ["final_result"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 async def test_tokens_that_are_spent_are_taken_off_the_clients_bound() -> None:

@@ -177,6 +177,25 @@ async def test_private_arguments_inside_a_wrapper_are_masked(tmp_path: Path) -> 
     assert b"pin-4711" not in written(tmp_path)
 
 
+async def test_arguments_of_an_unknown_tool_are_not_kept(tmp_path: Path) -> None:
+    """Rule R3: nothing says which arguments of a tool that nobody knows are private; the client's own
+    calls are its content."""
+    inside = {"recipient_name": "functions.unlock", "parameters": {"pin": "pin-4711"}}
+    turn = called(
+        ("call_1", "probe_tools__unlok", '{"pin":"pin-4711"}'),
+        ("call_2", "unlock", '{"pin-4711":1}'),
+        ("call_3", "multi_tool_use.parallel", json.dumps({"tool_uses": [inside]})),
+        ("call_4", "mine", '{"a":"own-4712"}'),
+    )
+    store = {"url": f"sqlite:///{tmp_path}/record.db"}
+    async with looping(turn, store=store) as (proxy, _):
+        detail = await asked(proxy, {**ASK, "tools": [CLIENT_TOOL]})
+    assert [row.error_code for row in detail.invocations] == ["unknown_tool"] * 3
+    assert "[private]" in str(payloads(detail)[0])
+    assert b"pin-4711" not in written(tmp_path)
+    assert b"own-4712" in written(tmp_path)
+
+
 async def test_a_payload_decides_nothing() -> None:
     """A payload that claims another tool and other arguments changes neither what runs nor what is said."""
 

@@ -9,7 +9,17 @@ import pytest
 
 from proxy.errors import RequestError
 from proxy.records import ToolEffect
-from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, decide, guard, guarded_names, parse_wanted
+from proxy.relay.offer import (
+    Offer,
+    OfferRules,
+    Offers,
+    Wanted,
+    decide,
+    guard,
+    guarded_names,
+    is_reserved,
+    parse_wanted,
+)
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Selection
 from proxy.tools.spec import ToolSpec
@@ -395,3 +405,27 @@ def test_an_offer_is_decided_once() -> None:
     assert offers.decide(request(), fewer, None, upstream_takes_tools=True).tool_ids() == (
         SELECTION.offered[0].name,
     )
+
+
+# ---------------------------------------------------------------- the history
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "wanted", "reserved"),
+    [
+        (TIME, (), None, True),
+        (SHOP, (), None, True),
+        (SHOP, (SHOP,), None, False),
+        (TIME, (TIME,), None, True),
+        ("clock", ("clock",), None, False),
+        (SHOP, (), "none", False),
+        (SHOP, (), TIME, False),
+        ("other__tool", (), None, False),
+    ],
+)
+def test_only_the_proxy_answers_what_it_offers(
+    name: str, declared: tuple[str, ...], wanted: str | None, reserved: bool
+) -> None:
+    """Every offered tool's name is reserved in the history, unless the client declares that name."""
+    asked = request(*declared)
+    assert is_reserved(name, offer(asked, wanted, OfferRules(aliases={"clock": TIME})), asked) is reserved

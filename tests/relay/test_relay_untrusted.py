@@ -1,6 +1,7 @@
 """A stranger's text within a run: what could carry it out is not shown to the turns that follow."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ import responses_script
 from chat_script import reply
 from looping import ANSWER, ASK, CLIENT_TOOL, called, looping, messages_of
 from probe_tools import Watch
-from raw_upstream import RawRequest
+from raw_upstream import RawRequest, whole
 from responding import client_of
 from responses_script import function, function_call, message
 
+from proxy.store.base import RunFilter
 from proxy.wires.rawjson import members
 
 PAGE = called(("call_p", "probe_tools__page", "{}"))
@@ -137,7 +139,7 @@ async def test_later_turns_on_responses(kept: bool, watch: Watch) -> None:
         responses_script.stream(message("Bye."), id="resp_4", store=kept),
     ) as client:
         read = await client.said(asked, hidden=('"call_p"', '"call_b"'))
-        assert read.response["tools"] == [function("mine")]
+        assert read.response["tools"] == [{**function("mine"), "description": None, "strict": None}]
         assert read.response["tool_choice"] == forced
         requests = client.upstream.requests
         first, second, third = (names_of(request) for request in requests)
@@ -178,3 +180,94 @@ async def test_a_reply_in_one_piece_goes_on_alike() -> None:
         answer = await proxy.ask({**ASK, "stream": False})
     assert answer.json["choices"][0]["message"]["content"] == "Done."
     assert names_of(upstream.requests[0]) - names_of(upstream.requests[1]) == HARMFUL
+
+
+# What the upstream keeps, and nobody here sees again.
+
+READ = function_call("call_p", "probe_tools__page")
+BOUGHT = function_call("call_b", "probe_tools__buy", '{"what":"milk"}')
+TALK: dict[str, Any] = {"model": "m", "input": "hi"}
+TOLD = "a conversation that this proxy does not know"
+
+
+def said(item: dict[str, Any], number: int, **more: Any) -> Any:
+    """A whole response of one item."""
+    return responses_script.reply(item, id=f"resp_{number}", **more)
+
+
+async def withheld_of(client: Any) -> set[str]:
+    """What the newest run did not offer for what was read."""
+    runs = await client.proxy.services.store.list_runs(RunFilter(limit=1))
+    return {name for name, rule in runs[0].withheld.items() if "after_untrusted" in rule}
+
+
+async def test_a_conversation_remembers_what_was_read_in_it(watch: Watch, tmp_path: Path) -> None:
+    """Rule T2: ``after_untrusted`` holds in later requests of a conversation, at another process too; a
+    call that the model makes all the same is refused."""
+    store = {"url": f"sqlite:///{tmp_path}/record.db"}
+    asked = {**TALK, "conversation": "conv_1"}
+    made = whole(b'{"id":"conv_1","object":"conversation"}')
+    scripts = [made, said(message("Hi."), 1), said(READ, 2), said(message("Read."), 3)]
+    async with client_of(*scripts, store=store) as client:
+        created = await client.ask({}, path="/v1/conversations")
+        assert created.status == 200
+        for known in (set(), set()):
+            await client.ask(asked)
+            assert await withheld_of(client) == known
+        assert len(client.upstream.requests) == 4
+    async with client_of(said(BOUGHT, 4), said(message("No."), 5), store=store) as client:
+        await client.ask(asked)
+        assert await withheld_of(client) == HARMFUL
+        assert not HARMFUL & names_of(client.upstream.requests[0])
+    assert watch.finished == []
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"conversation": "conv_9"},
+        {"conversation": {"id": "conv_9"}},
+        {"previous_response_id": "resp_9"},
+        {"input": [{"type": "item_reference", "id": "msg_9"}, {"role": "user", "content": "so?"}]},
+    ],
+)
+async def test_what_is_not_known_counts_as_untrusted(unknown: dict[str, Any]) -> None:
+    """Rule T2: what only the upstream has may hold anything, and the record says why tools are withheld."""
+    async with client_of(said(message("Hi."), 1)) as client:
+        await client.ask({**TALK, **unknown})
+        assert await withheld_of(client) == HARMFUL
+        run = await client.proxy.only_run()
+        assert TOLD in next(rule for rule in run.run.withheld.values() if "after_untrusted" in rule)
+        assert not HARMFUL & names_of(client.upstream.requests[0])
+
+
+async def test_what_was_made_here_is_known() -> None:
+    """A response of this caller's, and its items, hold what was read in them and nothing else."""
+    scripts = [said(message("Hi.", "msg_1"), 1), said(message("Ho.", "msg_2"), 2), said(message("Hm."), 3)]
+    async with client_of(*scripts) as client:
+        await client.ask(TALK)
+        for more in (
+            {"previous_response_id": "resp_1"},
+            {"input": [{"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "so?"}]},
+        ):
+            await client.ask({**TALK, **more})
+            assert await withheld_of(client) == set()
+            assert names_of(client.upstream.requests[-1]) >= HARMFUL
+
+
+async def test_items_of_an_answer_that_read_a_page_are_untrusted() -> None:
+    """A reference to what came of a stranger's text brings that text back."""
+    async with client_of(
+        said(READ, 1), said(message("Read.", "msg_2"), 2), said(message("Hm."), 3)
+    ) as client:
+        await client.ask(TALK)
+        refers = [{"type": "item_reference", "id": "msg_2"}, {"role": "user", "content": "so?"}]
+        await client.ask({**TALK, "input": refers})
+        assert await withheld_of(client) == HARMFUL
+
+
+async def test_nothing_is_noted_where_nothing_is_guarded() -> None:
+    """Where no tool could do harm, a conversation costs no look at the record and no row."""
+    async with client_of(said(message("Hi."), 1), allow=("core__get_current_time",)) as client:
+        await client.ask({**TALK, "conversation": "conv_1"})
+        assert await client.proxy.services.store.find_threads(["conv_1", "resp_1"], "open") == {}

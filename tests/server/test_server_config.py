@@ -50,6 +50,8 @@ def test_every_key_of_the_contract_has_its_default():
         "max_body_bytes": 33554432,
         "max_upload_bytes": 536870912,
         "header_timeout_s": 20,
+        "max_pending_heads": 1024,
+        "max_pending_heads_per_address": 512,
         "body_timeout_s": 120,
         "send_timeout_s": 60,
         "allowed_hosts": (),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from rich.console import Console
 
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
-from proxy.server.json_views import detail_to_json, run_to_json
+from proxy.server.json_views import detail_to_json, run_to_json, tokens_text
 from proxy.server.runs_view import render_detail, render_list
 from proxy.store.base import RunDetail
 
@@ -254,3 +254,37 @@ def test_cost_is_shown_where_there_is_a_price() -> None:
     answer = detail_to_json(DETAIL)
     assert answer["run"]["cost"] == 0.000123
     assert [turn["cost"] for turn in answer["turns"]] == [None, 0.000123]
+
+
+def test_use_that_was_not_reported_is_shown_as_that() -> None:
+    """``-`` and null where an upstream reported nothing, ``+`` behind a sum that lacks some."""
+    none = replace(RUN, unreported=2, input_tokens=0, output_tokens=0, total_tokens=0)
+    some = replace(RUN, unreported=1)
+    zero = replace(RUN, input_tokens=0, output_tokens=0, total_tokens=0)
+    assert [tokens_text(run.total_tokens, run) for run in (RUN, some, none, zero)] == [
+        "230",
+        "230+",
+        "-",
+        "0",
+    ]
+    keys = ("input_tokens", "output_tokens", "total_tokens")
+    assert [run_to_json(none)[key] for key in keys] == [None] * 3
+    assert [run_to_json(zero)[key] for key in keys] == [0] * 3
+    assert (run_to_json(some)["total_tokens"], run_to_json(some)["unreported"]) == (230, 1)
+    console = _console()
+    silent = replace(TURNS[1], input_tokens=None, output_tokens=None, total_tokens=None, cost=None)
+    render_detail(console, replace(DETAIL, run=some, turns=[TURNS[0], silent]))
+    render_detail(console, replace(DETAIL, run=none))
+    text = " ".join(_text(console).split())
+    assert "200 in, 30 out, 230 in all, without 1 unreported turn" in text
+    assert "- (the upstream reported none)" in text
+    assert "tokens -" in text
+
+
+def test_the_budget_that_is_spent_is_named() -> None:
+    """People and machines read which setting a run has used up."""
+    console = _console()
+    render_detail(console, replace(DETAIL, run=replace(RUN, spent="tools.max_calls")))
+    assert "budget tools.max_calls is spent" in " ".join(_text(console).split())
+    assert run_to_json(replace(RUN, spent="tools.max_calls"))["spent"] == "tools.max_calls"
+    assert run_to_json(RUN)["spent"] is None

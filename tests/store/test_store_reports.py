@@ -307,3 +307,23 @@ async def test_runs_of_an_earlier_schema_have_neither_trace_nor_shape(tmp_path: 
         assert await store.purge(PurgeFilter()) == 1
     finally:
         await store.aclose()
+
+
+async def test_what_was_not_reported_is_told_from_zero(store: Store) -> None:
+    """A turn without a word of the upstream has no counts; its run and sums say how many there were."""
+    silent = turn("run_1", 2, input_tokens=None, output_tokens=None, total_tokens=None)
+    nothing = turn("run_1", 3, input_tokens=0, output_tokens=0, total_tokens=0)
+    store.put_run(ended("run_1", turns=3, unreported=1, spent="tools.max_turns"))
+    for each in (turn("run_1"), silent, nothing):
+        store.put_turn(each)
+    store.put_run(ended("run_2", model="other"))
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert list(detail.turns) == [turn("run_1"), silent, nothing]
+    assert (detail.run.unreported, detail.run.spent) == (1, "tools.max_turns")
+    sums = await store.usage(UsageFilter(("model",)))
+    assert {row.group[0]: (row.total_tokens, row.unreported) for row in sums} == {
+        detail.run.model: (230, 1),
+        "other": (230, 0),
+    }
+    assert [row.unreported for row in await store.usage(UsageFilter(("tool",)))] == []

@@ -1,5 +1,6 @@
 """``core__calculate``: what it computes, what it refuses, and that nothing breaks it."""
 
+import contextlib
 import operator
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -123,6 +124,8 @@ def test_rounded_values(expression, value):
         ("1e999 * 100", "more than 1000 digits"),
         ("1e9999", "more than 1000 digits"),
         ("1e-999 / 10 ** 300", "too small"),
+        ("min(1e-1100, 1 / 3)", "too small"),
+        ("7e-1060 % (1 / 3)", "too small"),
     ],
 )
 def test_values_that_are_none(expression, said):
@@ -207,6 +210,27 @@ EXPRESSIONS = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+ODD_NUMBERS = st.builds("{}e{}".format, st.integers(0, 10**30), st.integers(-1200, 1001)) | st.sampled_from(
+    ["0", "1", "3", "7", "0.5", "1e-1199", "9.9e999", "1e999"]
+)
+ODD_EXPRESSIONS = st.recursive(
+    ODD_NUMBERS,
+    lambda inner: (
+        st.builds("({}{}{})".format, inner, st.sampled_from(["+", "-", "*", "/", "%", "**"]), inner)
+        | st.builds("{}({})".format, st.sampled_from(["sqrt", "abs", "floor", "ceil", "round", "-"]), inner)
+        | st.builds("{}({},{})".format, st.sampled_from(["min", "max", "round"]), inner, inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(ODD_EXPRESSIONS)
+def test_at_the_ends_of_the_numbers(expression):
+    """Whatever is too small, too large or undefined, also in writing the result, is a failure in words."""
+    with contextlib.suppress(ToolFailure):
+        evaluate(expression)
 
 
 @given(EXPRESSIONS)

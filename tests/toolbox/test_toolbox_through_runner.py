@@ -14,6 +14,7 @@ from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.toolbox.calendar import calendar_provider
 from proxy.toolbox.flights import flights_provider
 from proxy.toolbox.web import PageReader, web_provider
+from proxy.tools.bounds import ArgumentBound
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
@@ -59,17 +60,20 @@ class Bench:
         self.log = log
         self._runs = 0
 
-    async def call(self, name: str, arguments: dict[str, Any], caller: str = "ada") -> ToolResult:
+    async def call(
+        self, name: str, arguments: dict[str, Any], caller: str = "ada", policy: Policy | None = None
+    ) -> ToolResult:
         """One call."""
         self._runs += 1
         context = RunContext(f"run_{self._runs}", 1, caller, f"req_{self._runs}")
-        return await self._runner.run(ToolCall("call_1", name, json.dumps(arguments), 0), context)
+        called = ToolCall("call_1", name, json.dumps(arguments), 0)
+        return await self._runner.run(called, context, policy=policy)
 
 
-async def bench(provider: Any, clock: MovingClock) -> Bench:
+async def bench(provider: Any, clock: MovingClock, **policy_of: Any) -> Bench:
     """A runner that allows all of one provider."""
     log = Log()
-    registry, policy = await Registry.load([provider]), Policy(allow=("*",))
+    registry, policy = await Registry.load([provider]), Policy(allow=("*",), **policy_of)
     runner = Runner(registry, policy, log, None, clock, default_timeout_s=LATE_S)
     return Bench(runner, log)
 
@@ -166,3 +170,57 @@ async def test_a_page_on_record(kind):
         "content_type": kind.partition(";")[0],
     }
     assert "s3cret" not in str(runner.log.rows)
+
+
+@pytest.mark.parametrize(
+    ("location", "reached"),
+    [
+        ("/3/other", True),
+        ("../3/other", True),
+        ("/admin", False),
+        ("/3/../admin", False),
+        ("/3/%2e%2e/admin", False),
+        ("/3/..%2fadmin", False),
+        ("/3/..;/admin", False),
+    ],
+)
+async def test_a_bound_on_an_address_holds_for_redirects(location: str, reached: bool) -> None:
+    """Rule T2: what a redirect leads to is held to ``policy.arguments`` like the address that was given."""
+    away, page = (
+        Answer(b"", 302, {"Location": location}),
+        Answer(b"s3cret", 200, {"Content-Type": "text/plain"}),
+    )
+    async with local_service(away, page) as service:
+        host = service.url.removeprefix("http://")
+        bound = ArgumentBound(pattern=f"{service.url}/3/.*")
+        clock = MovingClock()
+        runner = await bench(
+            web_provider(service.capabilities(clock), hosts=(host,)),
+            clock,
+            arguments={"web__*": {"url": bound}},
+        )
+        result = await runner.call("web__fetch_page", {"url": f"{service.url}/3/page"})
+        assert result.ok is reached
+        assert len(service.asked) == 1 + reached
+        assert ("s3cret" in result.content) is reached
+        for escape in ("/3/../admin", "/3/%2e%2e/admin", "/3/..%2fadmin", "/admin"):
+            refused = await runner.call("web__fetch_page", {"url": service.url + escape})
+            assert refused.error_code in ("invalid_arguments", "policy_denied")
+        assert len(service.asked) == 1 + reached
+
+
+async def test_a_kept_page_is_not_given_past_another_bound() -> None:
+    """A page that a redirect led to is not given, out of the cache, to a call that may not be led there."""
+    away, page = (
+        Answer(b"", 302, {"Location": "/admin"}),
+        Answer(b"s3cret", 200, {"Content-Type": "text/plain"}),
+    )
+    async with local_service(away, page, away) as service:
+        clock = MovingClock()
+        host = service.url.removeprefix("http://")
+        runner = await bench(web_provider(service.capabilities(clock), hosts=(host,)), clock)
+        arguments = {"url": f"{service.url}/3/page"}
+        assert (await runner.call("web__fetch_page", arguments)).ok
+        bound = ArgumentBound(pattern=f"{service.url}/3/.*")
+        narrow = Policy(allow=("*",), arguments={"web__*": {"url": bound}})
+        assert not (await runner.call("web__fetch_page", arguments, policy=narrow)).ok

@@ -93,11 +93,11 @@ class Unused:
 
 async def test_an_article():
     """What is worth reading is kept, with headings and tables; menus, scripts and footers are not."""
-    page = await fetch(Answer(ARTICLE.encode(), 200, HTML), "/page?a=1#part")
+    page = await fetch(Answer(ARTICLE.encode(), 200, HTML), "/page?a=1")
     assert page["title"] == "Rivers of Europe"
     assert page["content_type"] == "text/html"
     assert page["url"].startswith("http://127.0.0.1:")
-    assert page["url"].endswith("/page?a=1#part")
+    assert page["url"].endswith("/page?a=1")
     assert "# Rivers" in page["text"]
     assert "ten countries" in page["text"]
     assert "Volga" in page["text"]
@@ -178,7 +178,7 @@ async def test_only_allowed_hosts():
             "docs.example.com",
             "http://",
         ):
-            with pytest.raises(ToolFailure):
+            with pytest.raises((ToolFailure, ArgumentsInvalid)):
                 await use(provider, {"url": url})
     assert service.asked == []
 

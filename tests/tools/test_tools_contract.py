@@ -17,7 +17,7 @@ from proxy.tools import HttpFailure, IdempotencyKey, Redaction, tool
 from proxy.tools.capabilities import Capabilities
 from proxy.tools.function import FunctionProvider
 from proxy.tools.ledger import RunContext, RunLedger
-from proxy.tools.loop_watch import watch_steps
+from proxy.tools.loop_watch import ThreadUse, blocked_s, thread_use, watch_steps
 from proxy.tools.paging import ResultShelf
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
@@ -512,7 +512,7 @@ async def test_an_output_that_blocks_the_loop_is_named(make_runner, context, cal
 async def test_watching_changes_nothing():
     """Results, exceptions and cancellations pass through as with a plain await."""
     reports: list[float] = []
-    moments = iter(range(100))
+    moments = (ThreadUse(0.0, float(moment), 0) for moment in range(100))
 
     async def work(kind: str) -> str:
         await asyncio.sleep(0)
@@ -526,8 +526,7 @@ async def test_watching_changes_nothing():
         return "done"
 
     assert (
-        await watch_steps(work("plain"), reports.append, max_step_s=0.5, clock=lambda: next(moments))
-        == "done"
+        await watch_steps(work("plain"), reports.append, max_step_s=0.5, read=lambda: next(moments)) == "done"
     )
     assert reports == [1]
     with pytest.raises(KeyError):
@@ -538,6 +537,16 @@ async def test_watching_changes_nothing():
     task.cancel()
     assert await task == "heard"
     assert reports == [1]
+
+
+def test_a_busy_machine_is_no_tools_fault():
+    """A step counts by its processor time, and by the time that passed only where it made the thread wait."""
+    began = ThreadUse(10.0, 2.0, 5)
+    assert blocked_s(began, ThreadUse(19.0, 2.25, 5)) == 0.25
+    assert blocked_s(began, ThreadUse(19.0, 2.25, 6)) == 9.0
+    before = thread_use()
+    time.sleep(0.001)
+    assert thread_use().waits > before.waits
 
 
 # --- whatever the arguments ---------------------------------------------------------------------

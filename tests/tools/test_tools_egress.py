@@ -12,8 +12,9 @@ from aiohttp.test_utils import TestServer
 from closed_port import closed_port
 
 from proxy.errors import ToolFailure
+from proxy.tools.addresses import is_public_address
 from proxy.tools.capabilities import Capabilities, HttpClient, IdempotencyKey
-from proxy.tools.egress import EgressPool, HttpFailure, is_public_address
+from proxy.tools.egress import EgressPool, HttpFailure
 from proxy.tools.function import FunctionProvider, tool
 from proxy.tools.provider import CallContext
 from proxy.tools.spec import Redaction

@@ -329,20 +329,31 @@ async def test_time_out(make_runner, log, context, call):
     assert [row.error_code for row in log.closed] == ["timeout", "timeout"]
 
 
-async def test_shortest_time_wins(still_time, make_runner, context, call):
-    """Rule T7: the time of a call is the least of the tool's, the configured and the run's."""
+async def test_a_tools_own_time_wins(still_time, make_runner, context, call):
+    """Rule T7: a tool's own limit counts in place of the configured one, shorter or longer; the time that
+    the run has left bounds both."""
+    ended = asyncio.Event()
 
-    @tool(timeout_s=1000, **READ)
-    async def slow() -> None:
+    @tool(timeout_s=0.01, **READ)
+    async def hasty() -> None:
         """Wait."""
         await asyncio.Event().wait()
 
+    @tool(timeout_s=1000, **READ)
+    async def slow() -> str:
+        """Wait until the clock has gone past the configured time."""
+        await ended.wait()
+        return "done"
+
+    runner = await make_runner([hasty], default_timeout_s=1000)
+    assert failure(await runner.run(call("hasty"), context))["error_code"] == "timeout"
     runner = await make_runner([slow], default_timeout_s=0.01)
-    assert failure(await runner.run(call("slow"), context))["error_code"] == "timeout"
-    runner = await make_runner([slow], default_timeout_s=1000)
-    result = await runner.run(call("slow", "{}", 1), context, budget_s=0.01)
+    asyncio.get_running_loop().call_later(0.05, ended.set)
+    assert (await runner.run(call("slow", "{}", 1), context)).content == "done"
+    ended.clear()
+    result = await runner.run(call("slow", "{}", 2), context, budget_s=0.01)
     assert failure(result)["error_code"] == "timeout"
-    result = await runner.run(call("slow", "{}", 2), context, budget_s=0)
+    result = await runner.run(call("slow", "{}", 3), context, budget_s=0)
     assert failure(result)["error_code"] == "budget_exhausted"
 
 

@@ -354,9 +354,50 @@ def test_relaxing(choice: Any, called: list[str], left: Any) -> None:
     assert rendered(body)["tool_choice"] == left
 
 
+MINE = [named("mine"), named("now")]
+EITHER = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "required", "tools": [named("a"), named("mine")]},
+}
+
+
+@pytest.mark.parametrize("choice", ["required", named("mine"), EITHER])
+def test_a_call_of_ours_does_not_satisfy_what_the_client_forces(choice: Any) -> None:
+    """Rule W9: a choice that a tool of the client's own can satisfy waits for that; a spent budget leaves
+    the client's tools alone."""
+    body = editor(request(tools=MINE, tool_choice=choice))
+    body.offer([ToolDefinition("a", "", {})], [ToolDefinition("now", "ours", {})])
+    body.relax_tool_choice(["a", "now"])
+    assert rendered(body)["tool_choice"] == choice
+    assert body.forbid_tools()
+    last = rendered(body)
+    assert [tool["function"]["name"] for tool in last["tools"]] == ["mine"]
+    left = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("mine")]}}
+    assert last["tool_choice"] == (left if choice is EITHER else choice)
+
+
+@pytest.mark.parametrize(
+    ("choice", "left"),
+    [
+        ("required", "auto"),
+        (ALLOWED, {**ALLOWED, "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}),
+    ],  # type: ignore[dict-item]
+)
+def test_a_call_of_ours_satisfies_what_only_ours_can(choice: Any, left: Any) -> None:
+    """Rule W9: where each tool that may satisfy the choice is ours, under an alias too, our call does."""
+    tools = [named("now")] if choice == "required" else MINE
+    body = editor(request(tools=tools, tool_choice=choice))
+    body.offer([ToolDefinition("a", "", {})], [ToolDefinition("now", "ours", {})])
+    body.relax_tool_choice(["now"])
+    assert rendered(body)["tool_choice"] == left
+    assert not body.forbid_tools()
+    assert rendered(body)["tool_choice"] == "none"
+
+
 def test_relaxing_the_older_form() -> None:
     """Rule W9: the same for ``function_call``."""
     body = editor(request(functions=[{"name": "a"}], function_call={"name": "a"}))
+    body.offer([], [ToolDefinition("a", "ours", {})])
     body.relax_tool_choice(["a"])
     assert rendered(body)["function_call"] == "auto"
     body.forbid_tools()

@@ -213,7 +213,7 @@ LONG = "x" * 128
         [assistant("a"), USER, result("a")],
         [{"role": "assistant", "tool_calls": [{"id": "a", "custom": {"name": "book"}}]}, result("a")],
         [{"role": "assistant", "tool_calls": [{"id": "a", "function": 5}]}, result("a")],
-        [{"role": "function", "name": "core__time", "content": "x"}],
+        [{"role": "function", "name": "book", "content": "x"}],
         [assistant("a", name="core__time")],
     ],
 )
@@ -255,6 +255,15 @@ def test_results_that_answer_nothing(messages: list[dict[str, Any]], position: i
     param = f"messages[{position}].tool_call_id"
     assert (error.value.status, error.value.param) == (400, param)
     assert param in error.value.message
+
+
+@pytest.mark.parametrize("name", ["core__time", "book"])
+def test_a_function_message_answers_none_of_ours(name: str) -> None:
+    """Rule E1: the older form of a result is no way to answer a server tool's call either."""
+    called = {"role": "assistant", "function_call": {"name": "core__time", "arguments": "{}"}}
+    with pytest.raises(RequestError, match="only the proxy") as error:
+        check(USER, called, {"role": "function", "name": name, "content": "x"})
+    assert (error.value.status, error.value.param) == (400, "messages[2].name")
 
 
 def test_returned_calls() -> None:

@@ -75,7 +75,19 @@ def test_a_run_is_one_reply() -> None:
     assert OURS not in json.dumps(whole)
     for name, kinds in RESOURCE_FIELDS.items():
         assert isinstance(whole[name], kinds), name
-    assert whole["tools"] == DECLARED["tools"]
+    assert whole["tools"] == [{**function("mine"), "description": None, "strict": None}]
+
+
+@pytest.mark.parametrize("hidden_turn", [False, True])
+def test_tools_come_as_the_upstream_filled_them_in(hidden_turn: bool) -> None:
+    """The client's own tools with the upstream's fields, and none of ours."""
+    filled = {**function("mine"), "description": None, "strict": True}
+    writer = writer_of()
+    if hidden_turn:
+        take(writer, CALL, tools=[filled, function(OURS)])
+        writer.turn_ended("hidden")
+    take(writer, message("a"), tools=[filled, function(OURS)])
+    assert json.loads(writer.finish(None))["tools"] == (writer.result() or {})["tools"] == [filled]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
 OK = ToolResult("call_h", True, "secret", redacted={"time": "12:00"}, arguments_redacted={"zone": "UTC"})
 FAILED = ToolResult("call_h", False, "{}", "timeout", "It took too long.", arguments_redacted={})
 MINE = {"tools": [function("mine")]}
+WHOLE = [{**function("mine"), "description": None, "strict": None}]
 
 
 # Nothing of ours was called.
@@ -58,6 +59,55 @@ def test_only_tools_and_choice_are_put_back() -> None:
     sent = turn(message("a"), tools=ours, tool_choice={"type": "function", "name": OURS})
     wanted = turn(message("a"), tools=asked["tools"], tool_choice="required")
     assert compose(sent, ask=asked) == wanted + DONE
+
+
+SEARCH = {"type": "web_search"}
+FILLED = {**function("mine"), "strict": True, "description": None}
+SEARCHED = {"type": "web_search", "search_context_size": "medium"}
+
+
+@pytest.mark.parametrize("hidden_turn", [False, True])
+def test_tools_are_told_as_the_upstream_filled_them_in(hidden_turn: bool) -> None:
+    """The client's tools come with what the upstream filled in, without ours; where ours took the place
+    of a declaration the client gets what it declared, and so it does for what the upstream leaves out."""
+    asked = {"tools": [function("now"), SEARCH, function("mine"), function("left_out")]}
+    ours = {**function("now"), "description": "ours", "strict": True}
+    tools = [ours, SEARCHED, FILLED, {**function(OURS), "strict": True}, {"type": "custom", "name": "odd"}]
+    client = WIRE.parse({**ASK, **asked})
+    writer = WIRE.writer(
+        client, is_hidden=hides("mine", "left_out"), trace="silent", model="m", usage_was_added=False
+    )
+    out = b""
+    turns = [turn(CALL, tools=tools)] if hidden_turn else []
+    for data in [*turns, turn(message("a"), tools=tools)]:
+        out += play(data, writer, "mine", "left_out").out
+        out += writer.turn_ended("hidden" if hidden_turn and data is turns[0] else "final")
+    told = events_of(out + writer.finish(None))
+    null = {"description": None, "strict": None} if hidden_turn else {}
+    whole = [{**function("now"), **null}, SEARCHED, FILLED, {**function("left_out"), **null}]
+    first = [function("now"), SEARCHED, FILLED, function("left_out")]  # Nothing of ours was called yet.
+    assert [e["response"]["tools"] for e in told if "response" in e] == [first, first, whole]
+    assert (writer.result() or {})["tools"] == whole
+
+
+def test_tools_of_a_stored_prompt_are_told() -> None:
+    """Tools that only the prompt brings are the client's, and stand behind those that it declared."""
+    client = WIRE.parse({**ASK, "prompt": {"id": "pmpt_1"}})
+    writer = WIRE.writer(
+        client, is_hidden=lambda name: name == OURS, trace="silent", model="m", usage_was_added=False
+    )
+    data = turn(message("a"), tools=[function("theirs"), function(OURS), SEARCHED])
+    told = events_of(play(data, writer, "theirs").out + DONE)
+    assert [e["response"]["tools"] for e in told if "response" in e] == [[function("theirs"), SEARCHED]] * 3
+
+
+def test_tools_keep_their_bytes() -> None:
+    """Rule W2: numbers and spacing of the client's tools are the upstream's, also beside one of ours."""
+    mine = b'{"type": "function","name":"mine","x":1.50e1}'
+    said = b'data: {"type":"response.created","response":{"tools":[%b]}}\n\n'
+    ours = json.dumps(function(OURS)).encode()
+    assert compose(said % (mine + b" , " + ours), ask=MINE).startswith(said % mine)
+    assert compose(said % (mine + b" "), ask=MINE).startswith(said % (mine + b" "))
 
 
 def test_a_client_without_tools_is_told_of_none() -> None:
@@ -199,7 +249,7 @@ def test_a_hidden_call_between_two_of_the_clients() -> None:
     read = check_response_stream(_mixed(turn(*items, tools=MINE["tools"])), hidden=HIDDEN)
     assert read.calls == [("call_1", "mine", "{}"), ("call_2", "mine", '{"a":2}')]
     assert read.response["status"] == "completed"
-    assert read.response["tools"] == MINE["tools"]
+    assert read.response["tools"] == WHOLE
 
 
 def _mixed(data: bytes) -> bytes:
@@ -599,8 +649,9 @@ def test_every_field_of_the_resource_is_there() -> None:
     }  # fmt: skip
     read = check_response_stream(compose(encode(bare), encode(bare[:1] + bare[-1:]), ask=ask), unnumbered=0)
     for name, value in ask.items():
-        if name not in ("text", "reasoning", "service_tier"):
+        if name not in ("text", "reasoning", "service_tier", "tools"):
             assert read.response[name] == value, name
+    assert read.response["tools"] == WHOLE
     assert read.response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
     assert read.response["reasoning"] == {"effort": "low", "summary": None}
     assert read.response["service_tier"] == "default"

@@ -22,7 +22,9 @@ class ChatWire:
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_chat_request(payload)
 
-    def editor(self, raw: bytes, request: ClientRequest, state: StateHabit = "auto") -> BodyEditor:
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
         return ChatBody(raw, cast(ChatRequest, request))
 
     def reader(
@@ -38,6 +40,7 @@ class ChatWire:
         trace: Trace,
         model: str,
         usage_was_added: bool,
+        caller: str = "",
     ) -> StreamWriter:
         chat = cast(ChatRequest, request)
         if not chat.stream:

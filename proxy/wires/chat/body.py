@@ -16,6 +16,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
 from proxy.records import MessageRecord
 from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
+from proxy.wires.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, extend_array, extend_object, join_array, join_object, members
@@ -44,6 +45,8 @@ class ChatBody:
         self._masked: dict[bytes, bytes] = {}
         self._used_tokens = 0
         self._withheld: frozenset[str] = frozenset()
+        self._own: Collection[str] = request.declared
+        self._offered: frozenset[str] = frozenset()
 
     @property
     def _members(self) -> dict[str, bytes]:
@@ -68,6 +71,7 @@ class ChatBody:
             self._members[name] = value
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        self._own, self._offered = own_and_offered(self._own, added, replaced)
         new = [self._definition(definition) for definition in sorted(added, key=_BY_NAME)]
         tools = self._declared if self._declared and self._declared[:1] == b"[" else b"[]"
         if replaced:
@@ -162,23 +166,19 @@ class ChatBody:
         return False
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
-        """``required`` and a named tool become ``auto``; a list of allowed tools stays a list."""
-        if self._choice_key not in self._members:
-            return
-        choice = orjson.loads(self._members[self._choice_key])
-        if choice == "required" and called:
-            self._members[self._choice_key] = b'"auto"'
-        elif isinstance(choice, dict):
-            allowed = choice.get("allowed_tools")
-            if isinstance(allowed, dict):
-                if allowed.get("mode") == "required" and called:
-                    relaxed = {**choice, "allowed_tools": {**allowed, "mode": "auto"}}
-                    self._members[self._choice_key] = orjson.dumps(relaxed)
-            elif _tool_name(choice) in called:
-                self._members[self._choice_key] = b'"auto"'
+        if self._choice_key in self._members:
+            choice = orjson.loads(self._members[self._choice_key])
+            free = relaxed(choice, called, self._own, _tool_name)
+            if free != choice:
+                self._members[self._choice_key] = orjson.dumps(free)
 
-    def forbid_tools(self) -> None:
+    def forbid_tools(self) -> bool:
+        choice = orjson.loads(self._members.get(self._choice_key, b"null"))
+        if forces_own(choice, self._own, _tool_name):
+            self._withheld |= self._offered
+            return True
         self._members[self._choice_key] = b'"none"'
+        return False
 
     def spend_tokens(self, used: int) -> None:
         self._used_tokens = used

@@ -32,7 +32,7 @@ __all__ = [
 
 MAX_CALL_ID = 128
 _PREVIEW = 120
-_OF_HISTORY = ("assistant", "tool")
+_OF_HISTORY = ("assistant", "tool", "function")
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
@@ -60,6 +60,8 @@ class ChatRequest:
     preview: str
     background: bool = False
     continues: str | None = None
+    conversation: str = ""
+    references: tuple[str, ...] = ()
     keeps: bool = True
     max_calls: int | None = None
     open_names: bool = False
@@ -74,17 +76,24 @@ class ChatRequest:
         """Every tool message answers one open call of the assistant message before it, once."""
         open_calls: dict[str, str] = {}
         unanswered: dict[str, int] = {}
+        legacy: object = None
         for position in self.history:
             message = self.messages[position]
             role = message.get("role")
             if role == "assistant":
                 calls = _calls_of(message)
                 open_calls = dict(calls)
+                function = message.get("function_call")
+                legacy = function.get("name") if isinstance(function, dict) else None
                 if calls:
                     # Some models give two calls of one message the same id; each has its result.
                     unanswered = Counter(call_id for call_id, _ in calls)
             elif role == "tool":
                 _check_result(position, message, open_calls, unanswered, reserved)
+            elif role == "function":
+                for name in (legacy, message.get("name")):
+                    if isinstance(name, str) and reserved(name):
+                        raise _answers_ours(f"messages[{position}].name")
 
     @property
     def returns_calls(self) -> bool:
@@ -194,10 +203,17 @@ def _check_result(
     if not unanswered[call_id]:
         raise RequestError(400, f"{param} answers a call that has its result already.", param=param)
     if reserved(open_calls[call_id]):
-        raise RequestError(
-            400, f"{param} answers a call of a server tool, which only the proxy may answer.", param=param
-        )
+        raise _answers_ours(param)
     unanswered[call_id] -= 1
+
+
+def _answers_ours(param: str) -> RequestError:
+    return RequestError(
+        400,
+        f"{param} answers a call of a server tool, which only the proxy may answer. "
+        "Remove the call and its result.",
+        param=param,
+    )
 
 
 def _calls_of(message: Mapping[str, Any]) -> Sequence[tuple[str, str]]:

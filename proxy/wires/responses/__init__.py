@@ -1,5 +1,6 @@
 """OpenAI Responses: request, response and stream."""
 
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
@@ -11,25 +12,30 @@ from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
-from proxy.wires.responses.resource import ECHOED
+from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.responses.writer import ResponsesStreamWriter
 
 __all__ = ["ResponsesWire", "error_event"]
 
-_ECHO_DEFAULTS: dict[str, Any] = {"tools": [], "tool_choice": "auto"}
-
 
 class ResponsesWire:
-    """The Responses wire."""
+    """The Responses wire.  ``key`` signs the items that show server calls; without it only this process
+    knows them again."""
 
     name = "responses"
     path = "/responses"
 
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or secrets.token_bytes(32)
+
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_responses_request(payload)
 
-    def editor(self, raw: bytes, request: ClientRequest, state: StateHabit = "auto") -> BodyEditor:
-        return ResponsesBody(raw, cast(ResponsesRequest, request), state)
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        return ResponsesBody(raw, cast(ResponsesRequest, request), state, ItemSigner(self._key, caller))
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -44,14 +50,19 @@ class ResponsesWire:
         trace: Trace,
         model: str,
         usage_was_added: bool,
+        caller: str = "",
     ) -> StreamWriter:
         asked = cast(ResponsesRequest, request)
         echo = _echo(asked)
+        tools = ToldTools(asked.asked, is_hidden, open_names=asked.open_names)
+        signer = ItemSigner(self._key, caller)
         if not asked.stream:
             return ResponsesReplyWriter(
                 model=model,
                 asked=asked.asked,
                 echo=echo,
+                tools=tools,
+                signer=signer,
                 is_hidden=is_hidden,
                 trace=trace,
                 last_text_only=asked.wants_json,
@@ -60,6 +71,8 @@ class ResponsesWire:
             model=model,
             asked=asked.asked,
             echo=echo,
+            tools=tools,
+            signer=signer,
             is_hidden=is_hidden,
             trace=trace,
             hold_text=asked.wants_json,
@@ -72,13 +85,11 @@ class ResponsesWire:
 def _echo(asked: ResponsesRequest) -> dict[str, bytes]:
     """What the resource must say of the fields that we change: what the client sent (rule W2).
 
-    ``previous_response_id`` only where there is one, since only then it can differ.
+    ``previous_response_id`` only where there is one, since only then it can differ.  Of ``tools`` it
+    says what :class:`ToldTools` tells.
     """
-    changed = ["tools", "tool_choice"]
+    choice = asked.asked.get("tool_choice")
+    echo = {"tool_choice": b'"auto"' if choice is None else orjson.dumps(choice)}
     if asked.continues is not None:
-        changed.append("previous_response_id")
-    values = {key: asked.asked.get(key) for key in ECHOED if key in changed}
-    return {
-        key: orjson.dumps(_ECHO_DEFAULTS.get(key) if value is None else value)
-        for key, value in values.items()
-    }
+        echo["previous_response_id"] = orjson.dumps(asked.continues)
+    return echo

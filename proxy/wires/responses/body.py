@@ -6,7 +6,6 @@ everything again, reasoning and all, item by item as it came.  With a ``conversa
 appends to it by itself and wants only the outputs.
 """
 
-import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,12 +17,21 @@ import orjson
 from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
 from proxy.records import MessageRecord
 from proxy.wires.base import HeldTurn, Mask, StateHabit
+from proxy.wires.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
-from proxy.wires.responses.items import SERVER_LABEL, as_upstream_items, is_model_item, item_text
+from proxy.wires.responses.items import (
+    SERVER_LABEL,
+    as_upstream_items,
+    is_model_item,
+    is_ours,
+    item_text,
+    unique_calls,
+)
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
 from proxy.wires.responses.request import ResponsesRequest
+from proxy.wires.responses.signing import ItemSigner
 
 __all__ = ["ResponsesBody", "upstream_ids"]
 
@@ -48,7 +56,8 @@ _NOT_RUN = orjson.dumps(
 class ResponsesBody:
     """The body of one run's upstream requests."""
 
-    def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit) -> None:
+    def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit, signer: ItemSigner) -> None:
+        self._signer = signer
         self._members, items = members_and_elements(raw, "input")
         self._request = request
         self._state: StateHabit = state
@@ -74,8 +83,11 @@ class ResponsesBody:
         self._image_bytes: dict[int, int] = {}
         self._new_image_bytes = 0
         self._withheld: frozenset[str] = frozenset()
+        self._own: Collection[str] = request.declared
+        self._offered: frozenset[str] = frozenset()
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        self._own, self._offered = own_and_offered(self._own, added, replaced)
         ours = {definition.name: _definition(definition) for definition in replaced}
         declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
         kept = [ours.get(_function_name(raw), raw) for raw in declared]
@@ -263,16 +275,17 @@ class ResponsesBody:
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         choice = orjson.loads(self._members.get("tool_choice", b"null"))
-        if choice == "required" and called:
-            self._members["tool_choice"] = b'"auto"'
-        elif isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-            if choice.get("mode") == "required" and called:
-                self._members["tool_choice"] = orjson.dumps({**choice, "mode": "auto"})
-        elif isinstance(choice, dict) and choice.get("name") in called:
-            self._members["tool_choice"] = b'"auto"'
+        free = relaxed(choice, called, self._own, _called_by)
+        if free != choice:
+            self._members["tool_choice"] = orjson.dumps(free)
 
-    def forbid_tools(self) -> None:
+    def forbid_tools(self) -> bool:
+        choice = orjson.loads(self._members.get("tool_choice", b"null"))
+        if forces_own(choice, self._own, _called_by):
+            self._withheld |= self._offered
+            return True
         self._members["tool_choice"] = b'"none"'
+        return False
 
     def spend_tokens(self, used: int) -> None:
         self._used_tokens = used
@@ -315,7 +328,7 @@ class ResponsesBody:
         elif self._text_input is None and (whole := self._whole_input()):
             kept = self._kept(whole)
             # What the client sent is its own to answer for; what we put in must fit to it.
-            parts["input"] = join_array(_unique_calls(kept) if self._repair else kept)
+            parts["input"] = join_array(unique_calls(kept) if self._repair else kept)
         if self._used_tokens:
             bound = orjson.loads(parts.get("max_output_tokens", b"null"))
             if type(bound) is int:
@@ -345,15 +358,21 @@ class ResponsesBody:
         if self._chained:
             parts["previous_response_id"] = orjson.dumps(self._last_id)
             return join_array(self._said(self._outputs))
-        return join_array(_unique_calls(self._kept([*self._whole_input(), *self._added])))
+        return join_array(unique_calls(self._kept([*self._whole_input(), *self._added])))
 
     def _said(self, items: Sequence[bytes]) -> Sequence[bytes]:
         """The items, with words for our images where the upstream takes none."""
         return [without_images(item) for item in items] if self._without_images else items
 
+    def _as_upstream(self, raw: bytes) -> list[bytes]:
+        """An item as it came, or what the upstream gets in place of one of ours."""
+        if _OURS not in raw or not is_ours(item := orjson.loads(raw)):
+            return [raw]
+        return [orjson.dumps(one) for one in as_upstream_items(item, signed=self._signer.made(item))]
+
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """The items less what the upstream could not read, or what has lost what it belongs to."""
-        known = [one for item in self._said(items) for one in _as_upstream(item)]
+        known = [one for item in self._said(items) for one in self._as_upstream(item)]
         kept: list[bytes] = []
         for position, item in enumerate(known):
             if _is_reasoning(item):
@@ -384,13 +403,6 @@ def upstream_ids(continuation: bytes) -> list[str]:
     """The responses that the upstream keeps of a run; ``continuation`` is what the run ended with."""
     held = orjson.loads(continuation)
     return list(held.get("upstream_ids") or ())
-
-
-def _as_upstream(item: bytes) -> list[bytes]:
-    """An item as it came, or what the upstream knows in place of one of ours."""
-    if _OURS in item and (ours := as_upstream_items(orjson.loads(item))) is not None:
-        return [orjson.dumps(one) for one in ours]
-    return [item]
 
 
 def _is_provider_run(item: Mapping[str, Any]) -> bool:
@@ -437,32 +449,6 @@ def _is_reasoning(raw: bytes) -> bool:
 
 def _is_model_item(raw: bytes) -> bool:
     return is_model_item(orjson.loads(raw))
-
-
-def _unique_calls(items: Sequence[bytes]) -> list[bytes]:
-    """Items in which no call id stands twice: upstreams refuse that, and models repeat ids.
-
-    A new id follows from the old one, so that the next request begins with the same bytes.
-    """
-    seen: set[str] = set()
-    renamed: dict[str, str] = {}
-    unique = []
-    for raw in items:
-        item = orjson.loads(raw)
-        call_id = item.get("call_id")
-        if isinstance(call_id, str):
-            if item.get("type") == "function_call":
-                if call_id in seen:
-                    again = renamed.get(call_id, call_id)
-                    while again in seen:
-                        again = f"call_{hashlib.blake2b(again.encode(), digest_size=12).hexdigest()}"
-                    renamed[call_id] = again
-                    seen.add(again)
-                seen.add(call_id)
-            if call_id in renamed:
-                raw = join_object({**members(raw), "call_id": orjson.dumps(renamed[call_id])})
-        unique.append(raw)
-    return unique
 
 
 def _masked(raw: bytes, mask: Mask) -> bytes:

@@ -3,16 +3,21 @@
 Source: OpenAI's API reference, "The response object" and "Input items".
 """
 
+import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+
+from proxy.wires.rawjson import join_object, members
 
 __all__ = [
     "SERVER_LABEL",
     "as_upstream_items",
     "is_model_item",
+    "is_ours",
+    "is_shown_call",
     "item_text",
     "mcp_call",
     "message_item",
@@ -20,9 +25,14 @@ __all__ = [
     "own_item_id",
     "reasoning_item",
     "text_part",
+    "unique_calls",
 ]
 
 SERVER_LABEL = "toolrelay"
+
+_UNSIGNED = (
+    "The client reports this tool call. It was not made in this conversation, or it was changed since."
+)
 
 _CLIENT_ROLES = frozenset({"user", "system", "developer"})
 _CLIENT_ITEMS = frozenset(
@@ -127,29 +137,65 @@ def reasoning_item(item_id: str, text: str | None) -> dict[str, Any]:
     return {"id": item_id, "type": "reasoning", "summary": summary}
 
 
-def as_upstream_items(item: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """What an upstream is sent for an item that we made and a client sends back.
+def is_ours(item: Mapping[str, Any]) -> bool:
+    """Whether an item is one of those that we make, or says that it is."""
+    if item.get("server_label") == SERVER_LABEL:
+        return True
+    return _is_own_id(item.get("id")) or _is_own_id(item.get("approval_request_id"))
 
-    A call that we showed as ``mcp_call`` becomes the call and its output.  What else we made says
-    nothing to an upstream: lines about calls, approvals.  ``None`` where the item is not ours.
+
+def is_shown_call(item: Mapping[str, Any]) -> bool:
+    """Whether an item shows a server call, or says that it does."""
+    return item.get("server_label") == SERVER_LABEL and item.get("type") == "mcp_call"
+
+
+def as_upstream_items(item: Mapping[str, Any], *, signed: bool) -> list[dict[str, Any]]:
+    """What an upstream is sent for one of our items that a client sends back.
+
+    A call that we showed becomes the call and its output.  One that is not ``signed`` is the client's
+    word, and goes as the client's text.  What else we made says nothing to an upstream: lines about
+    calls, approvals.
     """
-    if item.get("server_label") != SERVER_LABEL:
-        ours = _is_own_id(item.get("id")) or _is_own_id(item.get("approval_request_id"))
-        return [] if ours else None
-    if item.get("type") != "mcp_call":
+    if not is_shown_call(item):
         return []
-    call_id = f"call_{str(item.get('id') or secrets.token_hex(20))[-40:]}"
     output = item.get("output")
     if not isinstance(output, str):
         error = item.get("error")
         output = error if isinstance(error, str) else orjson.dumps(error or "").decode()
-    name, arguments = item.get("name"), item.get("arguments")
+    name = item["name"] if isinstance(item.get("name"), str) else ""
+    arguments = item.get("arguments")
+    arguments = arguments if isinstance(arguments, str) and arguments else "{}"
+    if not signed:
+        said = f"{_UNSIGNED}\nTool: {name}\nArguments: {arguments}\nResult: {output}"
+        return [{"type": "message", "role": "user", "content": said}]
+    call_id = f"call_{str(item.get('id'))[-40:]}"
     return [
-        {
-            "type": "function_call",
-            "call_id": call_id,
-            "name": name if isinstance(name, str) else "",
-            "arguments": arguments if isinstance(arguments, str) and arguments else "{}",
-        },
+        {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments},
         {"type": "function_call_output", "call_id": call_id, "output": output},
     ]
+
+
+def unique_calls(items: Sequence[bytes]) -> list[bytes]:
+    """Items in which no call id stands twice: upstreams refuse that, and models repeat ids.
+
+    A new id follows from the old one, so that the next request begins with the same bytes.
+    """
+    seen: set[str] = set()
+    renamed: dict[str, str] = {}
+    unique = []
+    for raw in items:
+        item = orjson.loads(raw)
+        call_id = item.get("call_id")
+        if isinstance(call_id, str):
+            if item.get("type") == "function_call":
+                if call_id in seen:
+                    again = renamed.get(call_id, call_id)
+                    while again in seen:
+                        again = f"call_{hashlib.blake2b(again.encode(), digest_size=12).hexdigest()}"
+                    renamed[call_id] = again
+                    seen.add(again)
+                seen.add(call_id)
+            if call_id in renamed:
+                raw = join_object({**members(raw), "call_id": orjson.dumps(renamed[call_id])})
+        unique.append(raw)
+    return unique

@@ -12,11 +12,13 @@ import orjson
 from proxy.errors import error_body
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.base import Trace, TurnEnd
-from proxy.wires.rawjson import replace_values
+from proxy.wires.rawjson import replace_values, value_at
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.trace import reasoning_line, status_line
 from proxy.wires.usage import add_usage
 
@@ -32,6 +34,8 @@ class ResponsesReplyWriter:
         model: str,
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
+        tools: ToldTools,
+        signer: ItemSigner,
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
         last_text_only: bool = False,
@@ -39,6 +43,8 @@ class ResponsesReplyWriter:
         self._model = model
         self._asked = asked
         self._echo = echo
+        self._tools = tools
+        self._signer = signer
         self._is_hidden = is_hidden
         self._trace = trace
         self._last_text_only = last_text_only
@@ -102,7 +108,7 @@ class ResponsesReplyWriter:
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if self._trace == "events":
-            self._show(call_events(call, result))
+            self._show(call_events(call, result, self._signer))
         elif self._trace == "reasoning":
             self._show(reasoning_events(reasoning_line(call, result)))
         elif self._trace == "status" and not self._last_text_only:
@@ -123,8 +129,12 @@ class ResponsesReplyWriter:
     def finish(self, reason: str | None) -> bytes:
         payload = self._last.payload or {}
         if not self._composing:
-            self._result = {**payload, **{k: orjson.loads(v) for k, v in self._echo.items() if k in payload}}
-            return replace_values(self._last.raw, self._echo)
+            echo = dict(self._echo)
+            self._result = {**payload, **{k: orjson.loads(v) for k, v in echo.items() if k in payload}}
+            if "tools" in payload:
+                self._result["tools"] = self._tools.of(payload)
+                echo["tools"] = self._tools.raw(payload, value_at(self._last.raw, "tools") or b"[]")
+            return replace_values(self._last.raw, echo)
         status = str(payload.get("status") or "completed")
         if reason in ("stop", "tool_calls") or status == "in_progress":
             status = "completed"
@@ -136,6 +146,7 @@ class ResponsesReplyWriter:
             model=str(payload.get("model") or self._model),
             output=self._output,
             usage=self._usage,
+            tools=self._tools.completed(payload),
         )
         return orjson.dumps(self._result)
 

@@ -21,13 +21,14 @@ from proxy.wires.digest import (
     people_named,
     sent_arguments,
 )
-from proxy.wires.responses.items import as_upstream_items, is_model_item, item_text
+from proxy.wires.responses.items import is_model_item, is_ours, item_text
 
 __all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
 
 _MAX_CALL_ID = 128
 _PREVIEW = 120
 _TEXTS = ("text", "input_text", "output_text")
+_CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
@@ -69,7 +70,15 @@ class ResponsesRequest:
 
     @property
     def brings_ours(self) -> bool:
-        return any(as_upstream_items(item) is not None for item in self.items)
+        return any(map(is_ours, self.items))
+
+    @property
+    def references(self) -> Sequence[str]:
+        return [
+            str(item.get("id"))
+            for item in self.items
+            if item.get("type") == "item_reference" and not is_ours(item)
+        ]
 
     @property
     def preview(self) -> str:
@@ -81,7 +90,7 @@ class ResponsesRequest:
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every output answers one call, once; where the calls are at hand, one of them."""
         calls = [item for item in self.items if item.get("type") == "function_call"]
-        names = {item["call_id"]: item.get("name") for item in calls if isinstance(item.get("call_id"), str)}
+        self._check_ours(reserved)
         # Some models repeat an id in a later turn: it is then answered as often as it was called.
         unanswered = Counter(str(item.get("call_id")) for item in calls)
         elsewhere = self.continues is not None or bool(self.conversation) or self._has_references
@@ -101,11 +110,21 @@ class ResponsesRequest:
             if not unanswered[call_id]:
                 raise RequestError(400, f"{param} answers a call that has its output already.", param=param)
             unanswered[call_id] -= 1
-            name = names.get(call_id)
-            if isinstance(name, str) and reserved(name):
+
+    def _check_ours(self, reserved: Callable[[str], bool]) -> None:
+        """No output answers a call of a server tool, in whatever form the two are written."""
+        ours = {
+            str(item.get("call_id"))
+            for item in self.items
+            if item.get("type") in _CALLS and isinstance(item.get("name"), str) and reserved(item["name"])
+        }
+        for position, item in enumerate(self.items if ours else ()):
+            if item.get("type") in _OUTPUTS and str(item.get("call_id")) in ours:
+                param = f"input[{position}].call_id"
                 raise RequestError(
                     400,
-                    f"{param} answers a call of a server tool, which only the proxy may answer.",
+                    f"{param} answers a call of a server tool, which only the proxy may answer. "
+                    "Remove the call and its output.",
                     param=param,
                 )
 
@@ -263,7 +282,7 @@ def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
     found: list[Any] = []
     for item in items:
         kind = item.get("type") or "message"
-        if as_upstream_items(item) is not None or kind == "reasoning":
+        if is_ours(item) or kind == "reasoning":
             # Also what only refers to it: some libraries send back no call that was shown, but its id.
             continue
         if kind == "item_reference":

@@ -8,18 +8,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["ECHOED", "complete_resource"]
+__all__ = ["complete_resource"]
 
-ECHOED = (
+_ECHOED = (
     "instructions",
     "max_output_tokens",
     "max_tool_calls",
     "previous_response_id",
     "store",
     "tool_choice",
-    "tools",
 )
-"""Fields of the resource that repeat the request, and that we change on the way upstream."""
+"""Fields of the resource that repeat the request, and that we change on the way upstream; ``tools`` come
+from :class:`~proxy.wires.responses.told_tools.ToldTools`."""
 
 _DEFAULTS: dict[str, Any] = {
     "object": "response",
@@ -75,6 +75,7 @@ def complete_resource(
     model: str,
     output: Sequence[Mapping[str, Any]],
     usage: Mapping[str, Any] | None,
+    tools: Sequence[Any],
 ) -> dict[str, Any]:
     """A whole resource: the last turn's, under the run's id, with what the client sees and said."""
     whole = dict(_DEFAULTS)
@@ -83,8 +84,8 @@ def complete_resource(
             whole[key] = {**_DEFAULTS[key], **asked[key]}
     whole |= {key: asked[key] for key in _REQUEST_FIELDS if asked.get(key) is not None}
     whole |= {key: value for key, value in response.items() if value is not None or key not in whole}
-    whole |= {key: asked.get(key, _DEFAULTS[key]) for key in ECHOED}
-    for key in ("tools", "tool_choice", "store"):
+    whole |= {key: asked.get(key, _DEFAULTS[key]) for key in _ECHOED}
+    for key in ("tool_choice", "store"):
         if whole[key] is None:
             whole[key] = _DEFAULTS[key]
     created = created_at or whole.get("created_at")
@@ -93,6 +94,7 @@ def complete_resource(
         "created_at": int(created) if isinstance(created, int | float) and created else int(time.time()),
         "model": model,
         "output": list(output),
+        "tools": list(tools),
         "usage": None if usage is None else _whole_usage(usage),
     }
     if whole["status"] == "completed":

@@ -10,6 +10,7 @@ import orjson
 
 from proxy.events import ToolCall, ToolResult
 from proxy.wires.responses.items import mcp_call, message_item, own_item_id, reasoning_item, text_part
+from proxy.wires.responses.signing import ItemSigner
 
 __all__ = ["Event", "call_events", "message_events", "reasoning_events"]
 
@@ -17,26 +18,29 @@ Event = dict[str, Any]
 """An event without its numbers; ``output_index`` and ``sequence_number`` are the writer's to give."""
 
 
-def call_events(call: ToolCall, result: ToolResult) -> Iterator[Event]:
+def call_events(call: ToolCall, result: ToolResult, signer: ItemSigner) -> Iterator[Event]:
     """A server call that has come to something, redacted, as a hosted MCP call."""
-    item_id = own_item_id("mcp")
     shown = {} if result.arguments_redacted is None else result.arguments_redacted
     arguments = orjson.dumps(shown).decode()
+    output = error = None
+    if result.ok:
+        output = result.redacted if isinstance(result.redacted, str) else _text(result.redacted)
+    else:
+        error = f"{result.error_code}: {result.safe_message}"
+    item_id = signer.item_id(call.name, arguments, output=output, error=error)
     opened = mcp_call(item_id, call.name, "", status="in_progress")
     yield {"type": "response.output_item.added", "item": opened}
     yield {"type": "response.mcp_call.in_progress", "item_id": item_id}
     yield {"type": "response.mcp_call_arguments.delta", "item_id": item_id, "delta": arguments}
     yield {"type": "response.mcp_call_arguments.done", "item_id": item_id, "arguments": arguments}
-    if result.ok:
-        output = result.redacted
-        text = output if isinstance(output, str) else orjson.dumps(output).decode()
-        done = mcp_call(item_id, call.name, arguments, status="completed") | {"output": text}
-        yield {"type": "response.mcp_call.completed", "item_id": item_id}
-    else:
-        error = f"{result.error_code}: {result.safe_message}"
-        done = mcp_call(item_id, call.name, arguments, status="failed") | {"error": error}
-        yield {"type": "response.mcp_call.failed", "item_id": item_id}
+    status = "completed" if result.ok else "failed"
+    done = mcp_call(item_id, call.name, arguments, status=status) | {"output": output, "error": error}
+    yield {"type": f"response.mcp_call.{status}", "item_id": item_id}
     yield {"type": "response.output_item.done", "item": done}
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()
 
 
 def message_events(text: str) -> Iterator[Event]:

@@ -15,7 +15,7 @@ import orjson
 from proxy.events import Frame, ToolCall, ToolCallStarted, ToolResult, TurnStarted
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.held import HeldFrames, unchanged
-from proxy.wires.rawjson import replace_values
+from proxy.wires.rawjson import replace_values, value_at
 from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
@@ -24,6 +24,8 @@ from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.retold import item_events
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.trace import reasoning_line, status_line
 from proxy.wires.usage import add_usage
@@ -35,8 +37,9 @@ class ResponsesStreamWriter:
     """One client's stream, over all turns of its run.
 
     ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
-    repeats and that we changed on the way upstream.  With ``hold_text`` the messages of a turn
-    wait for its end: of several turns only the last may give JSON output.
+    repeats and that we changed on the way upstream; ``tools`` says
+    which tools it has.  With ``hold_text`` the messages of a turn wait for its end: of several turns
+    only the last may give JSON output.
     """
 
     def __init__(
@@ -45,6 +48,8 @@ class ResponsesStreamWriter:
         model: str,
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
+        tools: ToldTools,
+        signer: ItemSigner,
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
         hold_text: bool = False,
@@ -52,6 +57,9 @@ class ResponsesStreamWriter:
         self._model = model
         self._asked = asked
         self._echo = echo
+        self._tools = tools
+        self._signer = signer
+        self._tools_said: Mapping[str, Any] = {}
         self._is_hidden = is_hidden
         self._trace = trace
         self._hold_text = hold_text
@@ -166,6 +174,8 @@ class ResponsesStreamWriter:
         response = payload.get("response")
         if not isinstance(response, dict):
             response = {}
+        if "tools" in response:
+            self._tools_said = {"tools": response["tools"]}
         created = response.get("created_at")
         if not self._created_at and isinstance(created, int | float):
             self._created_at = int(created)
@@ -173,7 +183,8 @@ class ResponsesStreamWriter:
             self._terminal = payload
             if isinstance(usage := response.get("usage"), dict):
                 self._turn_usage = usage
-            self._result = {**response, **{key: orjson.loads(raw) for key, raw in self._echo.items()}}
+            echoed = {key: orjson.loads(raw) for key, raw in self._echo.items()}
+            self._result = {**response, **echoed, "tools": self._tools.of(response)}
             if not response.get("output"):
                 # Some gateways leave out in the end what they have streamed.
                 self._result["output"] = [self._output[index] for index in sorted(self._output)]
@@ -183,16 +194,23 @@ class ResponsesStreamWriter:
     def _put_back(self, raw: bytes, payload: Mapping[str, Any]) -> bytes:
         """A lifecycle event with the values the client sent where it repeats our own (rule W2)."""
         response = payload.get("response")
-        if not isinstance(response, dict) or not any(key in response for key in self._echo):
+        if not isinstance(response, dict):
+            return raw
+        echo = {key: value for key, value in self._echo.items() if key in response}
+        if not echo and "tools" not in response:
             return raw
         start = raw.find(b"{", raw.find(b"data:"))
         end = raw.rfind(b"}") + 1
         data = raw[start:end]
         if b"\n" in data or b"\r" in data:
             # Data over several lines: written anew, in one.
-            patched = {**response, **{k: orjson.loads(v) for k, v in self._echo.items() if k in response}}
+            patched = {**response, **{key: orjson.loads(value) for key, value in echo.items()}}
+            if "tools" in response:
+                patched["tools"] = self._tools.of(response)
             return self._encode({**payload, "response": patched})
-        return raw[:start] + replace_values(data, self._echo, "response") + raw[end:]
+        if "tools" in response:
+            echo["tools"] = self._tools.raw(response, value_at(data, "response", "tools") or b"[]")
+        return raw[:start] + replace_values(data, echo, "response") + raw[end:]
 
     # The composed stream.
 
@@ -308,6 +326,7 @@ class ResponsesStreamWriter:
             model=str(response.get("model") or self._model),
             output=[self._output[index] for index in sorted(self._output)],
             usage=self._usage,
+            tools=self._tools.completed(self._tools_said),
         )
 
     # What the run tells.
@@ -338,7 +357,7 @@ class ResponsesStreamWriter:
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if self._trace == "events":
-            return self._show(call_events(call, result))
+            return self._show(call_events(call, result, self._signer))
         if self._trace == "reasoning":
             return self._show(reasoning_events(reasoning_line(call, result)))
         if self._trace == "status" and not self._hold_text:

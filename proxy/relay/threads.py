@@ -1,0 +1,62 @@
+"""Whether a stranger's text is in what the upstream keeps and a request goes on from.
+
+A Responses request may name a conversation, an earlier response or items that only the upstream has.
+Nobody here sees them again, so what the model has read in them is noted when it reads it.  What was
+never noted counts as untrusted: it may come from another program, or from before the record began.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from proxy.errors import StoreError
+from proxy.store.base import Store
+
+__all__ = ["UNKNOWN_THREAD", "Threads", "threads_of"]
+
+UNKNOWN_THREAD = "a conversation that this proxy does not know"
+"""In the place of the tool whose untrusted result was read."""
+
+_MOST_IDS = 256
+
+
+class Threads:
+    """What is known of threads, by caller."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
+
+    async def untrusted(self, ids: Sequence[str], caller: str) -> str:
+        """The tool whose untrusted result is in one of these threads; empty if all are known to have none."""
+        if not ids:
+            return ""
+        wanted = list(dict.fromkeys(ids))
+        if len(wanted) > _MOST_IDS:
+            return UNKNOWN_THREAD
+        try:
+            known = await self._store.find_threads(wanted, caller)
+        except StoreError as error:
+            self._log.error("threads_unavailable", reason=str(error))
+            return UNKNOWN_THREAD
+        said = [known.get(one, UNKNOWN_THREAD) for one in wanted]
+        return next((word for word in said if word), "")
+
+    def made(self, thread: str, caller: str) -> None:
+        """Remember a thread that was made just now, with nothing in it but its caller's own words."""
+        self._store.put_threads([thread], caller, "")
+
+    def note(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
+        """Remember what the model has read in threads."""
+        if ids:
+            self._store.put_threads(ids[:_MOST_IDS], caller, untrusted)
+
+
+def threads_of(resource: Mapping[str, Any] | None) -> list[str]:
+    """The ids by which later requests may go on from a response, or refer to its items."""
+    if resource is None:
+        return []
+    output = resource.get("output")
+    items = [item.get("id") for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    return [one for one in (resource.get("id"), *items) if isinstance(one, str) and one]

@@ -1,0 +1,103 @@
+"""An argument that is a web address, in the one spelling that has one meaning.
+
+A bound of policy judges an address as it is written; what is fetched is what the address means.  The
+two are the same only where there is one way to write it: no ``..``, no ``%2e``, no other spelling of
+the host or the port.  Any other way is refused, and the model is told the one that is taken.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+from urllib.parse import unquote
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+from yarl import URL
+
+__all__ = ["URL_FORM", "Url", "UrlForm", "canonical_url", "takes_url"]
+
+URL_FORM: Final = "url_form"
+"""The kind of the error that :class:`UrlForm` raises; its words hold the canonical form."""
+
+_MAX_SHOWN = 400
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
+_TEXT = re.compile(r"[^\x00-\x20\x7f\\]+")
+_ENCODED_SEPARATOR = re.compile(r"%(2f|5c|00)", re.IGNORECASE)
+_MOST_ROUNDS = 4
+
+
+def canonical_url(text: str) -> str | None:
+    """The one spelling of an address, as it is sent: what ``text`` means, if it means one thing.
+
+    Scheme and host in lower case and ASCII, no port that goes without saying, a path of at least ``/``
+    without dot segments, escapes only where they are needed, no fragment.  ``None`` for what is no
+    absolute http or https address, and for what servers read in more than one way: user names,
+    backslashes, escaped slashes, dot segments that are hidden by escapes or parameters.
+    """
+    if _TEXT.fullmatch(text) is None:
+        return None
+    written = text
+    for _ in range(_MOST_ROUNDS):
+        spelled = _spelled(written)
+        if spelled is None or spelled == written:
+            return spelled
+        written = spelled
+    return None
+
+
+def _spelled(text: str) -> str | None:
+    """One round of :func:`canonical_url`: some escapes show only once others are gone."""
+    try:
+        url = URL(text).with_fragment(None)
+        host, port = url.raw_host, url.explicit_port
+    except ValueError:
+        return None
+    if url.scheme not in ("http", "https") or not host or url.user is not None or url.password is not None:
+        return None
+    host = f"[{host.lower()}]" if ":" in host else host.lower().removesuffix(".")
+    if _HOST.fullmatch(host) is None or _is_ambiguous(url.raw_path):
+        return None
+    place = f":{port}" if port is not None and port != (443 if url.scheme == "https" else 80) else ""
+    query = f"?{url.raw_query_string}" if url.raw_query_string else ""
+    return f"{url.scheme}://{host}{place}{url.raw_path or '/'}{query}"
+
+
+def _is_ambiguous(path: str) -> bool:
+    """Whether a server may take a path for another one than it is written as."""
+    if _ENCODED_SEPARATOR.search(path):
+        return True
+    for _ in range(_MOST_ROUNDS):
+        decoded = unquote(path)
+        if decoded == path:
+            break
+        path = decoded
+    else:
+        return True
+    segments = path.replace("\\", "/").split("/")
+    return any(segment.partition(";")[0] in (".", "..") for segment in segments)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlForm:
+    """Marks an argument as an address; :data:`Url` has it."""
+
+
+def _check(text: str) -> str:
+    canonical = canonical_url(text)
+    if canonical == text:
+        return text
+    if canonical is None:
+        raise PydanticCustomError(URL_FORM, "must be an absolute http or https address with one meaning")
+    shown = f": {canonical}" if len(canonical) <= _MAX_SHOWN else ""
+    raise PydanticCustomError(URL_FORM, "must be written in its canonical form{shown}", {"shown": shown})
+
+
+Url = Annotated[str, UrlForm(), AfterValidator(_check)]
+"""A web address as an argument of a tool.  Bounds of ``policy.arguments`` on it hold for what the tool
+fetches from it, redirects included."""
+
+
+def takes_url(metadata: Sequence[Any]) -> bool:
+    """Whether the metadata of a type marks an address."""
+    return any(isinstance(one, UrlForm) for one in metadata)

@@ -1,0 +1,49 @@
+"""What is known of threads that upstreams keep, in every store."""
+
+from typing import Any
+
+from store_records import T0
+
+from proxy.store.base import Store
+
+
+async def test_threads_are_known_by_their_caller(store: Any) -> None:
+    """Each caller's threads are its own; what was never noted is left out."""
+    store.put_threads(["conv_1", "resp_1"], "ann", "")
+    store.put_threads(["conv_1"], "bob", "web__fetch_page")
+    assert await store.find_threads(["conv_1", "resp_1", "conv_2"], "ann") == {"conv_1": "", "resp_1": ""}
+    assert await store.find_threads(["conv_1", "resp_1"], "bob") == {"conv_1": "web__fetch_page"}
+    assert await store.find_threads([], "ann") == {}
+
+
+async def test_what_was_read_stays_read(store: Any) -> None:
+    """A later word does not make a thread clean, whoever says it."""
+    for untrusted in ("", "web__fetch_page", "", "other__tool"):
+        store.put_threads(["conv_1"], "ann", untrusted)
+    assert await store.find_threads(["conv_1"], "ann") == {"conv_1": "web__fetch_page"}
+
+
+async def test_odd_ids_stay_unknown_or_are_kept(store: Any) -> None:
+    """An id is a client's word: none of them fails, and none is taken for another."""
+    odd = ["", "\0", "\ud800", "x" * 300, "'; DROP TABLE threads; --"]
+    store.put_threads(odd, "ann", "t__t")
+    found = await store.find_threads([*odd, "x" * 200], "ann")
+    assert set(found) <= set(odd)
+    assert found["'; DROP TABLE threads; --"] == "t__t"
+    store.put_threads(["conv_1"], "\ud800", "")
+    assert isinstance(await store.find_threads(["conv_1"], "\ud800"), dict)
+
+
+async def test_threads_go_with_their_days(make: Any) -> None:
+    """They are known for ``store.keep_days`` after they were seen last."""
+    now = [T0]
+    store: Store = make(clock=lambda: now[0], keep_days=1)
+    await store.start()
+    try:
+        store.put_threads(["conv_1", "conv_2"], "ann", "")
+        now[0] += 80_000
+        store.put_threads(["conv_2"], "ann", "")
+        now[0] += 10_000
+        assert await store.find_threads(["conv_1", "conv_2"], "ann") == {"conv_2": ""}
+    finally:
+        await store.aclose()
