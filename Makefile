@@ -29,7 +29,7 @@ format: ## Format, and correct what can be corrected.
 lock: ## Lock the versions of the dependencies anew.
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
-		--python-version 3.11 --custom-compile-command 'make lock' --extra postgres --extra redis --extra web pyproject.toml -o requirements.lock
+		--python-version 3.11 --custom-compile-command 'make lock' --extra otel --extra postgres --extra redis --extra web pyproject.toml -o requirements.lock
 
 image: ## Build the container image.
 	docker build --tag toolrelay .

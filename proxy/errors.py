@@ -25,6 +25,7 @@ __all__ = [
     "UpstreamUnreachable",
     "WireError",
     "error_body",
+    "how_to_install",
 ]
 
 ToolErrorCode = Literal[
@@ -191,3 +192,8 @@ def error_body(
 ) -> dict[str, dict[str, str | None]]:
     """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
+
+
+def how_to_install(extra: str) -> str:
+    """What an operator types to get an extra; no package index has this package."""
+    return f"In the folder of toolrelay's source, run: pip install '.[{extra}]'"

@@ -95,6 +95,14 @@ class ProxyProcess(Door):
         """Send a signal."""
         self.process.send_signal(number)
 
+    async def leaves(self) -> None:
+        """Wait until the order to end is with the worker: ``/readyz`` says no."""
+
+        async def draining() -> bool:
+            return (await self.ask(method="GET", path="/readyz")).status == 503
+
+        await until(draining)
+
     async def ended(self) -> int:
         """Wait for the end; its status."""
         async with asyncio.timeout(PATIENCE_S):

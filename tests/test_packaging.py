@@ -14,6 +14,7 @@ import pytest
 from waiting import PATIENCE_S
 
 from proxy import __version__
+from proxy.errors import how_to_install
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -30,7 +31,7 @@ def declared_dependencies() -> set[str]:
     """What the package asks for at run time, with the extras that add a feature."""
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["postgres"], *extras["web"]]
+    lines = [*project["dependencies"], *extras["postgres"], *extras["otel"], *extras["redis"], *extras["web"]]
     names = (_NAME.match(line) for line in lines)
     return {normal(found.group()) for found in names if found}
 
@@ -160,3 +161,14 @@ def test_ci_runs_everything() -> None:
     assert "set -euo pipefail" in text
     for step in ('ruff" format --check', 'ruff" check', 'mypy"', "-m pytest", "TOOLRELAY_TEST_REQUIRE"):
         assert step in text, step
+
+
+def test_every_hint_to_install_something_names_what_there_is() -> None:
+    """No message sends an operator to an index for a package that no index has; each extra exists."""
+    extras = set(PROJECT["project"]["optional-dependencies"])
+    for file in (ROOT / "proxy").rglob("*.py"):
+        text = file.read_text("utf-8")
+        assert not re.search(r"install[^\n]*\btoolrelay\b(?!'s source)", text), file
+        for extra in re.findall(r'how_to_install\("(\w+)"\)', text):
+            assert extra in extras, file
+    assert how_to_install("web").endswith("pip install '.[web]'")

@@ -3,7 +3,7 @@ beside ``server/app.py``."""
 
 import sys
 
-__all__ = ["main", "work"]
+__all__ = ["load_again", "main", "supervise", "work"]
 
 
 def main() -> None:
@@ -31,4 +31,24 @@ def work(channel: int) -> None:
     share_one_arena()
     from proxy.commands.worker import main as serve
 
-    serve(channel)
+    sys.exit(serve(channel))
+
+
+def supervise(handover: int) -> None:
+    """Be the supervisor that the process began for; ``handover`` is a file descriptor to be read."""
+    from proxy.commands.lean_start import import_structlog
+
+    import_structlog()
+    from proxy.commands.supervising import main as start
+
+    sys.exit(start(handover))
+
+
+def load_again(channel: int) -> None:
+    """Read the configuration for the supervisor at the other end of the ``channel``."""
+    from proxy.commands.lean_start import import_structlog
+
+    import_structlog()
+    from proxy.commands.several import load_again as load
+
+    sys.exit(load(channel))

@@ -21,7 +21,8 @@ def find_clash(other: str = _OTHER) -> ConfigError | None:
     home = Path(__file__).resolve().parents[1]
     imported = Path(proxy.__file__).resolve().parent if proxy.__file__ else None
     remedy = (
-        f"Run: pip uninstall {other} && pip install --force-reinstall toolrelay; "
+        f"Run: pip uninstall {other}; then, in the folder of toolrelay's source: "
+        "pip install --force-reinstall .; "
         "or give toolrelay a virtual environment of its own"
     )
     if imported != home:

@@ -85,16 +85,9 @@ def serve(
     options = Options(host=host, port=port, workers=workers, upstream=upstream)
     loaded = common.load(config, options)
     common.start_logging(loaded)
-    if loaded.server.workers == 1 and not reload:
-        from proxy.commands.serve import serve as start
+    from proxy.commands.several import serve_supervised
 
-        common.run_async(start(loaded))
-        return
-    from proxy.commands.several import serve_several
-
-    common.run_async(
-        serve_several(loaded, lambda: common.load(config, options), common.config_path(config), reload=reload)
-    )
+    serve_supervised(config, options, loaded, reload=reload)
 
 
 @app.command()
@@ -161,7 +154,7 @@ def record(
     loaded = common.load(config, Options(port=port, upstream=upstream))
     from proxy.commands.record import record as start
 
-    common.start_logging(loaded)
+    common.start_logging(loaded, serves=True)
     common.run_async(start(loaded, out))
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
+from proxy.commands.printing import MAX_LINE, say, say_error
 from proxy.resolver import numeric
 from proxy.server.config import Config, Options, load_config
-from proxy.server.telemetry import configure_logging
+from proxy.server.output_queue import queue_output
+from proxy.server.telemetry import LogFormat, configure_logging
 from proxy.server.terminal import plain_text, safe_cell
 from proxy.tools.invocation import fault_facts
 
@@ -32,6 +34,7 @@ __all__ = [
     "confirmed",
     "console",
     "load",
+    "log_format",
     "run_async",
     "say",
     "say_error",
@@ -41,9 +44,6 @@ __all__ = [
 ]
 
 CONFIG_NAME = "toolrelay.toml"
-MAX_LINE = 2000
-"""Characters of one printed line."""
-
 T = TypeVar("T")
 
 _LOG: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
@@ -67,10 +67,22 @@ def load(given: Path | None, options: Options | None = None, *, need_secrets: bo
     return load_config(config_path(given), os.environ, options, need_secrets=need_secrets)
 
 
-def start_logging(config: Config, *, worker: int = 0) -> None:
-    """Set the log up as configured: console on a terminal unless the format was chosen."""
-    chosen = config.log.format if "format" in config.log.model_fields_set else None
-    configure_logging(format=chosen, level=config.log.level, secrets=config.secrets(), worker=worker)
+def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> None:
+    """Set the log up as configured: console on a terminal unless the format was chosen.
+
+    What a process that ``serves`` prints from here on waits in a queue for whoever reads it, and is
+    dropped if nobody does; any other command waits for its reader.
+    """
+    if serves:
+        queue_output()
+    configure_logging(
+        format=log_format(config), level=config.log.level, secrets=config.secrets(), worker=worker
+    )
+
+
+def log_format(config: Config) -> LogFormat | None:
+    """The format of the log where one was chosen."""
+    return config.log.format if "format" in config.log.model_fields_set else None
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
@@ -171,16 +183,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
             return await super().getaddrinfo(host, port, **options) if found is None else found
 
     return Loop
-
-
-def say(line: str) -> None:
-    """Print one line to standard output at once: somebody may be waiting for it in a pipe."""
-    print(line, flush=True)
-
-
-def say_error(message: str) -> None:
-    """Print one line to standard error; what it quotes cannot move the cursor or add a line."""
-    print(f"toolrelay: {plain_text(message, MAX_LINE)}", file=sys.stderr, flush=True)
 
 
 def confirmed(question: str) -> bool:

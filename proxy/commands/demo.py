@@ -55,7 +55,7 @@ async def demo(port: int) -> None:
         fixtures = packaged_fixtures()
         with tempfile.TemporaryDirectory(prefix="toolrelay-demo-") as folder:
             config = demo_config(sockets[0].getsockname()[1], fixtures, Path(folder))
-            start_logging(config)
+            start_logging(config, serves=True)
             app = await create_app(config, overrides=_overrides(fixtures))
             await run_server(
                 app,

@@ -2,20 +2,25 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
-__all__ = ["STOPPING", "Orders", "first_of", "on_signals"]
+__all__ = ["STOPPING", "Orders", "first_of", "has_terminal", "on_signals"]
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 """The signals that end a server: the first in order, a further one now."""
 
 
 class Orders:
-    """What a serving process is told: ``stop``, after that ``hurry``; or ``retire``, where others go on."""
+    """What a serving process is told: ``stop``, after that ``hurry``; or ``retire``, where others go on.
+
+    ``abandoned`` says that its supervisor has gone, and that another server may need the port now.
+    """
 
     def __init__(self) -> None:
+        self.abandoned = asyncio.Event()
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
         self.retire = asyncio.Event()
@@ -47,3 +52,12 @@ def on_signals(told: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[
     finally:
         for number in told:
             loop.remove_signal_handler(number)
+
+
+def has_terminal() -> bool:
+    """Whether this process has a terminal that could hang up."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

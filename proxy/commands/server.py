@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -45,20 +46,25 @@ async def run_server(
 ) -> None:
     """Serve until told to end, then end as :func:`_end` says, or :func:`_hand_over` before that.
 
-    ``orders`` come from whoever supervises this process; without them SIGINT and SIGTERM are the orders.
+    ``orders`` come from whoever supervises this process; without them SIGINT, SIGTERM and SIGHUP are the
+    orders: a server without a supervisor has nobody who could start it anew, so a hang-up ends it, too.
     ``announce`` is called once requests are taken and orders are heard; ``ready`` then runs beside
     the serving; ``draining`` is called when it is to end.
     """
     runner = EdgeRunner(app, shutdown_timeout=CUT_S)
     given = orders or Orders()
     greeting: asyncio.Future[None] | None = None
+    leaving: asyncio.Future[None] | None = None
     told = dict.fromkeys(STOPPING, given.signalled)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
+        told[signal.SIGHUP] = given.signalled
     listening = on_signals(told) if orders is None else contextlib.nullcontext()
     with listening:
         try:
             await runner.setup()
             for listener in sockets:
                 await web.SockSite(runner, listener, backlog=BACKLOG).start()
+            leaving = asyncio.ensure_future(_leave_port(runner, given.abandoned))
             _settle_garbage()
             if announce is not None:
                 announce()
@@ -72,10 +78,18 @@ async def run_server(
                 drain_s = 0.0
             await _end(runner, state, given, notice_s=notice_s, drain_s=drain_s)
         finally:
-            if greeting is not None:
-                greeting.cancel()
-                await asyncio.wait({greeting})
+            for beside in (greeting, leaving):
+                if beside is not None:
+                    beside.cancel()
+                    await asyncio.wait({beside})
             await runner.cleanup()
+
+
+async def _leave_port(runner: EdgeRunner, abandoned: asyncio.Event) -> None:
+    """Close the listening sockets as soon as the supervisor has gone, whatever else is under way."""
+    await abandoned.wait()
+    for site in list(runner.sites):
+        await site.stop()
 
 
 async def _hand_over(runner: EdgeRunner, draining: Draining, stop: asyncio.Event, drain_s: float) -> bool:
@@ -112,7 +126,8 @@ async def _end(
     try:
         if not draining.closing and notice_s:
             draining.leaving = True
-            await asyncio.wait({hurry}, timeout=notice_s)
+            # Without its supervisor it has left the port, and nobody needs to take note any more.
+            await first_of(orders.hurry.wait(), orders.abandoned.wait(), within_s=notice_s)
         draining.refuse()
         await first_of(draining.idle(), orders.hurry.wait(), within_s=drain_s)
         if draining.open:

@@ -4,6 +4,7 @@ import errno
 import socket
 from collections.abc import Sequence
 
+from proxy.commands.port_holders import explain_holders, find_holders
 from proxy.errors import ConfigError
 
 __all__ = ["BACKLOG", "address_of", "bind"]
@@ -54,7 +55,9 @@ def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
 def _bind_fault(error: OSError, host: str, port: int) -> ConfigError:
     other = "Choose another with --port, or server.port in the configuration (0 takes any free one)"
     if error.errno == errno.EADDRINUSE:
-        return ConfigError("server.port", f"port {port} on {host} is in use", other)
+        who, remedy = explain_holders(find_holders(port))
+        remedies = f"{remedy}. Or choose another port with --port (0 takes any free one)" if remedy else other
+        return ConfigError("server.port", f"port {port} on {host} is in use{who}", remedies)
     if error.errno in (errno.EACCES, errno.EPERM):
         return ConfigError("server.port", f"this user may not listen on port {port}", other)
     if error.errno == errno.EADDRNOTAVAIL:

@@ -5,27 +5,26 @@ gives a connection to whoever takes it first, and no connection is lost when one
 """
 
 import asyncio
+import contextlib
 import json
 import pickle
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import structlog
 
-from proxy.commands.common import say, say_error
+from proxy.commands.children import Child, Children
 from proxy.commands.link import Link, LinkBroken
-from proxy.commands.orders import STOPPING, Orders, first_of, on_signals
+from proxy.commands.orders import STOPPING, Orders, first_of, has_terminal, on_signals
+from proxy.commands.plan import Handover, Plan
+from proxy.commands.printing import say, say_error
 from proxy.commands.questions import Questions
-from proxy.commands.spawning import WorkerSpec, spawn
+from proxy.commands.spawning import spawn
 from proxy.errors import ConfigError, ToolRelayError
-from proxy.server.config import Config
-from proxy.server.record import open_record
 from proxy.server.snapshots import METRICS, merge
 
 __all__ = ["Supervisor"]
@@ -39,6 +38,10 @@ _MARGIN_S = 15.0
 """What a worker gets beyond its own times to end, before it is killed."""
 
 
+_HANGUP_S = 0.1
+"""After a hang-up, until the terminal it may have come from has gone."""
+
+
 class _State(Enum):
     STARTING = "starting"
     SERVING = "serving"
@@ -46,13 +49,13 @@ class _State(Enum):
 
 
 class _StartFailed(ToolRelayError):
-    """A worker ended before it served; the message is its own where it had one."""
+    """A worker, or who reads the configuration, ended too early; the message is its own where it had one."""
 
 
 @dataclass(eq=False, slots=True)
 class _Worker:
     number: int
-    process: "subprocess.Popen[bytes]"
+    process: Child
     link: Link
     started_at: float
     ready: "asyncio.Future[list[str]]"
@@ -61,97 +64,144 @@ class _Worker:
 
 
 class Supervisor:
-    """The workers of one port.
+    """The workers of one port; ``changed`` is set by whoever watches the files of the configuration."""
 
-    ``load`` reads the configuration anew; ``changed`` is set by whoever watches its files.
-    """
-
-    def __init__(self, config: Config, load: Callable[[], Config], sockets: Sequence[socket.socket]) -> None:
-        self.config = config
+    def __init__(self, handover: Handover) -> None:
+        self.plan = handover.plan
         self.changed = asyncio.Event()
-        self._load = load
-        self._sockets = sockets
+        self._handover = handover
+        self._children = Children()
         self._current: dict[int, _Worker] = {}
         self._all: set[_Worker] = set()
         self._orders = Orders()
         self._gone = asyncio.Event()
         self._backoff_s = _FIRST_BACKOFF_S
+        # Who said with nohup that a terminal must not end it gets what a service gets.
+        self._on_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and has_terminal()
         self._questions = Questions({METRICS: lambda ended: merge((), ended)})
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.supervisor")
 
-    async def run(self, started: Callable[[Sequence[str]], None]) -> None:
-        """Serve until SIGINT or SIGTERM.  ``started`` gets what the first worker has to say, once.
+    async def run(self, listening: Callable[[], None], started: Callable[[Sequence[str]], None]) -> None:
+        """Serve until SIGINT or SIGTERM, or until the terminal closes.
 
-        SIGHUP starts the workers anew: the new ones serve before the old ones go.  Raises
+        ``listening`` is called once signals are heard.  ``started`` gets what the first worker has to say,
+        once.  SIGHUP starts the workers anew: the new ones serve before the old ones go.  Raises
         :class:`~proxy.errors.ToolRelayError` for a start that fails, once for all workers.
         """
-        told = dict.fromkeys(STOPPING, self._orders.signalled)
-        with on_signals({**told, signal.SIGHUP: self.changed.set}):
+        told: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(STOPPING, self._orders.signalled)
+        with on_signals({**told, signal.SIGHUP: self._hung_up, signal.SIGCHLD: self._children.reap}):
+            listening()
             try:
-                await self._prepare(self.config)
-                lines = await self._start(self.config)
+                lines = await self._first_start()
                 if lines:
                     started(lines)
                 await self._keep_up()
-                say(f"stopping: open streams get {self.config.server.drain_s:g} s to end")
+                self._say(f"stopping: open streams get {self.plan.drain_s:g} s to end")
             finally:
                 await self._end()
 
-    # Starting.
+    def _hung_up(self) -> None:
+        """SIGHUP: somebody wants new workers, or the terminal that this was started from has closed."""
+        asyncio.get_running_loop().call_later(_HANGUP_S, self._heed_hangup)
+
+    def _heed_hangup(self) -> None:
+        if self._on_terminal and not has_terminal():
+            self._orders.signalled()
+        else:
+            self.changed.set()
 
     @staticmethod
-    async def _prepare(config: Config) -> None:
-        """Open the record once, alone: its migrations must not run in several processes at a time."""
-        store = open_record(config)
-        await store.start()
-        await store.aclose()
+    def _say(line: str) -> None:
+        # A terminal that has gone takes no line.
+        with contextlib.suppress(OSError):
+            say(line)
 
-    async def _start(self, config: Config) -> list[str]:
+    # Starting.
+
+    async def _first_start(self) -> list[str]:
+        """Start all workers; what the first of them that serves has to say.
+
+        One that dies meanwhile is started again later, if another serves.  Raises :class:`_StartFailed`
+        where none does.  Empty where everything is to stop first.
+        """
+        plan = self.plan
+        channel = socket.socket(fileno=self._handover.channel)
+        begun = [await self._attended(1, plan, self._handover.pid, channel)]
+        # It may have ended before there was anybody to hear of it.
+        self._children.reap()
+        failed: list[str] = []
+        for number in range(2, plan.workers + 1):
+            try:
+                begun.append(await self._spawn(number, plan))
+            except _StartFailed as error:
+                failed.append(str(error))
+        self._current = {worker.number: worker for worker in begun}
+        if not await self._settle(begun, asyncio.ALL_COMPLETED):
+            return []
+        failed += [str(fault) for worker in begun if (fault := worker.ready.exception())]
+        serving = [worker for worker in begun if worker.ready.exception() is None]
+        if not serving:
+            raise _StartFailed(failed[0])
+        for reason in failed:
+            self._log.error("worker_failed", reason=reason)
+        return serving[0].ready.result()
+
+    async def _start(self, plan: Plan) -> list[str]:
         """Start workers in place of the current ones; what the first of them has to say.
 
         Raises :class:`_StartFailed` with the current ones untouched, where one does not come up.
         """
         new: dict[int, _Worker] = {}
+        ready = False
         try:
-            for number in range(1, config.server.workers + 1):
-                new[number] = await self._spawn(number, config)
-            said = await self._all_ready(list(new.values()))
+            for number in range(1, plan.workers + 1):
+                new[number] = await self._spawn(number, plan)
+            ready = await self._settle(new.values(), asyncio.FIRST_EXCEPTION)
+            if not ready:
+                return []
+            # Where one has failed, others may not be ready, and its reason is what matters.
+            said = [worker.ready.result() for worker in sorted(new.values(), key=_is_up)]
         except _StartFailed:
-            self._dismiss(new.values())
+            ready = False
             raise
-        if said is None:
-            self._dismiss(new.values())
-            return []
-        old, self._current, self.config = self._current, new, config
+        finally:
+            if not ready:
+                # Some of them may serve somebody by now, who must not be cut off.
+                for worker in new.values():
+                    self._let_go(worker, "retire")
+        old, self._current, self.plan = self._current, new, plan
         for worker in old.values():
             self._let_go(worker, "retire")
-        return said[0]
+        return said[-1]
 
-    async def _all_ready(self, workers: Sequence[_Worker]) -> list[list[str]] | None:
-        """What each has to say when all serve; ``None`` where everything is to stop first."""
-        ready = asyncio.gather(*(worker.ready for worker in workers))
-        await first_of(_settled(ready), self._orders.stop.wait())
-        if not ready.done():
-            ready.cancel()
-            return None
-        return ready.result()
+    async def _settle(self, workers: Iterable[_Worker], until: str) -> bool:
+        """Wait until all workers serve or have failed; false where everything is to stop first."""
+        ready = [worker.ready for worker in workers]
+        await first_of(asyncio.wait(ready, return_when=until), self._orders.stop.wait())
+        return not self._orders.stop.is_set()
 
-    async def _spawn(self, number: int, config: Config) -> _Worker:
+    async def _spawn(self, number: int, plan: Plan) -> _Worker:
         """Start one worker.  Raises :class:`_StartFailed` where the system has no room for it."""
         ours, theirs = socket.socketpair()
-        listeners = tuple(listener.fileno() for listener in self._sockets)
         try:
             with theirs:
-                process = spawn(theirs.fileno(), listeners)
+                pid = spawn("work", theirs.fileno(), self._handover.listeners)
         except OSError as error:
             ours.close()
             raise _StartFailed(f"worker {number} cannot be started: {error.strerror}") from None
-        link = await Link.over(ours)
+        return await self._attended(number, plan, pid, ours)
+
+    async def _attended(self, number: int, plan: Plan, pid: int, channel: socket.socket) -> _Worker:
+        """A worker whose process has been started, told what it is and listened to from now on."""
+        child = self._children.add(pid)
+        link = await Link.over(channel)
         ready = asyncio.get_running_loop().create_future()
         # Nobody may be left to ask for it, where another of them failed first.
         ready.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-        worker = _Worker(number, process, link, time.monotonic(), ready)
-        link.send("spec", pickle.dumps(WorkerSpec(number, config, listeners)))
+        worker = _Worker(number, child, link, time.monotonic(), ready)
+        # The first of the first start says which upstreams are not there.
+        greets = number == 1 and not self._current
+        link.send("spec", plan.config, number=number, listeners=self._handover.listeners, greets=greets)
         self._all.add(worker)
         worker.tasks = [asyncio.create_task(self._attend(worker))]
         return worker
@@ -174,7 +224,7 @@ class Supervisor:
         except LinkBroken:
             worker.process.kill()
         # Its end of the channel closes with the process, however that ends.
-        status = await asyncio.to_thread(worker.process.wait)
+        status = await worker.process.ended
         worker.link.close()
         self._questions.left(worker)
         self._all.discard(worker)
@@ -197,20 +247,21 @@ class Supervisor:
                 self.changed.clear()
                 await self._restart()
             self._gone.clear()
-            for number, worker in list(self._current.items()):
-                if worker not in self._all:
+            for number in range(1, self.plan.workers + 1):
+                worker = self._current.get(number)
+                if worker is None or worker not in self._all:
                     await self._replace(number, worker)
 
-    async def _replace(self, number: int, dead: _Worker) -> None:
-        """Start a worker in the place of one that died, later each time where it dies soon."""
-        if time.monotonic() - dead.started_at > _STEADY_S:
+    async def _replace(self, number: int, dead: _Worker | None) -> None:
+        """Start a worker in the place of one that died or never began, later each time where it dies soon."""
+        if dead is not None and time.monotonic() - dead.started_at > _STEADY_S:
             self._backoff_s = _FIRST_BACKOFF_S
         if await first_of(self._orders.stop.wait(), self.changed.wait(), within_s=self._backoff_s):
             self._gone.set()
             return
         self._backoff_s = min(2 * self._backoff_s, _LONGEST_BACKOFF_S)
         try:
-            worker = self._current[number] = await self._spawn(number, self.config)
+            worker = self._current[number] = await self._spawn(number, self.plan)
         except _StartFailed as error:
             self._log.error("worker_failed", worker=number, reason=str(error))
             self._gone.set()
@@ -229,22 +280,58 @@ class Supervisor:
     async def _restart(self) -> None:
         """Read the configuration anew and let new workers take over; if anything is wrong, the old stay."""
         try:
-            config = self._load()
-            self._check_place(config)
-            await self._prepare(config)
-            lines = await self._start(config)
+            plan = await self._load()
+            if plan is None:
+                return
+            self._check_place(plan)
+            lines = await self._start(plan)
         except ToolRelayError as error:
             say_error(f"not restarted, the workers serve as before: {error}")
             self._log.error("restart_refused", reason=str(error))
             return
         if lines:
-            say(f"restarted: {config.server.workers} new workers serve, the old ones end what is open")
-            self._log.info("restarted", workers=config.server.workers)
+            self._say(f"restarted: {plan.workers} new workers serve, the old ones end what is open")
+            self._log.info("restarted", workers=plan.workers)
 
-    def _check_place(self, config: Config) -> None:
+    async def _load(self) -> Plan | None:
+        """The configuration as it is now, read by a process that ends with it.
+
+        ``None`` where everything is to stop first.  Raises :class:`_StartFailed` for a fault in it.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                child = self._children.add(spawn("load_again", theirs.fileno()))
+        except OSError as error:
+            ours.close()
+            raise _StartFailed(f"the configuration cannot be read: {error.strerror}") from None
+        link = await Link.over(ours)
+        link.send("source", self._handover.source)
+        reading = asyncio.create_task(link.receive())
+        try:
+            await first_of(asyncio.wait({reading}), self._orders.stop.wait())
+            if not reading.done():
+                return None
+            # It is our own program, over a socket that nobody else has.
+            message = reading.result()
+        except LinkBroken:
+            message = None
+        finally:
+            reading.cancel()
+            child.kill()
+            link.close()
+        match message:
+            case ({"kind": "plan"}, body):
+                plan: Plan = pickle.loads(body)
+                return plan
+            case ({"kind": "failed"}, body):
+                raise _StartFailed(body.decode(errors="replace"))
+        raise _StartFailed(f"the configuration was not read: it ended with status {await child.ended}")
+
+    def _check_place(self, plan: Plan) -> None:
         """What was bound stays bound: a port that changes needs a start."""
         for name in ("host", "port"):
-            if getattr(config.server, name) != getattr(self.config.server, name):
+            if getattr(plan, name) != getattr(self.plan, name):
                 raise ConfigError(
                     f"server.{name}", "has changed, which a restart cannot follow", "Stop and start"
                 )
@@ -266,9 +353,8 @@ class Supervisor:
         await self._empty()
 
     def _patience_s(self) -> float:
-        server = self.config.server
         # Streams get the drain, and tools with effects once more as long.
-        return server.notice_s + 2 * server.drain_s + _MARGIN_S
+        return self.plan.notice_s + 2 * self.plan.drain_s + _MARGIN_S
 
     def _kill(self) -> None:
         for worker in self._all:
@@ -295,7 +381,7 @@ class Supervisor:
         worker.link.send(word)
 
     async def _outlive(self, worker: _Worker) -> None:
-        await asyncio.sleep(self._patience_s() + self.config.server.drain_s)
+        await asyncio.sleep(self._patience_s() + self.plan.drain_s)
         if worker in self._all:
             self._log.error("worker_killed", worker=worker.number)
             worker.process.kill()
@@ -308,5 +394,5 @@ class Supervisor:
             worker.process.kill()
 
 
-async def _settled(ready: "asyncio.Future[Any]") -> None:
-    await asyncio.wait({ready})
+def _is_up(worker: _Worker) -> bool:
+    return not worker.ready.done() or worker.ready.exception() is None

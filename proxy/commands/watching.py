@@ -4,22 +4,26 @@ import asyncio
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from proxy.server.config import Config
+if TYPE_CHECKING:  # A supervisor watches, and has no configuration.
+    from proxy.server.config import Config
 
-__all__ = ["stamps", "watch", "watched_files"]
+__all__ = ["stamps", "watch", "watched_files", "watched_places"]
 
 POLL_S = 0.5
 
 Stamps = Mapping[Path, tuple[int, int]]
 
 
-def watched_files(path: Path | None, config: Config) -> set[Path]:
-    """The configuration's file, and the Python files of the operator's own tools."""
-    found = {path} if path is not None else set()
+def watched_places(path: Path | None, config: "Config") -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The configuration's file and the files of the operator's own tools; and the folders of packages,
+    where every Python file counts."""
+    files = {path} if path is not None else set()
+    folders: set[Path] = set()
     for entry in config.tools.modules:
         if entry.endswith(".py") or "/" in entry:
-            found.add(Path(entry))
+            files.add(Path(entry))
             continue
         try:
             spec = importlib.util.find_spec(entry)
@@ -27,11 +31,18 @@ def watched_files(path: Path | None, config: Config) -> set[Path]:
         except Exception:  # noqa: BLE001
             continue
         if spec is not None and spec.submodule_search_locations:
-            for folder in spec.submodule_search_locations:
-                found.update(Path(folder).rglob("*.py"))
+            folders.update(Path(folder) for folder in spec.submodule_search_locations)
         elif spec is not None and spec.origin is not None:
-            found.add(Path(spec.origin))
-    return {file.absolute() for file in found}
+            files.add(Path(spec.origin))
+    return (
+        tuple(sorted(file.absolute() for file in files)),
+        tuple(sorted(folder.absolute() for folder in folders)),
+    )
+
+
+def watched_files(files: Iterable[Path], folders: Iterable[Path]) -> set[Path]:
+    """The files themselves, and the Python files that are below the folders now."""
+    return {*files, *(file for folder in folders for file in folder.rglob("*.py"))}
 
 
 def stamps(files: Iterable[Path]) -> Stamps:

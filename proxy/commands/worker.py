@@ -10,7 +10,6 @@ import json
 import pickle
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +19,14 @@ import structlog
 from proxy.commands.common import run_async, start_logging
 from proxy.commands.link import Link, LinkBroken
 from proxy.commands.orders import STOPPING, Orders
+from proxy.commands.port_holders import WORKER, call_process
+from proxy.commands.reach import warn_of_upstreams
 from proxy.commands.serve import banner
 from proxy.commands.server import run_server
 from proxy.commands.sockets import address_of
-from proxy.commands.spawning import WorkerSpec
 from proxy.errors import ToolRelayError
 from proxy.server.app import create_app
+from proxy.server.config import Config
 from proxy.server.peers import Answers, Peers
 
 __all__ = ["main"]
@@ -34,11 +35,12 @@ _GRACE_S = 1.0
 """For a word of the supervisor's that is to be expected."""
 
 
-def main(channel: int) -> None:
-    """Serve until the supervisor says otherwise, or has gone."""
+def main(channel: int) -> int:
+    """Serve until the supervisor says otherwise, or has gone; the exit status."""
+    call_process(WORKER)
     # A hang-up is the supervisor's to act on; it has nothing to say to us.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    sys.exit(run_async(_work(channel)))
+    return run_async(_work(channel))
 
 
 async def _work(channel: int) -> int:
@@ -46,9 +48,10 @@ async def _work(channel: int) -> int:
     first = await link.receive()
     if first is None:
         return 1
-    # Our own supervisor made this, over a socket that nobody else has.
-    spec: WorkerSpec = pickle.loads(first[1])
-    start_logging(spec.config, worker=spec.number)
+    # Our own supervisor sent this, over a socket that nobody else has.
+    spec = _Spec(config=pickle.loads(first[1]), **{name: first[0][name] for name in _TOLD})
+    number = spec.number if spec.config.server.workers > 1 else 0
+    start_logging(spec.config, worker=number, serves=True)
     worker = _Worker(spec, link)
     loop = asyncio.get_running_loop()
     for number in STOPPING:
@@ -69,6 +72,23 @@ async def _work(channel: int) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What a worker is told at its start.
+
+    ``listeners`` are file descriptors that it inherited.  The one that ``greets`` says which upstreams
+    are not there.
+    """
+
+    config: Config
+    number: int
+    listeners: list[int]
+    greets: bool
+
+
+_TOLD = ("number", "listeners", "greets")
+
+
 @dataclass(slots=True)
 class _Question:
     """What this worker asked the others, until all have answered."""
@@ -80,7 +100,7 @@ class _Question:
 
 
 class _Worker:
-    def __init__(self, spec: WorkerSpec, link: Link) -> None:
+    def __init__(self, spec: _Spec, link: Link) -> None:
         self.orders = Orders()
         self._spec = spec
         self._link = link
@@ -104,6 +124,7 @@ class _Worker:
             notice_s=config.server.notice_s,
             orders=self.orders,
             announce=lambda: self._ready(lines),
+            ready=(lambda: warn_of_upstreams(config)) if self._spec.greets else None,
         )
 
     def signalled(self) -> None:
@@ -124,12 +145,17 @@ class _Worker:
         self._link.send("ready", json.dumps(lines).encode())
 
     async def listen(self) -> None:
-        """Do as the supervisor says; where it has gone, nobody would start us again: stop."""
+        """Do as the supervisor says.
+
+        Where it has gone, nobody would start us again, and whoever starts the service anew needs the
+        port: stop, and close the port first.
+        """
         try:
             while (message := await self._link.receive()) is not None:
                 self._heed(*message)
         except LinkBroken as fault:
             structlog.get_logger("proxy.supervisor").error("channel_broken", reason=str(fault))
+        self.orders.abandoned.set()
         self.orders.stop.set()
 
     def _heed(self, header: dict[str, Any], body: bytes) -> None:

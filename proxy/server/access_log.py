@@ -1,5 +1,6 @@
 """The line that the log has for each request."""
 
+import re
 from collections.abc import Container
 from typing import Any
 
@@ -13,14 +14,22 @@ _OPEN = {"ms": TENTHS, "ttfb_ms": TENTHS, "bytes": NUMBER, "upstream_ms": TENTHS
 """What differs from line to line where the rest comes again and again."""
 
 
+_MODEL_NAME = re.compile(r"(?!(?:sk|tr|trt)[-_])[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,99}\Z")
+"""What a model's name looks like: no blank, since a client may write a whole sentence there, and no key."""
+_MOST_MODELS = 500
+"""Names that are taken from clients; any other is ``other`` from then on."""
+
+
 class AccessLog:
     """Writes one line for each request, at its end.
 
-    A line names a model that is one of ``models``: what a client writes there may be anything.
+    A line names a model that is one of ``models``, or has the form of a name: what a client writes there
+    may be anything.  A process logs at most ``_MOST_MODELS`` names that it has from clients alone.
     """
 
     def __init__(self, models: Container[str]) -> None:
         self._models = models
+        self._seen: set[str] = set()
         self._log = EventWriter("proxy.access")
 
     def write(self, facts: RequestFacts) -> None:
@@ -33,8 +42,8 @@ class AccessLog:
         if not log.enabled:
             return
         model = facts.model
-        if model and model not in self._models:
-            model = "other"
+        if model and model not in self._seen and model not in self._models:
+            model = self._named(model)
         first, head, run_id = facts.first_byte_s, facts.upstream_s, facts.run_id
         # A path that is the name of its class comes again, and nobody else made up our own ids.
         if first is None or head is None or facts.path != facts.endpoint or facts.id_given or not facts.sent:
@@ -42,7 +51,7 @@ class AccessLog:
             return
         key = (
             facts.method, facts.path, facts.status, facts.caller, model,
-            facts.upstream, facts.upstream_status, run_id == "",
+            facts.upstream, facts.upstream_status, run_id == "", facts.error_code,
         )  # fmt: skip
         form = log.form(key)
         if form is None:
@@ -56,6 +65,13 @@ class AccessLog:
         times = (ms // 10, ms % 10, ttfb // 10, ttfb % 10, facts.sent, upstream // 10, upstream % 10)
         log.write_form(form, (*times, request_id, run_id.encode()) if run_id else (*times, request_id))
 
+    def _named(self, model: str) -> str:
+        """The word for a model that is met for the first time."""
+        if len(self._seen) >= _MOST_MODELS or _MODEL_NAME.match(model) is None:
+            return "other"
+        self._seen.add(model)
+        return model
+
 
 def _event(facts: RequestFacts, model: str) -> dict[str, Any]:
     """All that a line says; ``model`` is the word for the client's that may stand in it."""
@@ -66,6 +82,8 @@ def _event(facts: RequestFacts, model: str) -> dict[str, Any]:
         "status": facts.status,
         "ms": _tenths(facts.seconds) / 10,
     }
+    if facts.error_code:
+        line["error_code"] = facts.error_code
     if facts.caller:
         line["caller"] = facts.caller
     if model:

@@ -69,6 +69,7 @@ class HttpClientStream:
     __slots__ = (
         "_bodiless",
         "_chunked",
+        "_ended",
         "_flows",
         "_headers",
         "_held",
@@ -97,6 +98,7 @@ class HttpClientStream:
         self._bodiless = False
         self._until_close = False
         self._secrets: Secrets | None = None
+        self._ended = False
         self.first_byte_at = 0.0
         self.sent = 0
 
@@ -114,6 +116,14 @@ class HttpClientStream:
         if self._response is None:
             raise RuntimeError("nothing has been sent to the client")
         return self._response
+
+    @property
+    def completed(self) -> int:
+        """The status, once the whole body has gone out, though its end may not have been reached here: a
+        client may go as soon as it has the announced length or the end mark.  0 until then."""
+        if self._response is None or self._held:
+            return 0
+        return self._response.status if self._ended or self._left == 0 else 0
 
     def keep_back(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
@@ -179,6 +189,7 @@ class HttpClientStream:
         if last:
             self._held += data
             self._flows = False
+            self._ended = True
             return None
         transport = self._send(data)
         self._flows = self._chunked

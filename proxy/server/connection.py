@@ -26,7 +26,7 @@ from aiohttp.web_protocol import ERROR, RequestHandler
 
 from proxy.server.client_address import network_of
 from proxy.server.edge_request import EdgeRequest, new_request_id
-from proxy.server.http_errors import error_response
+from proxy.server.http_errors import ERROR_CODE, error_response
 from proxy.server.known_heads import (
     HeadCut,
     KnownHeads,
@@ -425,12 +425,14 @@ class EdgeConnection(RequestHandler):
     def _refuse_crowd(self, event: str, response: web.Response) -> None:
         """Refuse one of many: they must not fill the log."""
         if count := self._bounds.refusals.counted():
-            self._log.warning(event, status=response.status, count=count)
+            self._log.warning(event, status=response.status, error_code=response[ERROR_CODE], count=count)
         self._refuse(response, new_request_id())
 
     def _refuse_head(self, event: str, response: web.Response) -> None:
         request_id = new_request_id()
-        self._log.warning(event, status=response.status, request_id=request_id)
+        self._log.warning(
+            event, status=response.status, error_code=response[ERROR_CODE], request_id=request_id
+        )
         self._refuse(response, request_id)
 
     def _refuse(self, response: web.Response, request_id: str) -> None:
@@ -455,13 +457,12 @@ class EdgeConnection(RequestHandler):
             # What is unsent would keep a connection that is merely closed.
             self.transport.abort()
 
-    def _malformed(self, fault: BaseException) -> web.StreamResponse:
+    def _malformed(self, fault: BaseException) -> web.Response:
         """Answer what could not be parsed without a word of it: the text of ``fault`` quotes the client."""
         request_id = new_request_id()
         response = refusal(too_long=isinstance(fault, LineTooLong))
-        self._log.warning(
-            "malformed_request", status=response.status, error=type(fault).__name__, request_id=request_id
-        )
+        said = {"status": response.status, "error_code": response[ERROR_CODE], "request_id": request_id}
+        self._log.warning("malformed_request", error=type(fault).__name__, **said)
         response.headers.update(own_headers(request_id))
         response.force_close()
         self._refused = True

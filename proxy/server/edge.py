@@ -15,7 +15,13 @@ from proxy.server.access_log import AccessLog
 from proxy.server.cors import Cors
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest, new_ids
-from proxy.server.http_errors import error_response, of_http_exception, of_request_error, of_upstream_error
+from proxy.server.http_errors import (
+    ERROR_CODE,
+    error_response,
+    of_http_exception,
+    of_request_error,
+    of_upstream_error,
+)
 from proxy.server.observing import Observing, RequestFacts
 from proxy.server.page_guard import PageGuard
 from proxy.server.request_head import Head
@@ -83,8 +89,13 @@ class Edge:
                 # The last boundary: whatever it is, the client gets an answer and the log the cause.
                 response = self._failure(request)
             facts.status = response.status
+            if response.status >= 400 and not facts.error_code and isinstance(response, web.Response):
+                facts.error_code = response.get(ERROR_CODE, "")
             facts.sent = facts.client.sent if facts.client is not None else response.body_length
         finally:
+            if facts.status == 499 and facts.client is not None and (whole := facts.client.completed):
+                # The client left with all that it was to get.
+                facts.status, facts.sent = whole, facts.client.sent
             self._observing.end(facts, token)
             self._logged_id.reset(bound)
             self._access.write(facts)

@@ -31,7 +31,7 @@ from proxy.server.client_stream import HttpClientStream
 from proxy.server.doors import INFERENCE, TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.gate import Gate
-from proxy.server.http_errors import error_response
+from proxy.server.http_errors import ERROR_CODE, error_response
 from proxy.server.instruments import Instruments
 from proxy.server.metering import BY_BODY, ReadBody, counted_by_body, meter
 from proxy.server.metrics import render
@@ -181,7 +181,9 @@ class Api:
                 leaving = self._gate.draining.leaving
                 ready = not leaving and await self._store.healthy()
                 state = "ok" if ready else "draining" if leaving else "store unavailable"
-                return web.json_response({"status": state}, status=200 if ready else 503)
+                response = web.json_response({"status": state}, status=200 if ready else 503)
+                response[ERROR_CODE] = state.replace(" ", "_")
+                return response
             if target.path == "/metrics" and self._snapshot is not None:
                 await self._door.admit_scraper(request)
                 text, kind = render(await self._snapshot(), request.headers.get("Accept", ""))

@@ -5,7 +5,10 @@ from aiohttp import web
 
 from proxy.errors import RequestError, UpstreamError, error_body
 
-__all__ = ["error_response", "of_http_exception", "of_request_error", "of_upstream_error"]
+__all__ = ["ERROR_CODE", "error_response", "of_http_exception", "of_request_error", "of_upstream_error"]
+
+ERROR_CODE = web.ResponseKey("error_code", str)
+"""Under this key a response of ours holds what the log says of why it is an error."""
 
 
 def error_response(
@@ -24,6 +27,7 @@ def error_response(
         content_type="application/json",
         headers=headers,
     )
+    response[ERROR_CODE] = code or type
     if headers and headers.get("Connection") == "close":
         response.force_close()
     return response

@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy.relay.base import RunEvents
 from proxy.server.limits import ConcurrentStreams
+from proxy.server.log_output import count_dropped_lines
 from proxy.server.metrics import Metrics
 from proxy.server.observing import Observing
 from proxy.server.tracing import Tracing, open_tracing
@@ -86,5 +87,8 @@ def open_instruments(
     """
     tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None
     metrics = Metrics(models=models, tools=tools, version=version) if count else None
+    if metrics is not None:
+        # What the log lost because nobody read it.
+        metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
     observing = Observing([observer for observer in (metrics, tracing) if observer is not None])
     return Instruments(observing, models, metrics, tracing)

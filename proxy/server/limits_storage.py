@@ -1,6 +1,6 @@
 """Where limits are counted, chosen by its address."""
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, how_to_install
 from proxy.server.limits import Counters
 from proxy.server.limits_memory import MemoryCounters
 
@@ -20,6 +20,6 @@ def open_counters(url: str) -> Counters:
         if error.name != "redis":
             raise
         raise ConfigError(
-            "limits.storage", "Redis needs redis, which is not installed", "pip install 'toolrelay[redis]'"
+            "limits.storage", "Redis needs redis, which is not installed", how_to_install("redis")
         ) from None
     return RedisCounters(url)

@@ -95,6 +95,9 @@ FAMILIES = (
     Family("toolrelay_store_waiting_writes", "gauge", "Writes to the record that wait to be committed."),
     Family("toolrelay_store_lost_writes_total", "counter", "Writes that never reached the record."),
     Family(
+        "toolrelay_log_dropped_lines_total", "counter", "Log lines that were dropped since nobody read them."
+    ),
+    Family(
         "gen_ai_client_operation_duration_seconds",
         "histogram",
         "Time of one request to a model, to the end of its response.",

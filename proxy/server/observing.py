@@ -17,7 +17,7 @@ from proxy.events import Usage
 from proxy.records import ToolInvocationRecord
 from proxy.upstreams.base import Headers, Upstream, UpstreamRequest, UpstreamResponse
 
-__all__ = ["Observer", "Observing", "Operation", "RequestFacts", "Sending", "endpoint_class"]
+__all__ = ["OWN_PATHS", "Observer", "Observing", "Operation", "RequestFacts", "Sending", "endpoint_class"]
 
 _OPERATIONS = {
     "/chat/completions": "chat",
@@ -28,7 +28,7 @@ _OPERATIONS = {
 """What the GenAI conventions call a request to each path of an upstream."""
 
 _SERVED = {f"/v1{path}": name for path, name in _OPERATIONS.items()}
-_OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _ROOMS = frozenset(
     {
         "admin", "assistants", "audio", "batches", "completions", "conversations", "embeddings",
@@ -45,7 +45,7 @@ def endpoint_class(path: str, below: str | None) -> str:
     '/v1/files/*'
     """
     if below is None:
-        if path in _OWN_PATHS:
+        if path in OWN_PATHS:
             return path
         return "/admin/*" if f"{path}/".startswith("/admin/") else "other"
     if below in _OPERATIONS or below == "/models":
@@ -90,10 +90,16 @@ class Operation:
 
 
 class Sending(Protocol):
-    """A response that goes out: when its body began, in monotonic seconds, and the bytes sent so far."""
+    """A response that goes out: when its body began, in monotonic seconds, and the bytes sent so far.
+
+    ``completed`` is its status once the whole body has gone out, and 0 until then.
+    """
 
     first_byte_at: float
     sent: int
+
+    @property
+    def completed(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -102,8 +108,9 @@ class RequestFacts:
 
     ``id_given`` says that the id is the client's own.  ``model`` is the client's word for it.
     ``upstream``, its status and the seconds to its head are those of the last request upstream.
-    ``started`` is monotonic seconds.  ``seconds``, and ``first_byte_s`` until the body began, are known
-    at the end.
+    ``error_code`` says why the answer is an error of ours; an upstream's own answer that passed through has
+    none.  ``started`` is monotonic seconds.  ``seconds``, and ``first_byte_s`` until the body began, are
+    known at the end.
     """
 
     request_id: str
@@ -122,6 +129,7 @@ class RequestFacts:
     client: Sending | None = None
     operation: Operation | None = None
     status: int = 499
+    error_code: str = ""
     seconds: float = 0.0
     first_byte_s: float | None = None
     sent: int = 0
@@ -239,8 +247,16 @@ class Observing:
         if kind == "turn_finished":
             self._turn_finished(facts)
         elif kind == "run_finished":
+            self._note_error(facts["error_code"])
             for tell in self._run_ended:
                 tell(str(facts["status"]))
+
+    def _note_error(self, code: str | None) -> None:
+        """A run has failed, and with it the request: for our reason, or for the upstream's."""
+        facts = self._facts.get()
+        if facts is not None and code and code != "client_gone":
+            # The code of an error that an upstream sent is its own word, and may be anything.
+            facts.error_code = "upstream_error" if facts.upstream_status >= 400 else code
 
     def _turn_finished(self, turn: Mapping[str, Any]) -> None:
         facts = self._facts.get()

@@ -35,6 +35,7 @@ class OverheardStream:
     def __init__(self, client: ClientStream, listener: Listener) -> None:
         self._client = client
         self._listener = listener
+        self._left = -1
 
     @property
     def started(self) -> bool:
@@ -52,6 +53,8 @@ class OverheardStream:
 
     def start(self, status: int, headers: Headers) -> None:
         self._listener.started(status, headers)
+        said = next((value for name, value in headers if name.lower() == "content-length"), "")
+        self._left = int(said) if said.isdecimal() else -1
         self._client.start(status, headers)
 
     def flush(self) -> None:
@@ -59,13 +62,17 @@ class OverheardStream:
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         self._listener.heard(data)
-        if last:
+        self._left -= len(data)
+        if last or (self._left == 0 and data):
             # A client may go as soon as it has this, and then nobody comes to the end.
             self._listener.ended()
         return self._client.push(data, last)
 
     async def write(self, data: bytes) -> None:
         self._listener.heard(data)
+        self._left -= len(data)
+        if self._left == 0 and data:
+            self._listener.ended()
         await self._client.write(data)
 
     def finish(self) -> None:

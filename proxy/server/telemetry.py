@@ -6,19 +6,24 @@ never get out, whoever logged them.
 """
 
 import logging
+import os
 import re
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, Literal, TextIO
+from functools import partial
+from typing import Any, Final, Literal, TextIO
 
 import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.errors import ToolRelayError
+from proxy.server.log_output import LogLines, dropped_line
+from proxy.server.output_queue import QueuedStream
+from proxy.server.terminal_log import TerminalLines
 
 __all__ = [
     "ID",
@@ -28,6 +33,7 @@ __all__ = [
     "TENTHS",
     "JsonLines",
     "LineCleaner",
+    "LogFormat",
     "Numbered",
     "Open",
     "Stamper",
@@ -143,7 +149,9 @@ def configure_logging(
     correlated: list[Processor] = [*numbered, structlog.contextvars.merge_contextvars]
     stamp = Stamper()
     lines = JsonLines(secrets)
-    console: list[Processor] = [LineCleaner(secrets), _console()] if chosen == "console" else []
+    console: list[Processor] = []
+    if chosen == "console":
+        console = [LineCleaner(secrets), TerminalLines(colours=_in_colour(out))]
     faults: list[Processor] = [
         structlog.processors.StackInfoRenderer(),
         structlog.processors.ExceptionRenderer(_faults),
@@ -152,10 +160,13 @@ def configure_logging(
     # costs more than all the rest of a line, and there is one for every request.
     structlog.configure(
         processors=[*correlated, add_origin, stamp, *faults, *(console or [lines.encoded])],
-        logger_factory=lambda *names: _Lines(str(names[0]) if names else "proxy", out),
+        logger_factory=lambda *names: LogLines(str(names[0]) if names else "proxy", out),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )
+    if isinstance(out, QueuedStream):
+        steps: list[Processor] = [*numbered, add_origin, stamp, *(console or [lines.encoded])]
+        out.queue.say_dropped = partial(dropped_line, steps, LogLines("proxy.log", out))
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -232,38 +243,8 @@ class Stamper:
         return text, int((now - second) * 1_000_000)
 
 
-class _Lines:
-    """Where structlog's events end: one line each on a stream, under the logger's name."""
-
-    def __init__(self, name: str, out: TextIO) -> None:
-        self.name = name
-        self._out = out
-        # Bytes need no second encoding where the stream has a layer that takes them.
-        self._bytes: BinaryIO | None = getattr(out, "buffer", None)
-
-    def msg(self, line: str | bytes) -> None:
-        """Write a line at once.  A log that cannot be written must not stop what it tells of.
-
-        Bytes are a line with its end, a text is one without.
-        """
-        try:
-            if isinstance(line, str):
-                self._out.write(line + "\n")
-                self._out.flush()
-            elif self._bytes is not None:
-                self._bytes.write(line)
-                self._bytes.flush()
-            else:
-                self._out.write(line.decode())
-                self._out.flush()
-        except (OSError, ValueError):
-            return
-
-    debug = info = warning = warn = error = exception = critical = fatal = msg
-
-
-def _console() -> structlog.dev.ConsoleRenderer:
-    return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+def _in_colour(out: TextIO) -> bool:
+    return out.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _drop_formatted(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -8,6 +8,7 @@ spans, never a request its time.
 
 import asyncio
 import contextlib
+import os
 import re
 import threading
 import time
@@ -17,9 +18,9 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, how_to_install
 from proxy.records import ToolInvocationRecord
-from proxy.server.observing import Observer, Operation, RequestFacts
+from proxy.server.observing import OWN_PATHS, Observer, Operation, RequestFacts
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -31,7 +32,6 @@ __all__ = ["Tracing", "open_tracing", "traces_url"]
 
 _SETTING = "telemetry.otlp_endpoint"
 _TRACES_PATH = "/v1/traces"
-_MAX_WAITING = 2048
 _EXPORT_TIMEOUT_S = 5.0
 _CLOSE_S = 3.0
 """Seconds that spans which wait at the end get; a collector that is away must not hold up the stop."""
@@ -66,11 +66,21 @@ def open_tracing(endpoint: str, upstreams: Mapping[str, str], *, version: str) -
         raise ConfigError(
             _SETTING,
             "traces need the OpenTelemetry SDK, which is not installed",
-            f"pip install 'toolrelay[otel]', or set {_SETTING} = \"\"",
+            f'{how_to_install("otel")}. Or set {_SETTING} = ""',
         ) from None
     url = traces_url(endpoint)
-    exporter = _Reporting(OTLPSpanExporter(url, timeout=_EXPORT_TIMEOUT_S), urlsplit(url).netloc)
+    timeout = (
+        None
+        if _is_set("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+        else (_EXPORT_TIMEOUT_S)
+    )
+    exporter = _Reporting(OTLPSpanExporter(url, timeout=timeout), urlsplit(url).netloc)
     return Tracing(exporter, upstreams, version=version)
+
+
+def _is_set(*names: str) -> bool:
+    """Whether the operator has set one of the variables that the SDK reads: then ours is not used."""
+    return any(os.environ.get(name, "").strip() for name in names)
 
 
 class _Reporting:
@@ -109,12 +119,14 @@ class Tracing(Observer):
     """Draws spans.
 
     A client's ``traceparent`` is continued where it is well-formed.  It decides nothing: every request
-    is drawn, whatever the client's flag says, so that nobody can hide one or choose what is kept.
+    is drawn, whatever the client's flag says, so that nobody can hide one or choose what is kept.  The
+    operator may choose another sampler, and everything else, by the variables of the SDK (``OTEL_…``).
+    Health checks and the figures are not drawn: they come all day and tell nothing.
     """
 
     def __init__(self, exporter: "SpanExporter | _Reporting", upstreams: Mapping[str, str], *, version: str):
         from opentelemetry import trace
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import SpanLimits, TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
@@ -122,14 +134,18 @@ class Tracing(Observer):
 
         self._api = trace
         self._propagator = TraceContextTextMapPropagator()
+        # What is given here wins over the SDK's variables, so it is given only where they are silent.
+        given = OTELResourceDetector().detect().attributes
+        own = {"service.name": "toolrelay", "service.version": version}
+        bounded = _is_set("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
         self._provider = TracerProvider(
-            sampler=ALWAYS_ON,
-            resource=Resource.create({"service.name": "toolrelay", "service.version": version}),
-            span_limits=SpanLimits(max_attribute_length=_MAX_ATTRIBUTE),
+            sampler=None if _is_set("OTEL_TRACES_SAMPLER") else ALWAYS_ON,
+            resource=Resource.create({name: value for name, value in own.items() if name not in given}),
+            span_limits=SpanLimits(max_attribute_length=None if bounded else _MAX_ATTRIBUTE),
             shutdown_on_exit=False,
         )
         self._exporter = exporter
-        processor = BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING)  # type: ignore[arg-type]
+        processor = BatchSpanProcessor(exporter)  # type: ignore[arg-type]
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("toolrelay", version)
         self._upstreams = {name: _server_attributes(url) for name, url in upstreams.items()}
@@ -159,12 +175,16 @@ class Tracing(Observer):
     # What an observer is told.
 
     def request_began(self, facts: RequestFacts) -> None:
+        if facts.path in OWN_PATHS:
+            return
         facts.span = self._tracer.start_span(
             facts.method, context=self._client_context(facts.headers), kind=self._api.SpanKind.SERVER
         )
 
     def request_ended(self, facts: RequestFacts) -> None:
-        span: Span = facts.span
+        span: Span | None = facts.span
+        if span is None:
+            return
         span.update_name(f"{facts.method} {facts.endpoint}")
         attributes: _Attributes = {
             "http.request.method": facts.method,
@@ -190,7 +210,9 @@ class Tracing(Observer):
             start_time=operation.started_at,
         )
         context = span.get_span_context()
-        operation.context = f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+        if context.is_valid:  # It is not where the operator has switched the SDK off.
+            flags = context.trace_flags & context.trace_flags.SAMPLED
+            operation.context = f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
 
     def operation_ended(self, operation: Operation) -> None:
         span: Span = operation.span

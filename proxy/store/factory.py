@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, how_to_install
 from proxy.records import KeySet
 from proxy.store.base import Store
 from proxy.store.key_mark import KeyMark, path_beside, state_path
@@ -199,7 +199,7 @@ def _postgres() -> "type[PostgresStore]":
         if error.name != "asyncpg":
             raise
         raise ConfigError(
-            _SETTING, "PostgreSQL needs asyncpg, which is not installed", "pip install 'toolrelay[postgres]'"
+            _SETTING, "PostgreSQL needs asyncpg, which is not installed", how_to_install("postgres")
         ) from None
     return PostgresStore
 

@@ -67,7 +67,7 @@ def find_migrations(dialect: str = "sqlite") -> Path:
     for folder in candidates:
         if folder.is_dir():
             return folder
-    raise StoreError(f"the installation lacks its {dialect} migrations; install toolrelay again")
+    raise StoreError(f"the installation lacks its {dialect} migrations; install it again")
 
 
 def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field
 
-from proxy.errors import ConfigError, ToolFailure
+from proxy.errors import ConfigError, ToolFailure, how_to_install
 from proxy.tools.capabilities import Capabilities, HttpClient, HttpFailure
 from proxy.tools.function import FunctionProvider, tool
 from proxy.tools.spec import Redaction
@@ -81,7 +81,7 @@ def web_provider(
     """
     if importlib.util.find_spec(_LIBRARY) is None:
         raise ConfigError(
-            "tools.web_hosts", f"needs {_LIBRARY}, which is not installed", "pip install 'toolrelay[web]'"
+            "tools.web_hosts", f"needs {_LIBRARY}, which is not installed", how_to_install("web")
         )
     return FunctionProvider("web", [_fetch_tool(hosts, reader or PageReader())], capabilities)
 

@@ -5,8 +5,9 @@ nothing about an account, and the secrets it is told of are taken out of both bo
 """
 
 import asyncio
+import hashlib
+import itertools
 import re
-import secrets as random_source
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
@@ -34,6 +35,8 @@ __all__ = ["ClientSides", "RecordingUpstream"]
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_CONVERSATIONS = 1000
+_MOST_WAITING = 64
+"""Turns and answers that wait for the disk."""
 _KEPT_HEADERS = frozenset({"content-type", "openai-processing-ms", "openai-version", "retry-after", "server"})
 _WIRES = {path: wire for wire, path in WIRE_PATHS.items()}
 _LAST_EVENT = re.compile(
@@ -163,6 +166,8 @@ class RecordingUpstream:
         self._shapes = shapes_of_secrets(secrets)
         self._conversations: list[_Recorded] = []
         self._saving: set[asyncio.Task[object]] = set()
+        self._writing = asyncio.Lock()
+        self._numbers = itertools.count(1)
 
     @property
     def name(self) -> str:
@@ -184,12 +189,15 @@ class RecordingUpstream:
             await asyncio.gather(*self._saving, return_exceptions=True)
         await self._inner.aclose()
 
-    async def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
-        """Write one turn, also where whoever waits for it is stopped.
+    def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
+        """Write one turn, beside everything else: its client has the answer and may be gone already.
 
-        A disk that fails is logged and costs the client nothing.
+        A disk that fails is logged and costs the client nothing; one that is too slow costs turns.
         """
-        await asyncio.shield(self._later(self._save(path, asked, answer)))
+        if len(self._saving) >= _MOST_WAITING:
+            _log.warning("exchange_not_saved", reason="the disk is too slow")
+            return
+        self._later(self._save(path, asked, answer))
 
     def save_answer(self, folder: Path, client: ClientSide) -> None:
         """Write what a client was answered."""
@@ -221,7 +229,8 @@ class RecordingUpstream:
 
     async def _attempt(self, folder: Path, write: Callable[[], None]) -> bool:
         try:
-            await asyncio.to_thread(write)
+            async with self._writing:  # In their order: a later turn needs the folder of the first.
+                await asyncio.to_thread(write)
         except OSError as exc:
             _log.warning("exchange_not_saved", folder=str(folder), reason=exc.strerror)
             return False
@@ -243,7 +252,10 @@ class RecordingUpstream:
             last.turns += 1
             return last
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        name = f"{stamp}-{random_source.token_hex(3)}-{_slug(sent)}".rstrip("-")
+        # Nothing of what people ask stands in a name: those are shown where no content is.
+        model = _slug([self._scrubbed(str(asked.get("model", "")).encode()).decode()])
+        digest = hashlib.sha256(self._scrubbed(orjson.dumps(asked))).hexdigest()[:6]
+        name = f"{stamp}-{next(self._numbers):03d}-{model or 'model'}-{digest}"
         folder = self._out / f"{_slug([self.name]) or 'upstream'}.{_WIRES[path]}" / name
         known = _Recorded(path, asked.get("model"), sent, folder, 1)
         self._conversations.append(known)
@@ -344,9 +356,9 @@ class _TeeResponse(PulledResponse):
                     self._sizes.append(((time.monotonic() - self._started) * 1000, len(piece)))
                 yield piece
         except UpstreamError:
-            await self._save(broken=True)
+            self._save(broken=True)
             raise
-        await self._save(broken=False)
+        self._save(broken=False)
 
     async def read(self, limit: int) -> bytes:
         return await read_whole(self, self._recorder.name, limit)
@@ -359,7 +371,7 @@ class _TeeResponse(PulledResponse):
         await self._inner.aclose()
         if not self._settled and self._size:
             if self._streamed and _LAST_EVENT.search(b"".join(self._pieces)):
-                await self._save(broken=False)
+                self._save(broken=False)
             else:
                 self._settled = True
                 _log.warning("exchange_not_saved", reason="it was given up before its end")
@@ -368,14 +380,14 @@ class _TeeResponse(PulledResponse):
     def _streamed(self) -> bool:
         return self.content_type == "text/event-stream"
 
-    async def _save(self, *, broken: bool) -> None:
+    def _save(self, *, broken: bool) -> None:
         self._settled = True
         if self._size > _MAX_BODY_BYTES:
             _log.warning("exchange_not_saved", reason=f"the body is over {_MAX_BODY_BYTES} bytes")
             return
         body = b"".join(self._pieces)
         answer = _Answer(self.status, self.headers, self._streamed, body, self._sizes, broken, self._client)
-        await self._recorder.save(self._path, self._asked, answer)
+        self._recorder.save(self._path, self._asked, answer)
 
 
 def _recordable(request: UpstreamRequest) -> dict[str, Any] | None:
@@ -400,11 +412,10 @@ def _numbered(word: str, number: int, suffix: str) -> str:
     return f"{word}.{suffix}" if number == 1 else f"{word}-{number}.{suffix}"
 
 
-def _slug(texts: Iterable[Any]) -> str:
-    """A folder name out of the first text that has letters: ``what-is-the-weather``."""
-    for entry in texts:
-        text = entry.get("content") if isinstance(entry, dict) else entry
-        if isinstance(text, str) and (words := re.findall(r"[a-z0-9]+", text[:200].lower())):
+def _slug(texts: Iterable[str]) -> str:
+    """A part of a folder's name out of the first text that has letters: ``gpt-4o-mini``."""
+    for text in texts:
+        if words := re.findall(r"[a-z0-9]+", text[:200].lower()):
             return "-".join(words)[:40].rstrip("-")
     return ""
 

@@ -1,6 +1,7 @@
 """What ``toolrelay record`` saves of an exchange, both sides of it."""
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from chat_script import call, content, finish, payloads_of, reply, role, stream, text_of
+from logged import logged_to
 from raw_upstream import RawUpstream, Step, head, whole
 from running_proxy import SERVER_KEY, Proxy, make_config, running
 from waiting import PATIENCE_S, until
@@ -152,3 +154,30 @@ async def test_a_client_that_leaves_at_the_end_mark_is_recorded(
         never.set()
     (file,) = (only(tmp_path) / "client").glob("response.*")
     assert file.read_bytes().endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_client_that_leaves_with_the_whole_answer_is_recorded_and_logged_as_served(
+    tmp_path: Path, streamed: bool
+) -> None:
+    """Forty answers whose readers hang up at the last byte: each is saved, and none is logged as 499."""
+    ended = stream(role(), content("It is noon."), finish()) if streamed else reply("It is noon.")
+    end = b"data: [DONE]\n\n" if streamed else b"}"
+    times = 40
+    sink = io.StringIO()
+    with logged_to(sink):
+        async with recorded(tmp_path, *[ended] * times) as (proxy, _):
+            for number in range(times):
+                asked = {**ASK, "stream": streamed, "messages": [{"role": "user", "content": f"hi {number}"}]}
+                async with asyncio.timeout(PATIENCE_S), proxy.sent(asked) as conversation:
+                    if streamed:
+                        await conversation.reader.readuntil(end)
+                    else:
+                        head = await conversation.head()
+                        await conversation.reader.readexactly(int(head.header("content-length") or 0))
+                    conversation.leave()
+            await until(lambda: sink.getvalue().count('"event":"request"') == times)
+    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert {line["status"] for line in lines if line["event"] == "request"} == {200}
+    answers = [file for file in all_files(tmp_path) if file.parent.name == "client"]
+    assert sum(file.name.startswith("response") for file in answers) == times

@@ -266,13 +266,21 @@ def test_check_shows_bounds_and_tools_by_upstream(tmp_path, here):
         ('"core__get_weather" = {day = {max = 3}}', ".day: core__get_weather takes no such argument"),
     ],
 )
-def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path, here, bound, words):
+def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path, bound, words):
     """Rule E1: a typing error in a bound would be a hole, so check names it and serve does not start."""
     (tmp_path / "toolrelay.toml").write_text(f"[policy.arguments]\n{bound}\n")
     # Any free port: a proxy may be running beside the tests.
     env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_SERVER__PORT": "0"}
     for command in ("check", "serve"):
-        done = here(command, env=env)
+        done = subprocess.run(
+            [sys.executable, "-m", "proxy", command],
+            cwd=tmp_path,
+            env=environment(env),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
         assert done.returncode == 1
         assert words in done.stderr
 

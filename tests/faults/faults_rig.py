@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from process_tree import children, kill_tree
 from raw_upstream import RawUpstream, Script, head
 from running_proxy import SERVER_KEY, Answer, Conversation, Proxy, make_config, running
 from upstream_client import chosen_settings
@@ -103,14 +104,24 @@ class ServeProcess(Proxy):
     folder: Path
     log: Path
 
+    @property
+    def worker(self) -> int:
+        """The process that serves; ``process`` supervises it."""
+        (pid,) = children(self.process.pid)
+        return pid
+
+    def kill(self) -> None:
+        """``kill -9`` of both."""
+        kill_tree(self.process.pid)
+
     def rss(self) -> int:
-        """Resident bytes."""
-        pages = Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()[1]
+        """Resident bytes of the process that serves."""
+        pages = Path(f"/proc/{self.worker}/statm").read_text("ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def fds(self) -> int:
         """Open file descriptors."""
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return len(os.listdir(f"/proc/{self.worker}/fd"))
 
 
 @asynccontextmanager

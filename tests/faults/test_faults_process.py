@@ -198,7 +198,7 @@ async def test_sudden_death(kit: Kit, tmp_path: Path) -> None:
             async with proxy.sent(kit.ask(), path=kit.path):
                 await upstream.asked(4)
                 await until(lambda: len(_rows(tmp_path)) == 2)
-                proxy.process.kill()
+                proxy.kill()
                 await proxy.process.wait()
         upstream.requests.clear()
         upstream.scripts = (kit.stream("again"),)

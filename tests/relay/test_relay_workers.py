@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from chat_script import payloads_of, text_of
 from looping import ANSWER, ASK, CLIENT_TOOL, called, messages_of
+from process_tree import kill_tree
 from raw_upstream import RawUpstream, Step, whole
 from running_proxy import Proxy
 from store_postgres import need_postgres, new_schema
@@ -67,8 +67,8 @@ class Worker(Proxy):
         await until(ready)
 
     async def kill(self) -> None:
-        """kill -9."""
-        self.process.send_signal(signal.SIGKILL)
+        """``kill -9`` of the supervisor and the process that serves."""
+        kill_tree(self.process.pid)
         await self.process.wait()
 
 

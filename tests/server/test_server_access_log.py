@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logged import logged_to
+from logged import logged_to, logging_put_back
 
 from proxy.server.access_log import AccessLog
 from proxy.server.event_writer import EventWriter
 from proxy.server.observing import RequestFacts
-from proxy.server.telemetry import MASK
+from proxy.server.telemetry import MASK, configure_logging
 
 CHAT = "/v1/chat/completions"
 
@@ -108,3 +108,61 @@ def test_forms_have_a_bound_and_end_with_their_configuration() -> None:
         assert log.form(999)
         log._configured.append(lambda logger, method, event: event)
         assert log.form(999) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("gpt-4o-mini", "gpt-4o-mini"),
+        ("org/name:7b@q4", "org/name:7b@q4"),
+        ("What is my password?", "other"),
+        ("two\nlines", "other"),
+        ("x" * 101, "other"),
+        ("sk-proj-0123456789", "other"),
+        ("tr_0123456789abcdef0123", "other"),
+        ("ümlaut", "other"),
+    ],
+)
+def test_a_model_is_named_where_it_looks_like_a_name(model: str, shown: str) -> None:
+    """With a default configuration, which lists no model, the line says which one was asked for; what is
+    no name, and may be content or a key, is not written."""
+    out = io.StringIO()
+    with logged_to(out):
+        log = AccessLog([])
+        log.write(facts(model=model))
+        log.write(facts(model=model, first_byte_s=None))
+    assert [line["model"] for line in map(json.loads, out.getvalue().splitlines())] == [shown] * 2
+
+
+def test_a_client_cannot_make_names_without_end() -> None:
+    """After so many names that no configuration has, others are not named; the configured ones are."""
+    out = io.StringIO()
+    with logged_to(out):
+        log = AccessLog(["mine"])
+        for number in range(600):
+            log.write(facts(model=f"m{number}"))
+        log.write(facts(model="mine"))
+        log.write(facts(model="m0"))
+    named = [line["model"] for line in map(json.loads, out.getvalue().splitlines())]
+    assert len(set(named)) == 502
+    assert named[-2:] == ["mine", "m0"]
+
+
+def test_a_line_on_a_terminal_begins_with_what_people_look_for() -> None:
+    """Status, method, path and milliseconds come first, and the line fits; JSON keeps every field."""
+    out = io.StringIO()
+    with logging_put_back():
+        configure_logging(format="console", stream=out)
+        log = AccessLog(["m"])
+        log.write(facts(run_id="run_" + "ab" * 16))
+        log.write(facts(status=404, error_code="model_not_found", path="/v1/" + "x" * 300))
+        log.write(facts(status=502, error_code="upstream_timeout", upstream_status=0))
+    good, missing, failed = out.getvalue().splitlines()
+    assert re.match(r"\d\d:\d\d:\d\d 200 POST /v1/chat/completions 12 ms model=m ", good)
+    assert "req_" not in good
+    assert "run=run_abababababab" in good
+    assert re.match(r"\d\d:\d\d:\d\d 404 POST /v1/x+… 12 ms error_code=model_not_found ", missing)
+    assert "upstream_status=200" in missing
+    assert "request_id=req_" in failed
+    assert max(map(len, (good, missing, failed))) < 180
+    assert len(good) < 110

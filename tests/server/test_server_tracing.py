@@ -276,7 +276,7 @@ def test_a_collector_s_absence_is_told_once() -> None:
 def test_a_missing_extra_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the libraries the setting is a fault that names what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(ConfigError, match=r"telemetry\.otlp_endpoint: .*pip install 'toolrelay\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"telemetry\.otlp_endpoint: .*pip install '\.\[otel\]'"):
         open_tracing("http://127.0.0.1:4318", {}, version="1")
 
 
@@ -286,3 +286,41 @@ def test_a_missing_extra_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_address_may_be_the_base_or_the_whole(endpoint: str) -> None:
     """Both spellings lead to the path that the protocol fixes."""
     assert traces_url(endpoint) == "http://h:4318/v1/traces"
+
+
+async def test_the_variables_of_the_sdk_are_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator's service name, attributes and sampler win over ours; without them ours hold."""
+
+    async def service() -> tuple[dict[str, str], list[Span]]:
+        collector, _ = await trace(stream(role(), content("x"), finish()))
+        resources = [one.resource for request in collector.requests for one in request.resource_spans]
+        found = {pair.key: pair.value.string_value for one in resources for pair in one.attributes}
+        return found, collector.spans
+
+    found, spans = await service()
+    assert (found["service.name"], len(spans)) == ("toolrelay", 2)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "frontdoor")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.version=9,team=a")
+    found, _ = await service()
+    assert (found["service.name"], found["service.version"], found["team"]) == ("frontdoor", "9", "a")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    collector, upstream = await trace(stream(role(), content("x"), finish()))
+    assert collector.spans == []
+    # The upstream is told that nobody keeps this trace.
+    (given,) = [value for name, value in upstream.requests[0].headers if name.lower() == "traceparent"]
+    assert given.endswith("-00")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    collector, upstream = await trace(stream(role(), content("x"), finish()), headers={"traceparent": GIVEN})
+    assert collector.spans == []
+    assert ("traceparent", GIVEN) in [(n.lower(), v) for n, v in upstream.requests[0].headers]
+
+
+async def test_health_checks_and_figures_are_not_traced() -> None:
+    """What a load balancer and a scraper ask all day makes no span; a request beside them does."""
+    async with collecting() as collector:
+        settings = make_config("http://127.0.0.1:9/v1", telemetry={"otlp_endpoint": collector.url})
+        async with running(settings) as proxy:
+            for path in ("/healthz", "/readyz", "/metrics"):
+                assert (await proxy.ask(method="GET", path=path)).status == 200
+            assert (await proxy.ask(method="GET", path="/nowhere")).status == 404
+    assert [span.name for span in collector.spans] == ["GET other"]

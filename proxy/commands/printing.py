@@ -1,0 +1,20 @@
+"""Printing for people, without anything that a supervisor would have to load for it."""
+
+import sys
+
+from proxy.server.terminal import plain_text
+
+__all__ = ["MAX_LINE", "say", "say_error"]
+
+MAX_LINE = 2000
+"""Characters of one printed line."""
+
+
+def say(line: str) -> None:
+    """Print one line to standard output at once: somebody may be waiting for it in a pipe."""
+    print(line, flush=True)
+
+
+def say_error(message: str) -> None:
+    """Print one line to standard error; what it quotes cannot move the cursor or add a line."""
+    print(f"toolrelay: {plain_text(message, MAX_LINE)}", file=sys.stderr, flush=True)

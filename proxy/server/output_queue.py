@@ -1,0 +1,261 @@
+"""Standard error and standard output behind a bounded queue, so that no reader can stop the loop.
+
+A pipe that nobody reads blocks whoever writes to it.  Here a thread of its own writes; everybody else
+only appends to a queue that is bounded in lines and in bytes.  What does not fit is dropped and counted,
+and when the reader reads again, one line says how many were dropped.
+"""
+
+import atexit
+import contextlib
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TextIO
+
+__all__ = ["OutputQueue", "QueuedStream", "queue_output"]
+
+MAX_LINES: Final = 10_000
+MAX_BYTES: Final = 8 << 20
+"""Bytes that wait for a reader; what is being written at the moment counts too."""
+MAX_WRITE: Final = select.PIPE_BUF
+"""Bytes of one write, unless a single line is longer: a pipe takes so many in one piece, and the lines of
+several workers on one pipe do not mix."""
+MAX_PART: Final = 64 << 10
+"""Bytes of an unfinished line that wait for the rest of it."""
+GATHER_S: Final = 0.002
+"""The writer waits for so long after it was woken: under load one write then takes many lines."""
+CLOSE_S: Final = 1.0
+"""Seconds that the lines which wait get at the end of the process."""
+
+
+def _say_dropped(lines: int) -> bytes:
+    return b"toolrelay: %d lines were dropped: their reader did not read\n" % lines
+
+
+class OutputQueue:
+    """Lines on their way to a file descriptor, in their order, written by one thread.
+
+    ``put`` may be called from any thread.  The thread starts with the first line, and anew in a process
+    that was forked; what waited before the fork is the parent's to write.
+    """
+
+    def __init__(self, fd: int, *, max_lines: int = MAX_LINES, max_bytes: int = MAX_BYTES) -> None:
+        self._fd = fd
+        self._max_lines = max_lines
+        self._max_bytes = max_bytes
+        self.dropped = 0
+        """Lines that were dropped since the start of the process."""
+        self.say_dropped: Callable[[int], bytes] = _say_dropped
+        """Makes the line that tells of dropped ones."""
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._wake = threading.Semaphore(0)
+        self._empty = threading.Condition(self._lock)
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+        self._untold = 0
+        self._asleep = True
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, line: bytes) -> None:
+        """Queue a line with its end; never waits for the reader, never raises."""
+        with self._lock:
+            if self._size + len(line) > self._max_bytes or len(self._lines) >= self._max_lines:
+                self.dropped += 1
+                self._untold += 1
+                return
+            if self._untold:
+                self._tell_dropped()
+            self._lines.append(line)
+            self._size += len(line)
+            if not self._asleep:
+                return
+            self._asleep = False
+        if self._thread is None:
+            self._begin()
+        self._wake.release()
+
+    def _begin(self) -> None:
+        # A daemon, since a reader that does not read must not keep the process alive.
+        self._thread = threading.Thread(target=self._write_all, name="output", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # No more threads, or the interpreter is about to end.
+            self._thread = None
+            self._asleep = True
+
+    def _tell_dropped(self) -> None:
+        """Put in place of what was dropped the line that says so.  The lock is held."""
+        line = self.say_dropped(self._untold)
+        self._untold = 0
+        self._lines.append(line)
+        self._size += len(line)
+
+    def _write_all(self) -> None:
+        while True:
+            self._wake.acquire()
+            if self._closing:
+                return
+            time.sleep(GATHER_S)
+            while piece := self._take():
+                self._write(piece)
+                with self._lock:
+                    self._size -= len(piece)
+
+    def _take(self) -> bytes:
+        """The next lines to be written; empty once all are, and then somebody has to wake the writer."""
+        with self._lock:
+            if not self._lines and self._untold:
+                self._tell_dropped()
+            taken: list[bytes] = []
+            room = MAX_WRITE
+            while self._lines and (not taken or len(self._lines[0]) <= room):
+                line = self._lines.popleft()
+                taken.append(line)
+                room -= len(line)
+            if not taken:
+                self._asleep = True
+                self._empty.notify_all()
+        return b"".join(taken)
+
+    def _write(self, data: bytes) -> None:
+        """Write all of it; an output that is closed loses it, and must not stop what it tells of."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._fd, left) :]
+            except BlockingIOError:  # Somebody else made the descriptor non-blocking.
+                time.sleep(0.05)
+            except OSError:
+                return
+
+    def flush(self, within_s: float = CLOSE_S) -> bool:
+        """Wait until everything is written, for a short time at most; whether it is."""
+        deadline = time.monotonic() + within_s
+        with self._lock:
+            while not self._asleep or self._lines:
+                left = deadline - time.monotonic()
+                if left <= 0 or self._thread is None:
+                    return False
+                self._empty.wait(left)
+        return True
+
+    def close(self, within_s: float = CLOSE_S) -> None:
+        """Write what waits, for a short time at most, and end the thread; a later line starts another."""
+        if self.flush(within_s) and (thread := self._thread) is not None:
+            self._closing = True
+            self._wake.release()
+            thread.join(within_s)
+            self._closing, self._thread = False, None
+
+
+class QueuedStream:
+    """A text stream, and its own ``buffer``, that writes through an :class:`OutputQueue`.
+
+    A text without a line end waits for the rest of its line, so that lines of several threads do not mix.
+    """
+
+    def __init__(self, inner: TextIO, queue: OutputQueue) -> None:
+        self.queue = queue
+        self.encoding = inner.encoding
+        self.errors = inner.errors
+        self._inner = inner
+        self._parts: list[bytes] = []
+        self._part_lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._forget)
+
+    @property
+    def buffer(self) -> "QueuedStream":
+        return self
+
+    def _forget(self) -> None:
+        """Leave an unfinished line to the process that this one was forked from."""
+        self._part_lock = threading.Lock()
+        self._parts = []
+
+    def put(self, line: bytes) -> None:
+        """Queue a whole line, its end included."""
+        self.queue.put(line)
+
+    def write(self, text: str | bytes) -> int:
+        """Queue text; ``buffer`` takes bytes."""
+        if isinstance(text, str):
+            data = text.encode(self.encoding or "utf-8", "backslashreplace")
+        else:
+            data = bytes(text)
+        with self._part_lock:
+            whole, end, rest = data.rpartition(b"\n")
+            if not end:
+                self._parts.append(data)
+                if sum(map(len, self._parts)) < MAX_PART:
+                    return len(text)
+                whole, rest = b"", b""
+            else:
+                self._parts.append(whole + end)
+            ready = b"".join(self._parts)
+            self._parts = [rest] if rest else []
+        self.queue.put(ready)
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Do nothing: the writer writes as soon as it can."""
+
+    def close_out(self) -> None:
+        """Write what is left, also an unfinished line, and wait for it for a short time."""
+        with self._part_lock:
+            rest, self._parts = b"".join(self._parts), []
+        if rest:
+            self.queue.put(rest)
+        self.queue.close()
+
+    def isatty(self) -> bool:
+        return self._inner.isatty()
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+
+def queue_output() -> None:
+    """Put standard error and standard output behind a queue for the rest of the process.
+
+    Where both are the same file, they share one queue, and the order of their lines is kept.  A stream
+    that is no file, or already queued, stays as it is.
+    """
+    queues: dict[tuple[int, int], OutputQueue] = {}
+    for name in ("stderr", "stdout"):
+        stream = getattr(sys, name)
+        if stream is None or isinstance(stream, QueuedStream):
+            continue
+        try:
+            fd = stream.fileno()
+            status = os.fstat(fd)
+        except (OSError, ValueError, AttributeError):
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+        queue = queues.setdefault((status.st_dev, status.st_ino), OutputQueue(fd))
+        queued = QueuedStream(stream, queue)
+        setattr(sys, name, queued)
+        atexit.register(queued.close_out)

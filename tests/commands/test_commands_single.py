@@ -1,0 +1,248 @@
+"""One worker under its supervisor, which is what ``serve`` is by default: it comes and goes like several."""
+
+import asyncio
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import termios
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_script import DONE, content, finish, role, stream
+from process_tree import children
+from proxy_process import ProxyProcess, serving, write_config
+from raw_upstream import KEEP, LAST_CHUNK, RawUpstream, Step, chunk, head
+from waiting import PATIENCE_S, until
+
+ASK = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+HELLO = stream(role(), content("Hello."), finish())
+BEGUN = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+SLOW = role() + content("x") + finish() + DONE
+
+
+def slow(going: asyncio.Event) -> list[Step]:
+    """A stream that goes on when the test says so."""
+    return [BEGUN, chunk(role()), going, chunk(content("x") + finish() + DONE), LAST_CHUNK, KEEP]
+
+
+@asynccontextmanager
+async def single(
+    folder: Path, *scripts: Sequence[Step], **server: Any
+) -> AsyncIterator[tuple[ProxyProcess, RawUpstream]]:
+    """The command without any word of workers, before a scripted upstream."""
+    async with RawUpstream(*scripts) as upstream:
+        write_config(folder, upstream.url, **server)
+        async with serving(folder) as proxy:
+            yield proxy, upstream
+
+
+def state(pid: int) -> str:
+    """A process's state as ``ps`` has it; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
+async def kill_supervisor(proxy: ProxyProcess) -> None:
+    """Kill it and see it gone; its worker still has the pipes that ``wait`` would wait for."""
+    proxy.process.kill()
+    await until(lambda: state(proxy.process.pid) in ("", "Z"))
+
+
+async def test_a_hang_up_cuts_no_stream_and_puts_a_new_worker_in_place(tmp_path: Path) -> None:
+    """SIGHUP: the stream that is open is whole, a new process serves, and what it listens on is said once."""
+    going = asyncio.Event()
+    async with single(tmp_path, slow(going), HELLO) as (proxy, upstream):
+        async with proxy.sent(ASK) as streaming:
+            await upstream.asked(1)
+            (first,) = children(proxy.process.pid)
+            proxy.signal(signal.SIGHUP)
+            await proxy.says("restarted: 1 new workers serve")
+            assert (await proxy.ask(ASK)).status == 200
+            going.set()
+            answer = await streaming.answer()
+            assert (answer.clean, answer.body) == (True, SLOW)
+        await until(lambda: first not in children(proxy.process.pid))
+        assert len(children(proxy.process.pid)) == 1
+        assert sum("listens on" in line for line in proxy.lines) == 1
+        assert not any('"worker":' in line for line in proxy.log if '"event":"request"' in line)
+        proxy.signal()
+        assert await proxy.ended() == 0
+
+
+async def test_a_worker_that_is_killed_is_started_again_on_the_same_port(tmp_path: Path) -> None:
+    """Who connects while nobody serves waits, and is answered by the next worker."""
+    async with single(tmp_path, HELLO) as (proxy, _):
+        os.kill(children(proxy.process.pid)[0], signal.SIGKILL)
+        await proxy.says('"event":"worker_died"')
+        assert (await proxy.ask(ASK)).status == 200
+        await proxy.says('"event":"worker_started"')
+        proxy.signal()
+        assert await proxy.ended() == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_the_workers_of_a_killed_supervisor_close_the_port_first(tmp_path: Path, workers: int) -> None:
+    """After ``kill -9`` of the supervisor another server has the port while the open stream runs on."""
+    going = asyncio.Event()
+    more = "[limits]\nrequests = []\ntool_calls = []\n"
+    async with RawUpstream(slow(going), HELLO) as upstream:
+        write_config(tmp_path, upstream.url, more=more, workers=workers)
+        async with serving(tmp_path) as proxy, proxy.sent(ASK) as streaming:
+            await upstream.asked(1)
+            left = children(proxy.process.pid)
+            await kill_supervisor(proxy)
+
+            async def free() -> bool:
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    return probe.connect_ex(("127.0.0.1", proxy.port)) != 0
+
+            await until(free)
+            assert any(state(pid) not in ("", "Z") for pid in left)
+            async with serving(tmp_path, "--port", str(proxy.port)) as again:
+                assert again.port == proxy.port
+                assert (await again.ask(ASK)).status == 200
+                going.set()
+                answer = await streaming.answer()
+                assert (answer.clean, answer.body) == (True, SLOW)
+                await until(lambda: all(state(pid) in ("", "Z") for pid in left))
+                again.signal()
+                assert await again.ended() == 0
+
+
+DIES_ONCE = """
+import os, signal
+try:
+    os.close(os.open("died", os.O_CREAT | os.O_EXCL))
+except FileExistsError:
+    pass
+else:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+async def test_a_worker_that_dies_in_the_first_start_is_started_again(tmp_path: Path, workers: int) -> None:
+    """The service comes up with those that serve, and the other takes its place when it is ready."""
+    more = "[limits]\nrequests = []\ntool_calls = []\n"
+    async with RawUpstream(HELLO) as upstream:
+        write_config(tmp_path, upstream.url, more=more, workers=workers)
+        effect = tmp_path / "effect.py"
+        effect.write_text(DIES_ONCE + effect.read_text())
+        async with serving(tmp_path) as proxy:
+            await proxy.says('"event":"worker_failed"')
+            assert (await proxy.ask(ASK)).status == 200
+            await proxy.says('"event":"worker_started"')
+            assert len(children(proxy.process.pid)) == workers
+            proxy.signal()
+            assert await proxy.ended() == 0
+
+
+async def test_a_port_that_is_taken_says_by_whom(tmp_path: Path) -> None:
+    """A second server names the process of the first, one whose supervisor has gone, and a stranger's."""
+    async with single(tmp_path, HELLO) as (proxy, _):
+
+        async def complaint() -> str:
+            command = (sys.executable, "-m", "proxy", "serve", "--port", str(proxy.port))
+            second = await asyncio.create_subprocess_exec(
+                *command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            _, errors = await second.communicate()
+            assert second.returncode == 1
+            return errors.decode()
+
+        pid = proxy.process.pid
+        said = await complaint()
+        assert f"is in use by another toolrelay (process {pid}). Stop that one (kill {pid})" in said
+        (worker,) = children(pid)
+        # One that is too busy to notice: it keeps the port for now.
+        os.kill(worker, signal.SIGSTOP)
+        await kill_supervisor(proxy)
+        try:
+            said = await complaint()
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        assert f"by an earlier toolrelay whose supervisor has gone (process {worker})" in said
+        assert f"kill -9 {worker}" in said
+        await until(lambda: state(worker) in ("", "Z"))
+
+
+async def test_closing_the_terminal_ends_the_server(tmp_path: Path) -> None:
+    """A server that was started from a terminal does not stay behind when that closes, as if it was told
+    to read its configuration again."""
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        ioctl(0, termios.TIOCSCTTY, 0)
+
+    write_config(tmp_path, "http://127.0.0.1:9/v1")
+    process = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-m", "proxy", "serve"],
+        cwd=tmp_path,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=take_terminal,
+    )
+    try:
+        os.close(theirs)
+        said = b""
+        while b"record: " not in said:
+            said += await asyncio.to_thread(os.read, ours, 65536)
+        assert b"listens on" in said
+        started = children(process.pid)
+        os.close(ours)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.to_thread(process.wait)
+        await until(lambda: all(state(pid) in ("", "Z") for pid in started))
+    finally:
+        process.kill()
+        process.wait()
+
+
+ORPHAN = """
+import subprocess, sys
+program = "import os, time; open('orphan', 'w').write(str(os.getpid())); time.sleep(0.5)"
+subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process take in orphans")
+async def test_what_becomes_a_child_of_the_supervisor_is_waited_for(tmp_path: Path) -> None:
+    """As process 1 of a container it inherits processes whose parent has gone, and leaves no zombie."""
+    write_config(tmp_path, "http://127.0.0.1:9/v1")
+    effect = tmp_path / "effect.py"
+    effect.write_text(ORPHAN + effect.read_text())
+    command = (  # PR_SET_CHILD_SUBREAPER is kept across execve.
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'proxy', 'serve'])"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    proxy = ProxyProcess(process, tmp_path)
+    try:
+        await proxy.says("listens on")
+        await proxy.appears("orphan")
+        orphan = int((tmp_path / "orphan").read_text())
+        (worker,) = set(children(process.pid)) - {orphan}
+        os.kill(worker, signal.SIGKILL)
+        await proxy.says('"event":"worker_died"')
+        await until(lambda: state(orphan) == "")
+        assert worker not in children(process.pid)
+        proxy.signal()
+        assert await proxy.ended() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await proxy.ended()
