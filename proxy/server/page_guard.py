@@ -24,6 +24,9 @@ __all__ = ["HostRule", "PageGuard"]
 _METHODS: Final = frozenset({*METHODS, "OPTIONS"})
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?\Z")
 _SEC_FETCH_SITE: Final = istr("Sec-Fetch-Site")
+_UNASKED: Final = frozenset({"GET", "HEAD"})
+"""What a page may send to another site with nobody being asked, and without a body that tells it."""
+
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _LONGEST_KNOWN: Final = 64
 _MOST_KNOWN: Final = 64
@@ -137,13 +140,17 @@ class PageGuard:
         if from_page:
             if not _may_call(self._cors, request):
                 raise _not_allowed("Web pages of this origin may not call; server.cors_origins has no such")
-        elif _SEC_FETCH_SITE in headers and not _is_own_site(request):
-            # Images, scripts and links of other sites: browsers name no origin there.
-            raise _not_allowed("Web pages of other sites may not call without naming their origin")
+        elif _SEC_FETCH_SITE in headers:
+            if not _is_own_site(request):
+                # Images, scripts and links of other sites: browsers name no origin there.
+                raise _not_allowed("Web pages of other sites may not call without naming their origin")
+        elif not self._keyed and method in _UNASKED:
+            _check_unmarked(request)
         through = self._proxies is not None and self._proxies.trusts(request.remote)
         if not self._keyed:
             if not through:
                 _check_direct(request)
+                _check_version(request)
             if method == "POST":
                 _check_media_type(request, from_page)
         if from_page and method == "OPTIONS" and hdrs.ACCESS_CONTROL_REQUEST_METHOD in headers:
@@ -204,6 +211,51 @@ def _check_direct(request: EdgeRequest) -> None:
                 "Name the proxy's address in server.trusted_proxies, or make client keys.",
                 code="forwarded_not_allowed",
             )
+
+
+def _check_version(request: EdgeRequest) -> None:
+    """Refuse what comes through a proxy that says nothing of itself.
+
+    nginx with a bare ``proxy_pass`` speaks HTTP/1.0, adds no header and puts its own name for us into
+    ``Host``.  No client of today speaks it unasked.
+    """
+    if request.version < (1, 1):
+        raise RequestError(
+            403,
+            "An open server takes no HTTP/1.0, which reverse proxies speak that say nothing of themselves. "
+            "Call with HTTP/1.1. Behind a proxy, serve with the start token or client keys (no --open, no "
+            'auth.mode = "open"), or name the proxy\'s address in server.trusted_proxies.',
+            code="http_version_not_allowed",
+            headers={"Connection": "close"},
+        )
+
+
+def _check_unmarked(request: EdgeRequest) -> None:
+    """Refuse a GET that a page of another site may have sent, where no browser would say that it did.
+
+    Browsers say which site sent a request to a server that is reached by https or on the loopback, and to
+    others they say nothing.  So there a GET of the API needs what no page can send unasked.
+    """
+    if request.head[target_of].below_v1 is None or _is_program(request):
+        return
+    said = request.headers.getall(hdrs.HOST, ())
+    if len(said) == 1 and _is_loopback_name(said[0]):
+        return
+    raise _not_allowed(
+        "By this address an open server cannot tell a program's GET from a web page's. Send any key, as in "
+        "Authorization: Bearer unused: a page of another site cannot"
+    )
+
+
+def _is_loopback_name(host: str) -> bool:
+    matched = _HOST.match(host.lower())
+    name = (matched[1] or matched[2]) if matched else ""
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_media_type(request: EdgeRequest, from_page: bool) -> None:
