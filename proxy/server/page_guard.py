@@ -17,9 +17,10 @@ from proxy.errors import RequestError
 from proxy.server.client_address import TrustedProxies
 from proxy.server.cors import METHODS, Cors
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.refused_origins import RefusedOrigins
 from proxy.server.request_target import target_of
 
-__all__ = ["HostRule", "PageGuard"]
+__all__ = ["HostRule", "PageGuard", "host_name"]
 
 _METHODS: Final = frozenset({*METHODS, "OPTIONS"})
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?\Z")
@@ -92,16 +93,15 @@ class HostRule:
         return known
 
     def _names_us(self, host: str) -> bool:
-        matched = _HOST.match(host.lower())
-        if matched is None:
+        name = host_name(host)
+        if not name:
             return False
-        name = matched[1] or matched[2]
         if name in self._exact:
             return True
         try:
             address = ip_address(name)
         except ValueError:
-            return matched[1] is None and name.endswith(self._below)
+            return ":" not in name and not host.startswith("[") and name.endswith(self._below)
         return address.is_loopback or not self.loopback_only
 
 
@@ -117,6 +117,7 @@ class PageGuard:
         self._hosts = hosts
         self._keyed = keyed
         self._proxies = proxies if proxies else None
+        self._refused = RefusedOrigins(cors.origins)
         # Without either nobody asks for the peer, and there is nothing to tell a page.
         self._by_head = not cors and self._proxies is None
 
@@ -139,6 +140,7 @@ class PageGuard:
         from_page = hdrs.ORIGIN in headers
         if from_page:
             if not _may_call(self._cors, request):
+                self._refused.refused(headers[hdrs.ORIGIN])
                 raise _not_allowed("Web pages of this origin may not call; server.cors_origins has no such")
         elif _SEC_FETCH_SITE in headers:
             if not _is_own_site(request):
@@ -247,9 +249,14 @@ def _check_unmarked(request: EdgeRequest) -> None:
     )
 
 
-def _is_loopback_name(host: str) -> bool:
+def host_name(host: str) -> str:
+    """The name or address in a ``Host`` header, in lower case; empty where it has the form of none."""
     matched = _HOST.match(host.lower())
-    name = (matched[1] or matched[2]) if matched else ""
+    return (matched[1] or matched[2]) if matched else ""
+
+
+def _is_loopback_name(host: str) -> bool:
+    name = host_name(host)
     if name == "localhost":
         return True
     try:
