@@ -43,9 +43,8 @@ from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace
 from proxy.server.query_rules import check_query
 from proxy.server.reading_rights import (
     READS_IDS,
-    check_models,
-    check_names,
     check_references,
+    check_rights,
     must_read,
     not_found,
 )
@@ -231,7 +230,7 @@ class Api:
         if reads or (posts and (below in _ROUTED or counted_by_body(request, below))):
             raw, payload = await self._read(request)
             if reads and request.caller.rights.keyed:
-                self._check_body(request, view, payload)
+                check_rights(request.caller.rights, view.router.permits, payload)
                 if below in READS_IDS:
                     caller = self._planner.caller(request, payload)[0]
                     await check_references(request.caller.rights, payload, caller, self._store)
@@ -284,18 +283,6 @@ class Api:
             return await self._pass(request, target, below, [], Candidates(routes, BY_ID))
         return await self._pass_by(request, target, below, view)
 
-    def _check_body(self, request: EdgeRequest, view: View, payload: Mapping[str, Any]) -> None:
-        """Refuse what a client key's rights do not cover and only the body tells."""
-        check_names(payload)
-        for model in check_models(request.caller.rights, payload):
-            if not view.router.permits(model):
-                raise RequestError(
-                    404,
-                    f"The model {model[:100]!r} does not exist or is not served here.",
-                    param="model",
-                    code="model_not_found",
-                )
-
     async def _read(self, request: EdgeRequest) -> tuple[bytes, dict[str, Any]]:
         """A JSON body as its bytes and what they say."""
         raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
@@ -328,7 +315,7 @@ class Api:
         check_counts(payload, len(raw))
         caller, named = self._planner.caller(request, payload)
         if request.caller.rights.keyed:
-            self._check_body(request, view, payload)
+            check_rights(request.caller.rights, view.router.permits, payload)
             if wire.path in READS_IDS:
                 await check_references(request.caller.rights, payload, caller, self._store)
         chooses = request.head[chooses_ours]
