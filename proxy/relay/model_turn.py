@@ -8,7 +8,7 @@ from typing import Literal
 
 import orjson
 
-from proxy.errors import ToolRelayError, UpstreamError, WireError
+from proxy.errors import ToolRelayError, Unreadable, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.fallback import Reread, ask
 from proxy.relay.headers import RESTORED, is_coded, restored_words, returned
@@ -258,6 +258,8 @@ class ModelTurns:
         body = await response.read(self._settings.max_reply_bytes)
         try:
             frame = state.reader.read_reply(body)
+        except Unreadable:
+            raise
         except WireError:
             if command.number > 1 or self._calls_ours(job, state, body):
                 raise
@@ -279,7 +281,7 @@ class ModelTurns:
         )
         for frame in (*reader.feed(body), *reader.close()):
             state.run.observe(frame.events)
-        return bool(state.run.hidden_calls)
+        return bool(state.run.hidden_calls) or reader.fault is not None
 
     async def _relay(self, state: State, response: UpstreamResponse) -> bool:
         """Hand on a first turn that cannot be read here, or need not be (rule W2)."""
@@ -321,7 +323,9 @@ class ModelTurns:
             last = ended and not had_ended and not writer.composing
             if last and patience is not None:
                 flush_soon(state.client, loop)
-            return state.push(out[0] if len(out) == 1 else b"".join(out), last=last)
+            wait = state.push(out[0] if len(out) == 1 else b"".join(out), last=last)
+            # What came before it has gone out, however the stream was cut (rule W6).
+            return wait if reader.fault is None else _fail_behind(wait, reader.fault)
 
         try:
             if (rest := response.push(relay)) is not None:
@@ -338,13 +342,23 @@ class ModelTurns:
             for frame in reader.catch_up():
                 run.observe(frame.events)
                 writer.write(frame)
-        for frame in reader.close():
+        rest_of_turn = reader.close()
+        if reader.fault is not None:
+            raise reader.fault
+        for frame in rest_of_turn:
             run.observe(frame.events)
             ended = ended or frame.is_end_mark
             if out := writer.write(frame):
                 await state.send(out)
         if ended:
             run.saw_end_mark()
+
+
+async def _fail_behind(wait: Awaitable[None] | None, fault: WireError) -> None:
+    """Fail the turn once the client has taken what came before."""
+    if wait is not None:
+        await wait
+    raise fault
 
 
 async def _close(response: UpstreamResponse) -> None:
