@@ -25,14 +25,15 @@ from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Route
 from proxy.relay.threads import Threads
 from proxy.server.admin import Admin
+from proxy.server.azure_paths import name_deployment
 from proxy.server.body import body_here, check_counts, read_body, stream_body
 from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.doors import INFERENCE, TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
-from proxy.server.front_page import front_page
+from proxy.server.front_page import front_page, health
 from proxy.server.gate import Gate
-from proxy.server.http_errors import ERROR_CODE, error_response
+from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
 from proxy.server.metering import BY_BODY, ReadBody, counted_by_body, meter
 from proxy.server.metrics import render
@@ -178,14 +179,11 @@ class Api:
             if target.path == "/":
                 return front_page(request)
             if target.path == "/healthz":
-                return web.json_response({"status": "ok"})
+                return health("ok")
             if target.path == "/readyz":
-                leaving = self._gate.draining.leaving
-                ready = not leaving and await self._store.healthy()
-                state = "ok" if ready else "draining" if leaving else "store unavailable"
-                response = web.json_response({"status": state}, status=200 if ready else 503)
-                response[ERROR_CODE] = state.replace(" ", "_")
-                return response
+                if self._gate.draining.leaving:
+                    return health("draining")
+                return health("ok" if await self._store.healthy() else "store unavailable")
             if target.path == "/metrics" and self._snapshot is not None:
                 await self._door.admit_scraper(request)
                 text, kind = render(await self._snapshot(), request.headers.get("Accept", ""))
@@ -195,7 +193,8 @@ class Api:
             return await self._admin.answer(request, target)
         raise RequestError(
             404,
-            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models.",
+            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models"
+            " (and below /openai for Azure's clients).",
             code="not_found",
         )
 
@@ -230,8 +229,10 @@ class Api:
         """What has no server tools: read only as far as it takes to know where it goes."""
         reads = must_read(request.caller.rights, request, below)
         posts = request.method == "POST"
+        if target.deployment and not posts:
+            raise RequestError(404, f"Nothing is served at {target.path[:100]}.", code="not_found")
         if reads or (posts and (below in _ROUTED or counted_by_body(request, below))):
-            raw, payload = await self._read(request)
+            raw, payload = await self._read(request, target)
             if reads and request.caller.rights.keyed:
                 check_rights(request.caller.rights, view.router.permits, payload)
                 if below in READS_IDS:
@@ -257,7 +258,7 @@ class Api:
             check_query(target.query, [Route(view.router.default, "", renamed=False)])
             if below not in _FORMS or request.content_type != _FORM:
                 # Nothing goes up that two readers could take for two things.
-                held = [((await self._read(request))[0], None)]
+                held = [((await self._read(request, target))[0], None)]
         return await self._pass_by(request, target, below, view, held)
 
     async def _mint(self, request: EdgeRequest, target: Target, below: str) -> web.StreamResponse:
@@ -286,10 +287,10 @@ class Api:
             return await self._pass(request, target, below, [], Candidates(routes, BY_ID))
         return await self._pass_by(request, target, below, view)
 
-    async def _read(self, request: EdgeRequest) -> tuple[bytes, dict[str, Any]]:
+    async def _read(self, request: EdgeRequest, target: Target) -> tuple[bytes, dict[str, Any]]:
         """A JSON body as its bytes and what they say."""
         raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
-        return raw, load_strict(raw)
+        return name_deployment(raw, load_strict(raw), target.deployment)
 
     @staticmethod
     def _json(body: bytes) -> web.Response:
@@ -314,7 +315,11 @@ class Api:
         self, request: EdgeRequest, target: Target, wire: Wire, view: View
     ) -> web.StreamResponse:
         whole = body_here(request, self._settings.max_body_bytes)
-        raw, payload = body = await self._read(request) if whole is None else (whole, load_strict(whole))
+        raw, payload = body = (
+            await self._read(request, target) if whole is None else (whole, load_strict(whole))
+        )
+        if target.deployment:
+            raw, payload = body = name_deployment(raw, payload, target.deployment)
         check_counts(payload, len(raw))
         caller, named = self._planner.caller(request, payload)
         if request.caller.rights.keyed:
