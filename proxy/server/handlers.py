@@ -31,6 +31,7 @@ from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.doors import INFERENCE, TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.front_page import front_page
 from proxy.server.gate import Gate
 from proxy.server.http_errors import ERROR_CODE, error_response
 from proxy.server.instruments import Instruments
@@ -175,6 +176,8 @@ class Api:
     async def _own(self, request: EdgeRequest, target: Target) -> web.StreamResponse:
         """What the proxy says of itself."""
         if request.method in ("GET", "HEAD"):
+            if target.path == "/":
+                return front_page(request)
             if target.path == "/healthz":
                 return web.json_response({"status": "ok"})
             if target.path == "/readyz":
@@ -333,7 +336,7 @@ class Api:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         check_query(target.query, routes)
         candidates = Candidates.of(routes, payload)
-        trace = trace_of(request.head, view) if chooses else view.trace
+        trace = trace_of(request, view) if chooses else view.trace
         recall = (not chooses or wants_history(request.head)) and self._settings.history
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw

@@ -270,14 +270,20 @@ def wanted_of(head: Head) -> Wanted | None:
     return parse_wanted(head.sole(_TOOLS))
 
 
-def trace_of(head: Head, view: View) -> Trace:
-    """The trace a request gets: what it asks for, up to what the operator lets it."""
-    header = head.sole(_TRACE)
+def trace_of(request: EdgeRequest, view: View) -> Trace:
+    """The trace a request gets: what it asks for, or ``silent`` where that is more than it may.
+
+    The level below would do something else than was asked for: who wants ``events``, which stand beside
+    the answer, wants no line of ``status`` in its text.  The response says which it is.
+    """
+    header = request.head.sole(_TRACE)
     if header is None:
         return view.trace
     for level, name in enumerate(TRACES):
         if name == header.strip():
-            return TRACES[min(level, TRACES.index(view.trace_max))]
+            granted = name if level <= TRACES.index(view.trace_max) else "silent"
+            request.page_headers = {**request.page_headers, _TRACE: granted}
+            return granted
     raise RequestError(
         400,
         f"x-toolrelay-trace must be one of {', '.join(TRACES)}.",
