@@ -22,6 +22,7 @@ WORDS = {
     "proxy.aiohttp_resolver",
     "proxy.errors",
     "proxy.events",
+    "proxy.in_time",
     "proxy.liveness",
     "proxy.records",
     "proxy.resolver",
