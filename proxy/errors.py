@@ -15,6 +15,7 @@ __all__ = [
     "FrameTooLarge",
     "Guard",
     "ModelMissing",
+    "NotOnRecord",
     "RequestError",
     "ServerStopping",
     "StoreError",
@@ -168,6 +169,21 @@ class ServerStopping(ToolRelayError):
 
     def __init__(self) -> None:
         self.message = "The server is shutting down and cannot wait for the end of this response."
+        super().__init__(self.message)
+
+
+class NotOnRecord(ToolRelayError):
+    """A turn that waits for the client's results is not on record, so that nobody could go on from it."""
+
+    status = 503
+    code = "store_unavailable"
+    type = "server_error"
+
+    def __init__(self) -> None:
+        self.message = (
+            "The turn that these calls belong to could not be put on record, so their results would not be "
+            "understood: do not make them, send the request again."
+        )
         super().__init__(self.message)
 
 
