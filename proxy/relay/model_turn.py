@@ -8,6 +8,7 @@ from typing import Literal
 
 import orjson
 
+from proxy.caches import CacheSize, declare
 from proxy.errors import ToolRelayError, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.fallback import Reread, ask
@@ -67,6 +68,9 @@ class TurnRejected(ToolRelayError):
 Refused = Literal["tools", "images"]
 
 
+_MAX_MODEL_CHARS = 200
+
+
 class ToolMemory:
     """Which models of which upstreams were seen to take no tools, or no images in their results.
 
@@ -77,6 +81,7 @@ class ToolMemory:
         self._keep_s = keep_s
         self._most = most
         self._refused: dict[tuple[str, str, Refused], float] = {}
+        declare("refusals", self._cache_size)
 
     def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
         """Whether this model was seen lately to refuse them."""
@@ -84,9 +89,15 @@ class ToolMemory:
         return until is not None and until > time.monotonic()
 
     def remember(self, upstream: str, model: str, what: Refused = "tools") -> None:
+        if len(model) > _MAX_MODEL_CHARS:
+            return  # What a client makes up is not kept.
         if len(self._refused) >= self._most:
             self._refused.pop(next(iter(self._refused)))
         self._refused[upstream, model, what] = time.monotonic() + self._keep_s
+
+    def _cache_size(self) -> CacheSize:
+        entry = 400 + 4 * _MAX_MODEL_CHARS
+        return CacheSize(entry * len(self._refused), entry * self._most)
 
 
 class ModelTurns:

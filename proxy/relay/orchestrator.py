@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import structlog
 
+from proxy.caches import Memo
 from proxy.errors import ServerStopping, ToolFailure, UpstreamError, WireError, error_body
 from proxy.events import ToolCall, ToolResult
 from proxy.records import RunStatus, ToolEffect
@@ -42,7 +43,7 @@ from proxy.wires.base import HeldTurn, Mask
 
 __all__ = ["Orchestrator"]
 
-_MOST_NARROWED = 256
+_NARROWED_BYTES = 16 << 20
 _SETTLE_S = 1.0
 """A record that is slower than this holds up no answer; the client's own version goes then."""
 
@@ -75,7 +76,9 @@ class Orchestrator:
         self._turns = ModelTurns(settings, memory, broken)
         self._journal = Journal(store, watch)
         self._watch = watch
-        self._narrowed: dict[tuple[int, int, tuple[str, ...]], tuple[Policy, Offer, Policy]] = {}
+        self._narrowed: Memo[tuple[int, int, tuple[str, ...]], tuple[Policy, Offer, Policy]] = Memo(
+            "narrowed_policies", _NARROWED_BYTES, lambda known: 8000 + known[1].kept_bytes
+        )
         self._now = now
         self._clock = clock
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
@@ -120,7 +123,7 @@ class Orchestrator:
             self._journal.ended(job, state, status, error, self._mask(state))
             if status in ("completed", "suspended"):
                 self._repeats.answered(job.repeat, job.ledger)
-            job.ledger.forget_images()
+            self._repeats.ended(job.repeat, job.ledger)
 
     def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
         request, served = job.request, job.route.served
@@ -280,13 +283,8 @@ class Orchestrator:
         key = (id(job.policy), id(state.offer), asking)
         known = self._narrowed.get(key)
         if known is None:
-            if len(self._narrowed) >= _MOST_NARROWED:
-                self._narrowed.clear()
-            known = self._narrowed[key] = (
-                job.policy,
-                state.offer,
-                offered_only(job.policy, state.offer, asking),
-            )
+            narrowed = offered_only(job.policy, state.offer, asking)
+            known = self._narrowed.put(key, (job.policy, state.offer, narrowed))
         return known[2]
 
     def _has_effect(self, name: str) -> bool:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from proxy.caches import declare_lru
 from proxy.errors import RequestError
 from proxy.server.observing import endpoint_class
 from proxy.server.request_head import Head
@@ -43,6 +44,9 @@ def target_of(head: Head) -> Target:
 @lru_cache(maxsize=256)
 def _remembered(raw: str) -> Target:
     return read_target(raw)
+
+
+declare_lru("targets", _remembered, 1000 + 12 * _SHORT)
 
 
 def read_target(raw: str) -> Target:
