@@ -19,6 +19,7 @@ __all__ = [
     "ToolErrorCode",
     "ToolFailure",
     "ToolRelayError",
+    "Unreadable",
     "UpstreamBroken",
     "UpstreamError",
     "UpstreamTimeout",
@@ -156,6 +157,10 @@ class WireError(ToolRelayError):
 
 class FrameTooLarge(WireError):
     """One event outgrew its bound before its end came."""
+
+
+class Unreadable(WireError):
+    """What an upstream sent cannot be read here and may hold a call of a server tool (rule W5)."""
 
 
 class StoreError(ToolRelayError):

@@ -13,7 +13,7 @@ from proxy.relay.routing import Route, Router
 from proxy.server.app import create_services
 from proxy.server.config import Config
 from proxy.server.doors import Entrance
-from proxy.server.probe import ProbeResult, probe
+from proxy.server.probe import ProbeResult, probe, v1_fault
 from proxy.server.settings import StoreConfig
 from proxy.store.factory import open_store
 from proxy.tools.policy import Policy
@@ -273,7 +273,9 @@ async def _probe_all(config: Config, services: CheckedServices) -> list[str]:
     for name, upstream in services.upstreams.items():
         result = await probe(upstream, _probe_model(config, name))
         made.add_row(text(name), *_cells(result))
-        if result.problem:
+        if result.lacks_v1:
+            faults.append(v1_fault(name, config.upstreams[name].base_url))
+        elif result.problem:
             faults.append(f"upstreams.{name}: {result.problem}")
     out = console()
     out.print()

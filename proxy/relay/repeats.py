@@ -33,16 +33,18 @@ _WAITING: Final = 100
 
 
 def repeat_key(
-    caller: str, path: str, body: bytes, given: str = "", tries: Sequence[str] = ()
+    caller: str, people: str, path: str, body: bytes, given: str = "", tries: Sequence[str] = ()
 ) -> tuple[str, bool]:
-    """What makes two requests the same one, and whether this one says that it is a repeat.
+    """What makes two requests of one person the same one, and whether this one says that it is a repeat.
 
-    The same ``Idempotency-Key`` (``given``) is the same request, whatever its body; else the same body
-    is.  ``tries`` is what its lines of ``x-stainless-retry-count`` say, of which one is enough.
+    The same ``Idempotency-Key`` (``given``) is the same request, whatever else its body says; else the same
+    body is.  ``people`` is whom the body names: several may come with one caller's key, and none of them may
+    read what was done for another, or take its place.  ``tries`` is what its lines of
+    ``x-stainless-retry-count`` say, of which one is enough.
     """
     word = b"key\0" + given.encode("utf-8", "surrogatepass") if given else b"body\0" + body
     digest = hashlib.blake2b(digest_size=24)
-    for part in (caller.encode(), path.encode(), word):
+    for part in (caller.encode(), people.encode(), path.encode(), word):
         digest.update(len(part).to_bytes(8, "big") + part)
     again = any(count.isdecimal() and int(count[:9]) > 0 for count in tries)
     return digest.hexdigest(), bool(given) or again
@@ -119,7 +121,12 @@ class Repeats:
         return RunLedger(request=request)
 
     def caused(self, key: str, ledger: RunLedger) -> None:
-        """A run is about to cause effects: a repeat of its request has to know of them."""
+        """A run is about to cause effects: a repeat of its request has to know of them.
+
+        Without a key nothing can be a repeat of it.
+        """
+        if not key:
+            return
         known = self._known(key) or _Caused(0.0, ledger)
         known.until, known.ledger = self._clock() + self._keep_s, ledger
         waiting = [each for each in known.waiting if each[1] is not ledger.caused]

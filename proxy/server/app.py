@@ -462,6 +462,7 @@ async def open_entrance(config: Config, store: KeySource) -> Entrance:
         store,
         {name: (key.secret.reveal(), key) for name, key in config.keys.items()},
         loopback=is_loopback(config.server.host),
+        start_token=config.start_token,
     )
 
 

@@ -25,6 +25,7 @@ from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Route
 from proxy.relay.threads import Threads
 from proxy.server.admin import Admin
+from proxy.server.azure_paths import name_deployment
 from proxy.server.body import body_here, check_counts, read_body, stream_body
 from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
@@ -43,9 +44,8 @@ from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace
 from proxy.server.query_rules import check_query
 from proxy.server.reading_rights import (
     READS_IDS,
-    check_models,
-    check_names,
     check_references,
+    check_rights,
     must_read,
     not_found,
 )
@@ -193,7 +193,8 @@ class Api:
             return await self._admin.answer(request, target)
         raise RequestError(
             404,
-            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models.",
+            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models"
+            " (and below /openai for Azure's clients).",
             code="not_found",
         )
 
@@ -228,10 +229,12 @@ class Api:
         """What has no server tools: read only as far as it takes to know where it goes."""
         reads = must_read(request.caller.rights, request, below)
         posts = request.method == "POST"
+        if target.deployment and not posts:
+            raise RequestError(404, f"Nothing is served at {target.path[:100]}.", code="not_found")
         if reads or (posts and (below in _ROUTED or counted_by_body(request, below))):
-            raw, payload = await self._read(request)
+            raw, payload = await self._read(request, target)
             if reads and request.caller.rights.keyed:
-                self._check_body(request, view, payload)
+                check_rights(request.caller.rights, view.router.permits, payload)
                 if below in READS_IDS:
                     caller = self._planner.caller(request, payload)[0]
                     await check_references(request.caller.rights, payload, caller, self._store)
@@ -255,7 +258,7 @@ class Api:
             check_query(target.query, [Route(view.router.default, "", renamed=False)])
             if below not in _FORMS or request.content_type != _FORM:
                 # Nothing goes up that two readers could take for two things.
-                held = [((await self._read(request))[0], None)]
+                held = [((await self._read(request, target))[0], None)]
         return await self._pass_by(request, target, below, view, held)
 
     async def _mint(self, request: EdgeRequest, target: Target, below: str) -> web.StreamResponse:
@@ -284,22 +287,10 @@ class Api:
             return await self._pass(request, target, below, [], Candidates(routes, BY_ID))
         return await self._pass_by(request, target, below, view)
 
-    def _check_body(self, request: EdgeRequest, view: View, payload: Mapping[str, Any]) -> None:
-        """Refuse what a client key's rights do not cover and only the body tells."""
-        check_names(payload)
-        for model in check_models(request.caller.rights, payload):
-            if not view.router.permits(model):
-                raise RequestError(
-                    404,
-                    f"The model {model[:100]!r} does not exist or is not served here.",
-                    param="model",
-                    code="model_not_found",
-                )
-
-    async def _read(self, request: EdgeRequest) -> tuple[bytes, dict[str, Any]]:
+    async def _read(self, request: EdgeRequest, target: Target) -> tuple[bytes, dict[str, Any]]:
         """A JSON body as its bytes and what they say."""
         raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
-        return raw, load_strict(raw)
+        return name_deployment(raw, load_strict(raw), target.deployment)
 
     @staticmethod
     def _json(body: bytes) -> web.Response:
@@ -324,11 +315,15 @@ class Api:
         self, request: EdgeRequest, target: Target, wire: Wire, view: View
     ) -> web.StreamResponse:
         whole = body_here(request, self._settings.max_body_bytes)
-        raw, payload = body = await self._read(request) if whole is None else (whole, load_strict(whole))
+        raw, payload = body = (
+            await self._read(request, target) if whole is None else (whole, load_strict(whole))
+        )
+        if target.deployment:
+            raw, payload = body = name_deployment(raw, payload, target.deployment)
         check_counts(payload, len(raw))
         caller, named = self._planner.caller(request, payload)
         if request.caller.rights.keyed:
-            self._check_body(request, view, payload)
+            check_rights(request.caller.rights, view.router.permits, payload)
             if wire.path in READS_IDS:
                 await check_references(request.caller.rights, payload, caller, self._store)
         chooses = request.head[chooses_ours]

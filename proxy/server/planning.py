@@ -143,10 +143,12 @@ class Planner:
         if not offer and not restored and not asked.brings_ours and not in_run:
             return Plan(route, None)
         check_switches(payload)
-        if call.ledger is None and not view.acts:
-            call.ledger = RunLedger()  # There is no effect that a repeat could share.
+        if call.ledger is None and not (view.acts and named):
+            # There is no effect that a repeat could share, or nobody knows whose repeat it would be.
+            call.ledger = RunLedger()
         elif call.ledger is None:
-            call.repeat, again = repeat_key(caller, wire.path, call.raw, *request.head[_of_repeats])
+            of_repeats = request.head[_of_repeats]
+            call.repeat, again = repeat_key(caller, asked.people, wire.path, call.raw, *of_repeats)
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
         policy = view.policies[route.served.upstream.name]
         notes_threads = self._guards(selection, policy)

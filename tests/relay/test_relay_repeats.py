@@ -286,15 +286,17 @@ async def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
     assert repeats.begin("c", is_repeat=True).effect("e") is None
 
 
-def test_keys_tell_callers_paths_and_bodies_apart() -> None:
+def test_keys_tell_callers_people_paths_and_bodies_apart() -> None:
     """No two of these are the same request, however their parts are cut."""
     body = json.dumps(ASK).encode()
     keys = [
-        repeat_key("me", "/chat/completions", body),
-        repeat_key("you", "/chat/completions", body),
-        repeat_key("me", "/responses", body),
-        repeat_key("me", "/chat/completions", body + b" "),
-        repeat_key("me", "/chat/completions", body, "a"),
-        repeat_key("me/chat", "/completions", body),
+        repeat_key("me", "", "/chat/completions", body),
+        repeat_key("you", "", "/chat/completions", body),
+        repeat_key("me", "ann", "/chat/completions", body),
+        repeat_key("me", "", "/responses", body),
+        repeat_key("me", "", "/chat/completions", body + b" "),
+        repeat_key("me", "", "/chat/completions", body, "a"),
+        repeat_key("me", "ann", "/chat/completions", body, "a"),
+        repeat_key("me/chat", "", "/completions", body),
     ]
     assert len({key for key, _ in keys}) == len(keys)
