@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from multidict import istr
 
+from proxy.caches import CacheSize, declare
 from proxy.errors import RequestError
 from proxy.server.client_address import TrustedProxies
 from proxy.server.cors import METHODS, Cors
@@ -63,7 +64,7 @@ _TAKES_FILES: Final = frozenset(
 """First parts of the paths to which files are sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class HostRule:
     """Which names a client may call the server by.
 
@@ -82,6 +83,11 @@ class HostRule:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_exact", frozenset({"localhost", "127.0.0.1", "::1", *self.names}))
         object.__setattr__(self, "_below", tuple(name[1:] for name in self.names if name.startswith("*.")))
+        declare("hosts", self._cache_size)
+
+    def _cache_size(self) -> CacheSize:
+        entry = 200 + _LONGEST_KNOWN
+        return CacheSize(entry * len(self._known), entry * _MOST_KNOWN)
 
     def allows(self, host: str) -> bool:
         """Whether a ``Host`` header names this server."""

@@ -382,6 +382,9 @@ class Client:
     async def write(self, data: bytes) -> None:
         self.push(data)
 
+    def settled(self) -> Awaitable[None] | None:
+        return None
+
     def finish(self) -> None:
         return
 
