@@ -15,6 +15,7 @@ __all__ = [
     "FrameTooLarge",
     "Guard",
     "ModelMissing",
+    "NotOnRecord",
     "RequestError",
     "ServerStopping",
     "StoreError",
@@ -23,6 +24,7 @@ __all__ = [
     "ToolErrorCode",
     "ToolFailure",
     "ToolRelayError",
+    "Unreadable",
     "UpstreamBroken",
     "UpstreamError",
     "UpstreamTimeout",
@@ -170,12 +172,31 @@ class ServerStopping(ToolRelayError):
         super().__init__(self.message)
 
 
+class NotOnRecord(ToolRelayError):
+    """A turn that waits for the client's results is not on record, so that nobody could go on from it."""
+
+    status = 503
+    code = "store_unavailable"
+    type = "server_error"
+
+    def __init__(self) -> None:
+        self.message = (
+            "The turn that these calls belong to could not be put on record, so their results would not be "
+            "understood: do not make them, send the request again."
+        )
+        super().__init__(self.message)
+
+
 class WireError(ToolRelayError):
     """A message that its wire does not allow."""
 
 
 class FrameTooLarge(WireError):
     """One event outgrew its bound before its end came."""
+
+
+class Unreadable(WireError):
+    """What an upstream sent cannot be read here and may hold a call of a server tool (rule W5)."""
 
 
 class StoreError(ToolRelayError):

@@ -28,6 +28,7 @@ from proxy.relay.passthrough import ErrorEvent
 from proxy.relay.prices import Price, Prices, to_nanos
 from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Router, Served
+from proxy.relay.settling import Settling
 from proxy.resolver import Resolver
 from proxy.server.admin import Admin
 from proxy.server.client_address import TrustedProxies
@@ -372,9 +373,9 @@ async def create_app(
     services, entrance, item_key = await _checked_services(config, overrides)
     given = overrides or Overrides()
     door = given.door or entrance.door
-    memory = ToolMemory()
-    repeats = Repeats(forget=services.store.release_effect)
+    memory, repeats = ToolMemory(), Repeats(forget=services.store.release_effect)
     history = History(services.store, time.time)
+    settling = _settling(services)
     orchestrator = Orchestrator(
         registry=services.registry,
         runner=services.runner,
@@ -383,13 +384,12 @@ async def create_app(
         settings=_run_settings(config),
         memory=memory,
         repeats=repeats,
+        settling=settling,
         watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.observing.broken,
     )
-    peers = peers or Peers()
     router = services.router()
     draining = Draining()
-    gate = _gate(services, draining)
     api = Api(
         views=_views(services, router),
         wires={"chat": ChatWire(), "responses": ResponsesWire(item_key)},
@@ -397,14 +397,17 @@ async def create_app(
         orchestrator=orchestrator,
         history=history,
         store=services.store,
-        responses=StoredResponses(services.store, retell, Forgetting(services.store, router, upstream_ids)),
+        settling=settling,
+        responses=StoredResponses(
+            services.store, settling, retell, Forgetting(services.store, router, upstream_ids)
+        ),
         memory=memory,
         repeats=repeats,
         door=door,
         tokens=entrance.tokens,
-        gate=gate,
+        gate=_gate(services, draining),
         instruments=services.instruments,
-        snapshot=_snapshot_of_all(services.instruments, peers),
+        snapshot=_snapshot_of_all(services.instruments, peers or Peers()),
         admin=_admin(services, door),
         settings=_api_settings(config),
         prices=_prices(config),
@@ -416,6 +419,16 @@ async def create_app(
         draining=draining,
         bounds=_bounds_of_connections(config),
         handle=_edge(config, services.instruments, draining, api, door).handle,
+    )
+
+
+def _settling(services: Services) -> Settling:
+    """Waits for the record where a client's next request may reach another process, or this one restarted."""
+    config = services.config
+    return Settling(
+        services.store,
+        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
+        late=services.instruments.observing.late,
     )
 
 
@@ -477,6 +490,7 @@ async def open_entrance(config: Config, store: KeySource) -> Entrance:
         store,
         {name: (key.secret.reveal(), key) for name, key in config.keys.items()},
         loopback=is_loopback(config.server.host),
+        start_token=config.start_token,
     )
 
 
@@ -575,7 +589,6 @@ def _run_settings(config: Config) -> RunSettings:
         keepalive_s=tools.keepalive_s,
         parallel=tools.parallel,
         max_argument_bytes=config.policy.max_argument_bytes,
-        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
     )
 
 

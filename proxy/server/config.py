@@ -31,12 +31,18 @@ _LINE_COLUMN = re.compile(r"\s*\(at line (\d+), column (\d+)\)$")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line may say over file and environment; ``None`` says nothing."""
+    """What the command line may say over file and environment; ``None`` says nothing.
+
+    ``start_token`` is what a command that serves has made, the same whenever the configuration is read
+    again for it.
+    """
 
     host: str | None = None
     port: int | None = None
     workers: int | None = None
     upstream: str | None = None
+    open: bool = False
+    start_token: str = field(default="", repr=False)
 
 
 @dataclass(slots=True)
@@ -89,19 +95,20 @@ def find_faults(
     The configuration is ``None`` where there are faults.  With ``go_on`` it is what they leave of it, for
     whoever looks on for others and serves nothing; ``None`` then means that they leave nothing.
     """
+    said = options or Options()
     try:
         draft = _read(path)
         in_file = _tables(draft)
         _apply_env(draft, env)
         _leave_keys_behind(draft, in_file)
-        dropped_key = _apply_options(draft, options or Options())
+        dropped_key = _apply_options(draft, said)
     except ConfigError as error:
         return None, [error]
     _imply_keys(draft, dropped_key)
     faults: list[ConfigError] = []
     spoilt: set[str] = set()
     try:
-        config = Config.model_validate(draft.data)
+        config = Config.model_validate(draft.data).with_start_token(said.start_token)
     except ValidationError as error:
         details = error.errors(include_url=False)
         faults = [explain(detail, draft.source) for detail in details]
@@ -282,6 +289,8 @@ def _apply_options(draft: _Draft, options: Options) -> str | None:
     for key, value in server.items():
         if value is not None:
             _put(draft, ("server", key), value, f"from --{key}")
+    if options.open:
+        _put(draft, ("auth", "mode"), "open", "from --open")
     if options.upstream is None:
         return None
     upstreams = draft.data.get("upstreams", {})
