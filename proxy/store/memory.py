@@ -426,6 +426,7 @@ def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:
         and (wanted.caller is None or wanted.caller in (run.caller, key_of(run.caller)))
         and (wanted.since is None or run.started_at >= wanted.since)
         and (wanted.until is None or run.started_at < wanted.until)
+        and (wanted.begins is None or run.id.startswith(wanted.begins))
         and (not wanted.errors_only or is_error(run))
         and (wanted.tool is None or any(row.tool == wanted.tool for row in kept.invocations.values()))
     )
