@@ -20,7 +20,7 @@ from waiting import until
 from proxy.store.sql import SqlStore
 from proxy.store.sqlite import SqliteStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.hurried]
 
 UTC = '{"timezone":"UTC"}'
 CALL = called(("call_s", TIME, UTC))
