@@ -160,7 +160,11 @@ async def test_keys_of_a_frozen_record_delay_one_request(
     keys = {"alice": declared(ALICE)}
     async with proxy_over(kind, tmp_path, ANSWER, keys=keys) as (proxy, _, freeze):
         secret = await made(proxy.services.store)
-        assert (await proxy.ask(ASK, bearer(secret))).status == 200
+
+        async def served() -> bool:
+            return (await proxy.ask(ASK, bearer(secret))).status == 200
+
+        await until(served)  # PostgreSQL says a moment later that there is a new key
         with freeze():
             for _ in range(3):
                 assert (await in_time(proxy.ask(ASK, bearer(secret)))).status == 200
@@ -171,9 +175,32 @@ async def test_keys_of_a_frozen_record_delay_one_request(
                 assert (refused.status, refused.error["code"]) == (503, "keys_unavailable")
             assert (await in_time(proxy.ask(ASK, bearer(ALICE)))).status == 200
         monkeypatch.setattr("proxy.server.key_ring._BLIND_S", 10.0)
+        await until(served)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_reports_of_a_frozen_record_have_an_end(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator is told that the record cannot be read; one who comes back reads it again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("proxy.server.admin.REPORT_S", 0.2)
+    keys = {"alice": declared(ALICE, admin=True)}
+    async with proxy_over(kind, tmp_path, ANSWER, keys=keys) as (proxy, _, freeze):
+
+        async def reads(path: str) -> Answer:
+            return await in_time(proxy.ask(None, bearer(ALICE), method="GET", path=path))
+
+        assert (await proxy.ask(ASK, bearer(ALICE))).status == 200
+        await until(lambda: proxy.services.store.waiting == 0)
+        (run,) = await proxy.runs()
+        with freeze():
+            for path in ("/admin/runs", f"/admin/runs/{run.id}"):
+                refused = await reads(path)
+                assert (refused.status, refused.error["code"]) == (503, "store_unavailable")
 
         async def back() -> bool:
-            return (await proxy.ask(ASK, bearer(secret))).status == 200
+            return (await reads("/admin/runs")).status == 200
 
         await until(back)
 
