@@ -25,11 +25,13 @@ from proxy.relay.routing import Route
 from proxy.relay.settling import Settling
 from proxy.relay.threads import Threads
 from proxy.server.admin import Admin
+from proxy.server.azure_paths import name_deployment
 from proxy.server.body import body_here, check_counts, read_body, stream_body
 from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.doors import INFERENCE, TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.front_page import front_page
 from proxy.server.gate import Gate
 from proxy.server.http_errors import ERROR_CODE, error_response
 from proxy.server.instruments import Instruments
@@ -43,9 +45,8 @@ from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace
 from proxy.server.query_rules import check_query
 from proxy.server.reading_rights import (
     READS_IDS,
-    check_models,
-    check_names,
     check_references,
+    check_rights,
     must_read,
 )
 from proxy.server.request_target import Target, target_of
@@ -178,6 +179,8 @@ class Api:
     async def _own(self, request: EdgeRequest, target: Target) -> web.StreamResponse:
         """What the proxy says of itself."""
         if request.method in ("GET", "HEAD"):
+            if target.path == "/":
+                return front_page(request)
             if target.path == "/healthz":
                 return web.json_response({"status": "ok"})
             if target.path == "/readyz":
@@ -196,7 +199,8 @@ class Api:
             return await self._admin.answer(request, target)
         raise RequestError(
             404,
-            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models.",
+            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models"
+            " (and below /openai for Azure's clients).",
             code="not_found",
         )
 
@@ -231,10 +235,12 @@ class Api:
         """What has no server tools: read only as far as it takes to know where it goes."""
         reads = must_read(request.caller.rights, request, below)
         posts = request.method == "POST"
+        if target.deployment and not posts:
+            raise RequestError(404, f"Nothing is served at {target.path[:100]}.", code="not_found")
         if reads or (posts and (below in _ROUTED or counted_by_body(request, below))):
-            raw, payload = await self._read(request)
+            raw, payload = await self._read(request, target)
             if reads and request.caller.rights.keyed:
-                self._check_body(request, view, payload)
+                check_rights(request.caller.rights, view.router.permits, payload)
                 if below in READS_IDS:
                     caller = self._planner.caller(request, payload)[0]
                     await check_references(
@@ -260,7 +266,7 @@ class Api:
             check_query(target.query, [Route(view.router.default, "", renamed=False)])
             if below not in _FORMS or request.content_type != _FORM:
                 # Nothing goes up that two readers could take for two things.
-                held = [((await self._read(request))[0], None)]
+                held = [((await self._read(request, target))[0], None)]
         return await self._pass_by(request, target, below, view, held)
 
     async def _mint(self, request: EdgeRequest, target: Target, below: str) -> web.StreamResponse:
@@ -289,22 +295,10 @@ class Api:
             return await self._pass(request, target, below, [], Candidates(routes, BY_ID))
         return await self._pass_by(request, target, below, view)
 
-    def _check_body(self, request: EdgeRequest, view: View, payload: Mapping[str, Any]) -> None:
-        """Refuse what a client key's rights do not cover and only the body tells."""
-        check_names(payload)
-        for model in check_models(request.caller.rights, payload):
-            if not view.router.permits(model):
-                raise RequestError(
-                    404,
-                    f"The model {model[:100]!r} does not exist or is not served here.",
-                    param="model",
-                    code="model_not_found",
-                )
-
-    async def _read(self, request: EdgeRequest) -> tuple[bytes, dict[str, Any]]:
+    async def _read(self, request: EdgeRequest, target: Target) -> tuple[bytes, dict[str, Any]]:
         """A JSON body as its bytes and what they say."""
         raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
-        return raw, load_strict(raw)
+        return name_deployment(raw, load_strict(raw), target.deployment)
 
     @staticmethod
     def _json(body: bytes) -> web.Response:
@@ -329,11 +323,15 @@ class Api:
         self, request: EdgeRequest, target: Target, wire: Wire, view: View
     ) -> web.StreamResponse:
         whole = body_here(request, self._settings.max_body_bytes)
-        raw, payload = body = await self._read(request) if whole is None else (whole, load_strict(whole))
+        raw, payload = body = (
+            await self._read(request, target) if whole is None else (whole, load_strict(whole))
+        )
+        if target.deployment:
+            raw, payload = body = name_deployment(raw, payload, target.deployment)
         check_counts(payload, len(raw))
         caller, named = self._planner.caller(request, payload)
         if request.caller.rights.keyed:
-            self._check_body(request, view, payload)
+            check_rights(request.caller.rights, view.router.permits, payload)
             if wire.path in READS_IDS:
                 await check_references(request.caller.rights, payload, caller, self._store, self._settling)
         chooses = request.head[chooses_ours]
@@ -343,7 +341,7 @@ class Api:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         check_query(target.query, routes)
         candidates = Candidates.of(routes, payload)
-        trace = trace_of(request.head, view) if chooses else view.trace
+        trace = trace_of(request, view) if chooses else view.trace
         recall = (not chooses or wants_history(request.head)) and self._settings.history
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw

@@ -1,6 +1,6 @@
 """What of a client key's rights only a request's body can tell: its models, and whose ids are in it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from proxy.server.callers import Rights
 from proxy.server.edge_request import EdgeRequest
 from proxy.store.base import Store
 
-__all__ = ["READS_IDS", "check_models", "check_names", "check_references", "must_read", "not_found"]
+__all__ = ["READS_IDS", "check_names", "check_references", "check_rights", "must_read", "not_found"]
 
 READS_IDS: Final = frozenset({"/responses", "/responses/compact", "/responses/input_tokens"})
 """Paths whose body may name a response or a conversation to go on from."""
@@ -89,7 +89,24 @@ def check_names(payload: Mapping[str, Any]) -> None:
             raise RequestError(400, f"Write {folded!r} in lower case.", param=name[:40])
 
 
-def check_models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
+def check_rights(rights: Rights, permits: Callable[[str], bool], payload: Mapping[str, Any]) -> None:
+    """Refuse what a client key's rights do not cover and only the body tells.
+
+    ``permits`` says whether a further model that the body names may be used.  Raises
+    :class:`RequestError` (400, 404).
+    """
+    check_names(payload)
+    for model in _models(rights, payload):
+        if not permits(model):
+            raise RequestError(
+                404,
+                f"The model {model[:100]!r} does not exist or is not served here.",
+                param="model",
+                code="model_not_found",
+            )
+
+
+def _models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
     """Every further model that a body names, for whoever is limited to models.
 
     Raises :class:`RequestError` (400) where there is no model, since a provider would choose one, and
