@@ -135,6 +135,7 @@ class PostgresStore(SqlStore):
         self._pool: asyncpg.Pool[Any] | None = None
         self._lock: tuple[asyncpg.Connection[Any], int] | None = None
         self._suspects: dict[tuple[str, int], float] = {}
+        self._expire_at = 0.0
 
     @property
     def keys_told(self) -> int:
@@ -266,9 +267,15 @@ class PostgresStore(SqlStore):
         return [(_PUT_OWNER, (*owner, self._started_at, self._clock()))]
 
     async def _tidy(self) -> float:
-        """Reap and expire one batch; the seconds after which to do so again."""
+        """Reap and expire one batch; the seconds after which to do so again.
+
+        Dead owners are looked for more often than all else: that is one small question.
+        """
+        loop = asyncio.get_running_loop()
         try:
             await self._reap_owners()
+            if loop.time() < self._expire_at:
+                return self._next_look(self._expire_at - loop.time())
             more = await self._expire() or await self._cap.trim(_Keeper(self._writing))
             if not more and self._max_bytes:
                 more = await make_room(_Keeper(self._writing), self._max_bytes, self._clock())
@@ -277,7 +284,14 @@ class PostgresStore(SqlStore):
             return min(_TIDY_RETRY_S, self._tidy_every_s)
         if more:
             return 0.0
-        return min(self._grace_s, self._tidy_every_s) if self._suspects else self._tidy_every_s
+        self._expire_at = loop.time() + self._tidy_every_s
+        return self._next_look(self._tidy_every_s)
+
+    def _next_look(self, at_most_s: float) -> float:
+        """The seconds until dead owners are to be looked for: when the patience with a suspect ends."""
+        now = asyncio.get_running_loop().time()
+        waits = [max(since + self._grace_s - now, 0.0) for since in self._suspects.values()]
+        return min([*waits, self._grace_s, at_most_s])
 
     async def _reap_owners(self) -> None:
         """Mark what dead owners left open (rule R1); an owner in doubt is left alone."""
