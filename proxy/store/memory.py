@@ -334,6 +334,10 @@ class MemoryStore(MemoryKeys):
         self._effects.forget_results(gone)
         return len(gone)
 
+    async def scrub(self) -> str:
+        """Nothing is written anywhere."""
+        return ""
+
     async def settle(self, within_s: float) -> bool:
         """No other process ever finds it here; in this one it is there at once."""
         return self._open

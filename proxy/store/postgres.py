@@ -276,6 +276,14 @@ class PostgresStore(SqlStore):
             return 0.0
         return min(self._grace_s, self._tidy_every_s) if self._suspects else self._tidy_every_s
 
+    async def scrub(self) -> str:
+        """Nothing that a client may ask of a server takes bytes out of its files at once."""
+        return (
+            "PostgreSQL keeps deleted rows in its files until they are vacuumed, and their bytes until a "
+            "page is written over; VACUUM FULL rewrites a table without them. Its write-ahead log, replicas "
+            "and backups have them for as long as these are kept"
+        )
+
     async def _reap_owners(self) -> None:
         """Mark what dead owners left open (rule R1); an owner in doubt is left alone."""
         free: list[tuple[str, int]] = []

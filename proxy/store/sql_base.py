@@ -91,6 +91,10 @@ class SqlBase(ABC):
         """Write what is queued and close."""
 
     @abstractmethod
+    async def scrub(self) -> str:
+        """Have what was deleted leave the store's own files; see :class:`~proxy.store.base.Store`."""
+
+    @abstractmethod
     def _snapshot(self) -> contextlib.AbstractAsyncContextManager[Reader]:
         """One consistent view of the database for all that is read inside.
 
