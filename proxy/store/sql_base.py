@@ -137,9 +137,9 @@ class SqlBase(ABC):
 
     def _put_dated(
         self, table: ContentTable, encode: Callable[[_Record], rows.Row], records: Sequence[_Record]
-    ) -> None:
+    ) -> Write:
         """Queue content that carries no time of its own."""
-        self._put(
+        return self._put(
             _PUT_DATED[table.name],
             (self._clock(),),
             lambda record: self._ring.close(table, encode(record)),

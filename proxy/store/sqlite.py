@@ -70,6 +70,7 @@ class SqliteStore(SqlStore):
         needs_all_keys: bool = True,
         max_bytes: int = 0,
         max_per_caller: int = 0,
+        max_bytes_per_caller: int = 0,
         lock_timeout_s: float = 5.0,
         max_queued: int = 10_000,
         max_queued_bytes: int = 64 * 2**20,
@@ -81,7 +82,8 @@ class SqliteStore(SqlStore):
         self._lock_timeout_s = lock_timeout_s
         self._owner = OwnerLock(self.path)
         self._max_bytes = max_bytes
-        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes or max_per_caller else tidy_every_s
+        is_bounded = max_bytes or max_per_caller or max_bytes_per_caller
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if is_bounded else tidy_every_s
         self._started_at = clock()
         writer = GroupWriter(
             WriterHooks(self._introduce, self._tidy),
@@ -100,6 +102,7 @@ class SqliteStore(SqlStore):
             old_seals=old_seals,
             needs_all_keys=needs_all_keys,
             max_per_caller=max_per_caller,
+            max_bytes_per_caller=max_bytes_per_caller,
         )
         self._db: SqliteConnection | None = None
         self._left = False
@@ -280,6 +283,7 @@ class _Keeper:
     """The file as it is tidied; pages that are free for other rows do not count."""
 
     counts_runs = True
+    length = "length(CAST({} AS BLOB))"
 
     def __init__(self, db: SqliteConnection) -> None:
         self._db = db
