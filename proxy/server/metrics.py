@@ -291,6 +291,10 @@ class Metrics(Observer):
     def limited(self, limit: str) -> None:
         self._counters["toolrelay_rate_limit_hits_total"].add((limit if limit in _LIMITS else OTHER,))
 
+    def loop_held(self, seconds: float) -> None:
+        """The event loop was held for so long when its timer was due."""
+        self._histograms["toolrelay_loop_held_seconds"].observe((), seconds)
+
     # What is handed over.
 
     def snapshot(self) -> bytes:
