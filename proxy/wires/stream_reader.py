@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from proxy.errors import Unreadable, WireError
+from proxy.errors import TooManyValues, Unreadable, WireError
 from proxy.events import (
     Frame,
     ReasoningDelta,
@@ -103,7 +103,11 @@ class StreamReader(ABC):
             if event is None:
                 return frames
             frames += self.catch_up()
-            frame = self._read(event)
+            try:
+                frame = self._read(event)
+            except TooManyValues as fault:
+                self._stop(fault)
+                return frames
             if self.fault is not None:
                 return frames
             frames.append(frame)
@@ -145,7 +149,11 @@ class StreamReader(ABC):
             return []
         frames = self.catch_up()
         if (event := self._parser.close()) is not None:
-            frame = self._read(event, cut=True)
+            try:
+                frame = self._read(event, cut=True)
+            except TooManyValues as fault:
+                self._stop(fault)
+                return frames
             if self.fault is not None:
                 return frames
             frames.append(frame)
