@@ -12,9 +12,9 @@ from typing import Any, Final
 import orjson
 
 from proxy.errors import WireError
+from proxy.json_size import count_values
 from proxy.relay.settling import Settling
 from proxy.relay.threads import Threads
-from proxy.json_size import count_values
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.draining import Draining
 from proxy.server.edge_request import EdgeRequest
