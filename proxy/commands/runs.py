@@ -20,7 +20,8 @@ from proxy.server.key_names import named_callers, recorded_caller
 from proxy.server.runs_view import moment, render_detail, render_list
 from proxy.server.terminal import counted
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
-from proxy.store.factory import open_store
+from proxy.store.factory import open_store, sqlite_path
+from proxy.store.migrate import migration_copies
 
 __all__ = [
     "Record",
@@ -100,9 +101,15 @@ async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
             left = len(await store.list_runs(RunFilter(until=wanted.before, limit=_PAGE)))
         else:
             left = int(await store.get_run(wanted.run_id) is not None)
+        remains = await store.scrub()
     say(f"deleted {counted(deleted, 'run')}")
     if left:
         say(f"{counted(left, 'run')} {'stays' if left == 1 else 'stay'}: still going on, or not closed yet")
+    if remains and deleted:
+        say(remains)
+    path = sqlite_path(config.store.url)
+    for copy in migration_copies(path) if path is not None and deleted else ():
+        say(f"not purged: {copy}, a copy from before a migration; delete it if it is not needed")
 
 
 class Record:

@@ -413,6 +413,7 @@ async def create_app(
         prices=_prices(config),
         listen=given.listen,
     )
+    services.instruments.watch_loop()
     return App(
         services=services,
         entrance=entrance,

@@ -242,12 +242,16 @@ def _check_unmarked(request: EdgeRequest) -> None:
     """Refuse a GET that a page of another site may have sent, where no browser would say that it did.
 
     Browsers say which site sent a request to a server that is reached by https or on the loopback, and to
-    others they say nothing.  So there a GET of the API needs what no page can send unasked.
+    others they say nothing.  So there a GET of the API needs what no page can send unasked, or comes from
+    our own origin: a page can keep back what it is referred from, and not make it up.
     """
     if request.head[target_of].below_v1 is None or _is_program(request):
         return
     said = request.headers.getall(hdrs.HOST, ())
     if len(said) == 1 and _is_loopback_name(said[0]):
+        return
+    referers = request.headers.getall(hdrs.REFERER, ())
+    if len(referers) == 1 and _is_own("/".join(referers[0].split("/")[:3]), "".join(said).lower()):
         return
     raise _not_allowed(
         "By this address an open server cannot tell a program's GET from a web page's. Send any key, as in "

@@ -310,6 +310,13 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol
         """
         ...
 
+    async def scrub(self) -> str:
+        """Have what was deleted leave the store's own files too; empty, or what is left there and why.
+
+        Never raises.  Copies of these files are not reached.
+        """
+        ...
+
     async def settle(self, within_s: float) -> bool:
         """Wait until all that was queued before is where other processes find it; whether it is.
 

@@ -38,7 +38,10 @@ from proxy.store.shelf import (
     suspended_shelf,
 )
 
-__all__ = ["MemoryStore", "is_error"]
+__all__ = ["MAX_CONTENT_BYTES", "MemoryStore", "is_error"]
+
+MAX_CONTENT_BYTES: Final = 64 * 2**20
+"""Of each kind of content."""
 
 _MAX_LISTED: Final = 1000
 _MAX_ROW_BYTES: Final = 64 * 2**20
@@ -82,7 +85,7 @@ class MemoryStore(MemoryKeys):
         keep_days: float = 30,
         clock: Callable[[], float] = time.time,
         max_runs: int = 1000,
-        max_content_bytes: int = 64 * 2**20,
+        max_content_bytes: int = MAX_CONTENT_BYTES,
         max_row_bytes: int = _MAX_ROW_BYTES,
         max_per_caller: int = 0,
     ) -> None:
@@ -341,6 +344,10 @@ class MemoryStore(MemoryKeys):
         self._results.drop_runs(gone)
         self._effects.forget_results(gone)
         return len(gone)
+
+    async def scrub(self) -> str:
+        """Nothing is written anywhere."""
+        return ""
 
     async def settle(self, within_s: float) -> bool:
         """No other process ever finds it here; in this one it is there at once."""

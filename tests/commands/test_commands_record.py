@@ -260,6 +260,15 @@ def test_more_runs_than_a_batch_are_purged(tmp_path: Path, here: Any) -> None:
     assert WORDS.encode() not in (tmp_path / "toolrelay.db").read_bytes()
 
 
+def test_a_purge_names_the_copies_that_it_does_not_reach(record: Path, here: Any) -> None:
+    """A copy from before a migration has what the record had then."""
+    copy = record.parent / f"{record.name}.before-0002-20250101T000000Z"
+    copy.write_bytes(b"")
+    said = here("runs", "purge", "--run", "run_fa").stdout
+    assert "deleted 1 run\n" in said
+    assert f"not purged: {copy}" in said.replace("\n", "") or f"not purged: {copy}" in said
+
+
 def test_usage_is_counted(record: Path, here: Any) -> None:
     """By model unless asked otherwise, with tokens; by tool with calls and seconds; within a time."""
 
