@@ -49,7 +49,7 @@ class RunFilter:
     """Which runs to list: newest first, ``limit`` at most, older than ``before`` (a run id) if given.
 
     ``since`` and ``until`` bound when they started; ``until`` itself is outside.  ``caller`` is a key,
-    with all its end users, or one of these (``KEY/PERSON``).
+    with all its end users, or one of these (``KEY/PERSON``).  ``begins`` is what their ids begin with.
     """
 
     limit: int = 50
@@ -61,6 +61,7 @@ class RunFilter:
     since: float | None = None
     until: float | None = None
     errors_only: bool = False
+    begins: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,10 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol
         """The newest held turn of that key; reading does not consume it."""
         ...
 
+    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+        """The same for some keys, with one look at the database; those that hold nothing are left out."""
+        ...
+
     def put_hidden(self, record: HiddenTurns) -> None:
         """Keep hidden turns beside those of the same key that came about in another way."""
         ...
@@ -306,6 +311,13 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol
         Nothing is left to delete once that is 0.  A run that is still going on stays, and so does
         one with a tool call that is.  Raises :class:`~proxy.errors.StoreUnavailable` where the
         deletion is not known to be committed.
+        """
+        ...
+
+    async def scrub(self) -> str:
+        """Have what was deleted leave the store's own files too; empty, or what is left there and why.
+
+        Never raises.  Copies of these files are not reached.
         """
         ...
 

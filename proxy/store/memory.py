@@ -38,7 +38,10 @@ from proxy.store.shelf import (
     suspended_shelf,
 )
 
-__all__ = ["MemoryStore", "is_error"]
+__all__ = ["MAX_CONTENT_BYTES", "MemoryStore", "is_error"]
+
+MAX_CONTENT_BYTES: Final = 64 * 2**20
+"""Of each kind of content."""
 
 _MAX_LISTED: Final = 1000
 _MAX_ROW_BYTES: Final = 64 * 2**20
@@ -82,7 +85,7 @@ class MemoryStore(MemoryKeys):
         keep_days: float = 30,
         clock: Callable[[], float] = time.time,
         max_runs: int = 1000,
-        max_content_bytes: int = 64 * 2**20,
+        max_content_bytes: int = MAX_CONTENT_BYTES,
         max_row_bytes: int = _MAX_ROW_BYTES,
         max_per_caller: int = 0,
     ) -> None:
@@ -210,6 +213,11 @@ class MemoryStore(MemoryKeys):
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """The turn of that key, unless its days are over."""
         return self._suspended.find(key)
+
+    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+        """The same for some keys."""
+        found = {key: self._suspended.find(key) for key in keys}
+        return {key: turn for key, turn in found.items() if turn is not None}
 
     def put_hidden(self, record: HiddenTurns) -> None:
         """Keep hidden turns beside the variant of their key that came last before them."""
@@ -342,6 +350,10 @@ class MemoryStore(MemoryKeys):
         self._effects.forget_results(gone)
         return len(gone)
 
+    async def scrub(self) -> str:
+        """Nothing is written anywhere."""
+        return ""
+
     async def settle(self, within_s: float) -> bool:
         """No other process ever finds it here; in this one it is there at once."""
         return self._open
@@ -426,6 +438,7 @@ def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:
         and (wanted.caller is None or wanted.caller in (run.caller, key_of(run.caller)))
         and (wanted.since is None or run.started_at >= wanted.since)
         and (wanted.until is None or run.started_at < wanted.until)
+        and (wanted.begins is None or run.id.startswith(wanted.begins))
         and (not wanted.errors_only or is_error(run))
         and (wanted.tool is None or any(row.tool == wanted.tool for row in kept.invocations.values()))
     )
