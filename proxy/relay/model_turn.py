@@ -82,6 +82,8 @@ class ToolMemory:
         self._most = most
         self._refused: dict[tuple[str, str, Refused], float] = {}
         self._fields: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
+        self.knows_fields = False
+        """Whether any model was seen to refuse one."""
         declare("refusals", self._cache_size)
 
     def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
@@ -110,6 +112,7 @@ class ToolMemory:
             self._fields.pop(next(iter(self._fields)))
         if len(known) <= _MOST_FIELDS and text_bytes(known) <= _MAX_FIELDS_BYTES:
             self._fields[upstream, model] = time.monotonic() + self._keep_s, known
+            self.knows_fields = True
 
     def _cache_size(self) -> CacheSize:
         entry = 400 + 4 * _MAX_MODEL_CHARS
@@ -144,13 +147,13 @@ class ModelTurns:
         place = job.route.served.upstream.name, job.route.model
         if command.number == 1 and self._memory.refuses(*place, "images"):
             job.editor.leave_out_images()
-        if fields := self._memory.refused_fields(*place):
+        if self._memory.knows_fields and (fields := self._memory.refused_fields(*place)):
             job.editor.leave_out_fields(fields)
         response = await self._open(job, state, command)
         if response.status < 300 and job.editor.images_refused:
             # It took without them what it had refused with them.
             self._memory.remember(*place, "images")
-        if response.status < 300 and job.editor.fields_refused:
+        if state.recovered and response.status < 300 and job.editor.fields_refused:
             # As with tools: what an error says may be the client's own words, so success decides.
             self._memory.remember_fields(*place, job.editor.fields_refused)
         try:
@@ -187,6 +190,7 @@ class ModelTurns:
                 refused = response.status in _REFUSALS
                 if not refused or not job.editor.recover(rejection.said, rejection.code):
                     raise rejection
+                state.recovered = True
                 continue
             await response.aclose()
             await keeping_alive(asyncio.sleep(wait), self._settings.keepalive_s, state.keep_alive)
@@ -216,6 +220,7 @@ class ModelTurns:
         no_tools = bool(state.offer and _NO_TOOLS.search(message) and not _MISSING.search(message))
         # What is said of images in results of tools sounds much the same.
         if not (no_tools and "image" not in message.lower()) and job.editor.recover(message, code):
+            state.recovered = True
             await response.aclose()
             state.client.tell(RESTORED, restored_words(*job.editor.put_back))
             return await self._request(job)
