@@ -237,7 +237,7 @@ def make_config(
     It is open unless there are ``keys``, or ``auth`` says otherwise.
     """
     if not sections.get("keys"):
-        sections.setdefault("auth", {"mode": "open"})
+        sections["auth"] = {"mode": "open", **sections.get("auth", {})}
     tables: dict[str, Any] = {}
     for position, upstream in enumerate(upstreams):
         table = {"base_url": upstream} if isinstance(upstream, str) else dict(upstream)

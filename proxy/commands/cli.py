@@ -103,14 +103,14 @@ def check(
     probe: Annotated[bool, typer.Option("--probe", help="Ask each upstream what it can do.")] = False,
 ) -> None:
     """Validate the configuration; list upstreams, tools, and what policy says of each."""
-    loaded, faults = find_faults(common.config_path(config), os.environ)
-    if loaded is None or faults:
+    loaded, faults = find_faults(common.config_path(config), os.environ, go_on=True)
+    if loaded is None:
         for fault in faults:
             common.say_error(str(fault))
         raise typer.Exit(1)
     from proxy.commands import check as checking
 
-    if common.run_async(checking.check_composed(loaded, probing=probe)):
+    if common.run_async(checking.check_composed(loaded, probing=probe, known=faults)):
         raise typer.Exit(1)
 
 

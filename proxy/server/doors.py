@@ -95,9 +95,9 @@ def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) ->
     raise ConfigError(
         "auth.mode",
         "server.host lets other machines in and there are no client keys",
-        "Make one with: toolrelay keys create NAME. Or set auth.mode (TOOLRELAY_AUTH__MODE) to "
-        '"start_token" for a token that is printed at each start, or to "open" to let everybody in, or '
-        'server.host = "127.0.0.1"',
+        'Make one with: toolrelay keys create NAME. Or set auth.mode = "start_token" '
+        "(TOOLRELAY_AUTH__MODE=start_token) for a token that is printed at each start, "
+        'auth.mode = "open" to let everybody in, or server.host = "127.0.0.1"',
     )
 
 

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from proxy.errors import ModelMissing, RequestError
+from proxy.relay.settling import Settling
 from proxy.server.callers import Rights
 from proxy.server.edge_request import EdgeRequest
 from proxy.store.base import Store
@@ -129,19 +130,25 @@ def _models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
                 yield tool["model"]
 
 
-async def check_references(rights: Rights, payload: Mapping[str, Any], caller: str, store: Store) -> None:
+async def check_references(
+    rights: Rights, payload: Mapping[str, Any], caller: str, store: Store, settling: Settling
+) -> None:
     """Refuse a body that goes on from what is not the caller's: one provider key keeps everybody's.
 
-    Raises :class:`RequestError` (404), the same for what is another's and for what there is not.
+    Raises :class:`RequestError` (404), the same for what is another's and for what there is not, and
+    :class:`~proxy.errors.StoreError` where nobody can say.
     """
     previous = payload.get("previous_response_id")
-    if previous is not None and not (
-        isinstance(previous, str)
-        and (
-            await store.find_response(previous, caller) is not None
-            or await store.owns_response(previous, caller)
-        )
-    ):
+
+    async def look() -> bool | None:
+        if not isinstance(previous, str):
+            return False
+        if await store.find_response(previous, caller) is not None:
+            return True
+        return await store.owns_response(previous, caller) or None
+
+    # Another process may have given it to the client a moment ago.
+    if previous is not None and not await settling.look(look):
         raise RequestError(
             404,
             f"Previous response with id {str(previous)[:100]!r} not found.",

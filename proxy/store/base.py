@@ -1,8 +1,8 @@
 """What a store remembers.  Policy never knows which one it has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from proxy.records import (
     ClientKey,
@@ -23,6 +23,7 @@ from proxy.records import (
 )
 
 __all__ = [
+    "LOOK_UP_S",
     "KeySource",
     "KeyStore",
     "PurgeFilter",
@@ -35,6 +36,9 @@ __all__ = [
     "UsageRow",
 ]
 
+LOOK_UP_S: Final = 1.0
+"""The longest that a request waits for what it looks up in the record."""
+
 UsageKey = Literal["key", "caller", "model", "tool", "day"]
 """What usage can be told apart by: the key, the caller (each end user of a key), the model, the tool, the
 day (UTC)."""
@@ -45,7 +49,7 @@ class RunFilter:
     """Which runs to list: newest first, ``limit`` at most, older than ``before`` (a run id) if given.
 
     ``since`` and ``until`` bound when they started; ``until`` itself is outside.  ``caller`` is a key,
-    with all its end users, or one of these (``KEY/PERSON``).
+    with all its end users, or one of these (``KEY/PERSON``).  ``begins`` is what their ids begin with.
     """
 
     limit: int = 50
@@ -57,6 +61,7 @@ class RunFilter:
     since: float | None = None
     until: float | None = None
     errors_only: bool = False
+    begins: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +169,11 @@ class KeyStore(KeySource, Protocol):
         """Revoke a key, durably; whether there was one to revoke.  Raises StoreError."""
         ...
 
-    def put_owner(self, response_id: str, caller: str) -> None:
-        """Note whose a response is that only the upstream keeps.  Queued, as any write."""
+    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
+        """Note whose a response is that only the upstream keeps.  Queued, as any write.
+
+        ``settled`` is called once with whether it was committed, maybe before this returns.
+        """
         ...
 
     async def owns_response(self, response_id: str, caller: str) -> bool:
@@ -176,10 +184,17 @@ class KeyStore(KeySource, Protocol):
 class ThreadLog(Protocol):
     """What is known of the threads that upstreams keep for callers: conversations, responses, items."""
 
-    def put_threads(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
+    def put_threads(
+        self,
+        ids: Sequence[str],
+        caller: str,
+        untrusted: str,
+        settled: Callable[[bool], None] | None = None,
+    ) -> None:
         """Note threads of a caller, with the tool whose untrusted result is in them; empty for none.
 
-        Queued, as any write.  What is noted as untrusted stays so.
+        Queued, as any write.  What is noted as untrusted stays so.  ``settled`` is called once with whether
+        it was committed, maybe before this returns.
         """
         ...
 
@@ -247,6 +262,10 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """The newest held turn of that key; reading does not consume it."""
+        ...
+
+    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+        """The same for some keys, with one look at the database; those that hold nothing are left out."""
         ...
 
     def put_hidden(self, record: HiddenTurns) -> None:

@@ -214,6 +214,11 @@ class MemoryStore(MemoryKeys):
         """The turn of that key, unless its days are over."""
         return self._suspended.find(key)
 
+    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+        """The same for some keys."""
+        found = {key: self._suspended.find(key) for key in keys}
+        return {key: turn for key, turn in found.items() if turn is not None}
+
     def put_hidden(self, record: HiddenTurns) -> None:
         """Keep hidden turns beside the variant of their key that came last before them."""
         if not self._open:
@@ -241,9 +246,17 @@ class MemoryStore(MemoryKeys):
         else:
             self.lost += 1
 
-    def put_threads(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
+    def put_threads(
+        self,
+        ids: Sequence[str],
+        caller: str,
+        untrusted: str,
+        settled: Callable[[bool], None] | None = None,
+    ) -> None:
         """Note what is known of threads."""
         self._threads.put(ids, caller, untrusted)
+        if settled is not None:
+            settled(True)
 
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
         """What was noted of threads."""
@@ -425,6 +438,7 @@ def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:
         and (wanted.caller is None or wanted.caller in (run.caller, key_of(run.caller)))
         and (wanted.since is None or run.started_at >= wanted.since)
         and (wanted.until is None or run.started_at < wanted.until)
+        and (wanted.begins is None or run.id.startswith(wanted.begins))
         and (not wanted.errors_only or is_error(run))
         and (wanted.tool is None or any(row.tool == wanted.tool for row in kept.invocations.values()))
     )

@@ -70,7 +70,7 @@ class MemoryKeys:
         self._keys_version += 1
         return True
 
-    def put_owner(self, response_id: str, caller: str) -> None:
+    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
         """Note whose a response is; the oldest notes make room."""
         place = (response_id, caller)
         if place not in self._owners:
@@ -80,6 +80,8 @@ class MemoryKeys:
         while len(self._owners) > _MAX_OWNERS or self._owner_bytes > _MAX_OWNER_BYTES:
             gone, _ = self._owners.popitem(last=False)
             self._owner_bytes -= _OVERHEAD_BYTES + text_bytes(gone)
+        if settled is not None:
+            settled(True)
 
     async def owns_response(self, response_id: str, caller: str) -> bool:
         """Whether that was noted."""

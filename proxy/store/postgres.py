@@ -22,6 +22,7 @@ import asyncpg
 
 from proxy.errors import StoreUnavailable
 from proxy.store import rows
+from proxy.store.base import LOOK_UP_S
 from proxy.store.key_mark import KeyMark, state_path
 from proxy.store.migrate_postgres import migrate_postgres
 from proxy.store.postgres_db import (
@@ -137,6 +138,7 @@ class PostgresStore(SqlStore):
         self._pool: asyncpg.Pool[Any] | None = None
         self._lock: tuple[asyncpg.Connection[Any], int] | None = None
         self._suspects: dict[tuple[str, int], float] = {}
+        self._expire_at = 0.0
 
     @property
     def keys_told(self) -> int:
@@ -170,6 +172,7 @@ class PostgresStore(SqlStore):
 
         Rows that are still open become ``interrupted``: nobody is left to close them.
         """
+        self._look_ups.close()
         written = await self._writer.aclose(self._lock_timeout_s)
         if self._pool is not None and self._writer.prepared and written:
             try:
@@ -225,8 +228,9 @@ class PostgresStore(SqlStore):
         if self._pool is None:
             raise StoreUnavailable("the record is closed")
         try:
-            async with self._pool.acquire(timeout=CONNECT_S) as connection:
-                return await PostgresReader(connection).execute_fetchall(sql, values)
+            # What hangs is given up by itself, so that the few connections are there when the server is.
+            async with self._pool.acquire(timeout=LOOK_UP_S) as connection:
+                return await PostgresReader(connection, LOOK_UP_S).execute_fetchall(sql, values)
         except DRIVER_ERRORS as error:
             raise store_error(error) from error
 
@@ -266,9 +270,15 @@ class PostgresStore(SqlStore):
         return [(_PUT_OWNER, (*owner, self._started_at, self._clock()))]
 
     async def _tidy(self) -> float:
-        """Reap and expire one batch; the seconds after which to do so again."""
+        """Reap and expire one batch; the seconds after which to do so again.
+
+        Dead owners are looked for more often than all else: that is one small question.
+        """
+        loop = asyncio.get_running_loop()
         try:
             await self._reap_owners()
+            if loop.time() < self._expire_at:
+                return self._next_look(self._expire_at - loop.time())
             more = await self._expire() or await self._cap.trim(_Keeper(self._writing))
             if not more and self._max_bytes:
                 keeper = _Keeper(self._writing, self._max_bytes)
@@ -278,7 +288,14 @@ class PostgresStore(SqlStore):
             return min(_TIDY_RETRY_S, self._tidy_every_s)
         if more:
             return 0.0
-        return min(self._grace_s, self._tidy_every_s) if self._suspects else self._tidy_every_s
+        self._expire_at = loop.time() + self._tidy_every_s
+        return self._next_look(self._tidy_every_s)
+
+    def _next_look(self, at_most_s: float) -> float:
+        """The seconds until dead owners are to be looked for: when the patience with a suspect ends."""
+        now = asyncio.get_running_loop().time()
+        waits = [max(since + self._grace_s - now, 0.0) for since in self._suspects.values()]
+        return min([*waits, self._grace_s, at_most_s])
 
     async def scrub(self) -> str:
         """Nothing that a client may ask of a server takes bytes out of its files at once."""

@@ -267,7 +267,8 @@ class GroupWriter:
             if self._closing and self.failure not in (None, "locked"):
                 return  # a lock may end in time, a full disk will not
             if self.failure is None and not self._closing and loop.time() >= tidy_at:
-                tidy_at = loop.time() + await self._hooks.tidy()
+                wait_s = await self._hooks.tidy()
+                tidy_at = loop.time() + wait_s
 
     def _rest(self) -> None:
         """Wait for the next write that comes, now that all that wait are about to be written."""

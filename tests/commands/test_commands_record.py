@@ -131,7 +131,7 @@ def test_the_word_list_may_be_left_out(record: Path, here: Any) -> None:
     [
         (["runs", "--status", "done"], ["--status", "completed"]),
         (["runs", "--until", "soon"], ["--until", "2026-01-31"]),
-        (["runs", "show", "run_"], ["no run fits"]),
+        (["runs", "show", "run_"], ["several runs fit", "run_plain"]),
         (["runs", "purge"], ["--older-than", "--run", "--all"]),
         (["runs", "purge", "--all", "--run", "run_plain"], ["Name one"]),
         (["runs", "purge", "--all"], ["--yes"]),
