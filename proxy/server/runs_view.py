@@ -18,12 +18,12 @@ from rich.text import Text
 
 from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.relay.prices import cost_text
-from proxy.server.json_views import reported, tokens_text
+from proxy.server.json_views import costs_text, reported, tokens_text
 from proxy.server.kept_back import kept_back
 from proxy.server.terminal import counted, safe_cell
 from proxy.store.base import RunDetail
 
-__all__ = ["render_detail", "render_list", "shown_caller"]
+__all__ = ["moment", "render_detail", "render_list", "shown_caller"]
 
 _BAR_CELLS: Final = 32
 _NAME_LIMIT: Final = 64
@@ -77,14 +77,14 @@ def render_list(console: Console, runs: Sequence[RunRecord], names: Mapping[str,
     for run in runs:
         table.add_row(
             safe_cell(run.id, limit=_NAME_LIMIT),
-            _moment(run.started_at),
+            moment(run.started_at),
             _status(run.status),
             safe_cell(run.model, limit=_NAME_LIMIT),
             safe_cell(shown_caller(run.caller, names or {}), limit=_NAME_LIMIT),
             str(run.turns),
             str(run.tool_calls),
             tokens_text(run.total_tokens, run),
-            cost_text(run.cost),
+            costs_text(run),
             _length(run.started_at, run.ended_at),
             _end(run),
             safe_cell(run.shape[:_SHAPE_SHOWN] or "-", "dim"),
@@ -108,10 +108,10 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("status", _status(run.status)),
         ("end", _end(run)),
         ("budget", Text(f"{run.spent} is spent" if run.spent else "-")),
-        ("started", Text(f"{_moment(run.started_at)} UTC")),
+        ("started", Text(f"{moment(run.started_at)} UTC")),
         ("time", Text(_length(run.started_at, run.ended_at))),
         ("tokens", Text(_tokens(run))),
-        ("cost", Text(cost_text(run.cost) if run.cost is not None else "no price for this model")),
+        ("cost", Text(_cost(run))),
         ("shape", safe_cell(run.shape or "not on record")),
     ):
         facts.add_row(Text(name, style="bold"), value)
@@ -130,6 +130,13 @@ def _tokens(run: RunRecord) -> str:
         return "- (the upstream reported none)"
     words = f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in all"
     return f"{words}, without {counted(run.unreported, 'unreported turn')}" if run.unreported else words
+
+
+def _cost(run: RunRecord) -> str:
+    """What a run cost, as far as that is known."""
+    if run.cost is None:
+        return "no price for this model"
+    return costs_text(run) if reported(run) else _tokens(run)
 
 
 def _print_tools(console: Console, detail: RunDetail) -> None:
@@ -310,7 +317,7 @@ def _compact(value: Any) -> str:
     )
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):  # a clock that was far out
