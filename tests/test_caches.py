@@ -6,14 +6,20 @@ function.  Each of them is declared (:mod:`proxy.caches`), or stands here with t
 
 import ast
 import gc
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from proxy.caches import CacheSize, Memo, cache_sizes, declare, text_bytes, value_bytes
+from proxy.resolver import AddressInfo, Resolver
+from proxy.server import limits_memory
+from proxy.server.limits import Limit
 from proxy.server.metrics import Metrics, render
+from proxy.store.retention import CallerCap
+from proxy.store.seal import HIDDEN
 
 PACKAGE = Path(__file__).resolve().parent.parent / "proxy"
 CONTAINERS = frozenset({"dict", "set", "list", "deque", "OrderedDict", "defaultdict", "Counter"})
@@ -216,4 +222,54 @@ def test_the_metrics_name_every_cache() -> None:
     text = render(Metrics(models=(), tools=(), version="1").snapshot())[0].decode()
     assert f'toolrelay_cache_bytes{{cache="of a test"}} {float(kept.held)}' in text
     assert 'toolrelay_cache_limit_bytes{cache="of a test"} 100.0' in text
-    assert 'toolrelay_cache_limit_bytes{cache="targets"}' in text
+    assert 'toolrelay_cache_limit_bytes{cache="figures"}' in text
+
+
+async def test_hits_are_bounded_in_all_and_the_caller_who_asks_keeps_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Past the bound the counters go that nobody asked for; a limit in use is never forgotten."""
+    monkeypatch.setattr(limits_memory, "MOST_STAMPS", 1000)
+    counters = limits_memory.MemoryCounters(lambda: 1000.0)
+    limit = Limit("requests", 400, 60)
+    for caller in ("a", "b", "c", "d"):
+        for _ in range(300):
+            assert (await counters.take(caller, (limit,), (), None, "")).refused is None
+    size = counters._cache_size()
+    assert 0 < size.held <= size.limit
+    assert counters._counted() <= 1000
+    for _ in range(100):
+        assert counters.hit_now("d", (limit,)) is not None
+    assert counters.hit_now("d", (limit,)) is None
+    assert counters.hit_now("a", (limit,)) is None
+    assert (await counters.take("a", (limit,), (), None, "")).standings[0].left == 399
+
+
+async def test_answers_of_a_dns_server_are_bounded_in_bytes() -> None:
+    """A server that sends thousands of addresses for each name leaves only the last ones known."""
+    many = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.{n // 250}.{n % 250}", 0)) for n in range(4000)
+    ]
+    asked: list[str] = []
+
+    def look_up(host: str) -> Sequence[AddressInfo]:
+        asked.append(host)
+        return many
+
+    resolver = Resolver("tests", look_up=look_up)
+    for number in range(10):
+        await resolver.resolve(f"host{number}.test", 80)
+    size = resolver._cache_size()
+    assert 0 < size.held <= size.limit
+    await resolver.resolve("host9.test", 80)
+    await resolver.resolve("host0.test", 80)
+    assert asked[10:] == ["host0.test"]
+
+
+def test_callers_to_look_at_are_bounded_whoever_they_are() -> None:
+    """Names of callers are chosen by others: neither their number nor their length makes the list grow."""
+    cap = CallerCap(10)
+    for number in range(50_000):
+        cap.note(HIDDEN, f"{number}" + "x" * 3000, 1)
+    size = cap._cache_size()
+    assert 0 < size.held <= size.limit

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from proxy.commands.common import console, say, text
 from proxy.commands.runs import Record, to_line
-from proxy.relay.prices import cost_number, cost_text
+from proxy.relay.prices import cost_number
 from proxy.server.config import Config
-from proxy.server.json_views import reported, tokens_text
+from proxy.server.json_views import costs_text, reported, reported_cost, tokens_text
 from proxy.server.key_names import named_callers
 from proxy.server.runs_view import shown_caller
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
@@ -44,7 +44,7 @@ async def show_usage(
                     else {**dict.fromkeys(_TOKENS), "unreported": row.unreported}
                 )
             if "cost" in values:
-                values["cost"] = cost_number(row.cost)
+                values["cost"] = cost_number(reported_cost(row))
             say(to_line(_group(by, row) | values))
     elif rows:
         console().print(_table(by, columns, rows, names))
@@ -73,7 +73,7 @@ def _table(
 def _shown(row: UsageRow, name: str) -> str:
     """One number of a group for people."""
     if name == "cost":
-        return cost_text(row.cost)
+        return costs_text(row)
     value = getattr(row, name)
     return tokens_text(value, row) if name in _TOKENS else _number(value)
 

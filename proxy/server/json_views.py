@@ -9,13 +9,22 @@ from dataclasses import fields
 from typing import Any
 
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
-from proxy.relay.prices import cost_number
+from proxy.relay.prices import cost_number, cost_text
 from proxy.server.kept_back import kept_back
 from proxy.store.base import RunDetail, UsageRow
 from proxy.tools.policy import Decision
 from proxy.tools.spec import ToolSpec
 
-__all__ = ["detail_to_json", "reported", "run_to_json", "to_line", "tokens_text", "tool_to_json"]
+__all__ = [
+    "costs_text",
+    "detail_to_json",
+    "reported",
+    "reported_cost",
+    "run_to_json",
+    "to_line",
+    "tokens_text",
+    "tool_to_json",
+]
 
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
@@ -23,12 +32,12 @@ _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 def run_to_json(run: RunRecord) -> dict[str, Any]:
     """The run as plain JSON values; times are seconds since the epoch (UTC), cost is in units of the
     currency."""
-    known = {} if reported(run) else dict.fromkeys(_TOKENS)
+    known: dict[str, Any] = {} if reported(run) else dict.fromkeys(_TOKENS)
     return (
         _fields(run)
         | known
         | {
-            "cost": cost_number(run.cost),
+            "cost": cost_number(reported_cost(run)),
             "offered": list(run.offered),
             "withheld": dict(run.withheld),
             "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
@@ -46,6 +55,17 @@ def tokens_text(count: int, counts: RunRecord | UsageRow) -> str:
     if not reported(counts):
         return "-"
     return f"{count}+" if counts.unreported else str(count)
+
+
+def reported_cost(counts: RunRecord | UsageRow) -> int | None:
+    """What was used came to; ``None`` where no model had a price, and where nobody knows what was used."""
+    return counts.cost if reported(counts) else None
+
+
+def costs_text(counts: RunRecord | UsageRow) -> str:
+    """A sum of costs for people, as :func:`tokens_text` has tokens."""
+    cost = reported_cost(counts)
+    return cost_text(cost) + ("+" if cost is not None and counts.unreported else "")
 
 
 def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.relay.prices import cost_text
-from proxy.server.json_views import reported, tokens_text
+from proxy.server.json_views import costs_text, reported, tokens_text
 from proxy.server.kept_back import kept_back
 from proxy.server.terminal import counted, safe_cell
 from proxy.store.base import RunDetail
@@ -84,7 +84,7 @@ def render_list(console: Console, runs: Sequence[RunRecord], names: Mapping[str,
             str(run.turns),
             str(run.tool_calls),
             tokens_text(run.total_tokens, run),
-            cost_text(run.cost),
+            costs_text(run),
             _length(run.started_at, run.ended_at),
             _end(run),
             safe_cell(run.shape[:_SHAPE_SHOWN] or "-", "dim"),
@@ -111,7 +111,7 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("started", Text(f"{moment(run.started_at)} UTC")),
         ("time", Text(_length(run.started_at, run.ended_at))),
         ("tokens", Text(_tokens(run))),
-        ("cost", Text(cost_text(run.cost) if run.cost is not None else "no price for this model")),
+        ("cost", Text(_cost(run))),
         ("shape", safe_cell(run.shape or "not on record")),
     ):
         facts.add_row(Text(name, style="bold"), value)
@@ -130,6 +130,13 @@ def _tokens(run: RunRecord) -> str:
         return "- (the upstream reported none)"
     words = f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in all"
     return f"{words}, without {counted(run.unreported, 'unreported turn')}" if run.unreported else words
+
+
+def _cost(run: RunRecord) -> str:
+    """What a run cost, as far as that is known."""
+    if run.cost is None:
+        return "no price for this model"
+    return costs_text(run) if reported(run) else _tokens(run)
 
 
 def _print_tools(console: Console, detail: RunDetail) -> None:

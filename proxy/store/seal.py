@@ -22,11 +22,13 @@ from proxy.errors import ConfigError, StoreError
 from proxy.store import rows
 
 __all__ = [
+    "CALLS",
     "CLAIMS",
     "CONTENT",
     "HIDDEN",
     "MESSAGES",
     "NATIVE_CALLS",
+    "RECORD",
     "RESPONSES",
     "RESULTS",
     "SEALED",
@@ -48,7 +50,8 @@ _HEX_KEY: Final = re.compile(r"[0-9A-Fa-f]{64}\Z")
 class ContentTable:
     """A table whose rows are content (rule R3): what finds a row, and what of it is sealed.
 
-    ``columns`` are those of its record.  Every such table has ``created_at`` and ``sealed_by``.
+    ``columns`` are those of its record.  Every such table has ``sealed_by``, and all but that of calls
+    ``created_at``.
     """
 
     name: str
@@ -89,11 +92,22 @@ CLAIMS: Final = ContentTable(
 NATIVE_CALLS: Final = ContentTable(
     "native_calls", rows.NATIVE_COLUMNS, ("invocation_id",), ("payload",), "call as it came"
 )
+CALLS: Final = ContentTable(
+    "tool_invocations",
+    rows.INVOCATION_COLUMNS,
+    ("id",),
+    ("arguments_redacted", "result_redacted"),
+    "tool call",
+)
 CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS)
 """What goes with its days, and where room is needed."""
 
-SEALED: Final = (*CONTENT, CLAIMS)
-"""Every table with sealed columns.  A claim stays, whatever its result takes up: it prevents an effect."""
+RECORD: Final = (CLAIMS, CALLS)
+"""Tables whose rows are record, though some of their columns are sealed: without these a claim still
+prevents an effect, and a call is still known to have been made."""
+
+SEALED: Final = (*CONTENT, *RECORD)
+"""Every table with sealed columns."""
 
 
 def parse_seal_key(text: str, setting: str = _SETTING) -> bytes:

@@ -346,13 +346,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
                 run.id,
                 self._oldest_kept(),
             )
-            invocations = await select(
-                db,
-                "tool_invocations",
-                rows.INVOCATION_COLUMNS,
-                "run_id = ? ORDER BY turn, seq, started_at, id",
-                run.id,
-            )
+            calls = await self._calls(db, run.id)
             native_calls = await self._read(
                 db,
                 NATIVE_CALLS,
@@ -364,7 +358,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
             run,
             [rows.read_turn(row) for row in turns],
             [rows.read_message(row) for row in messages],
-            [rows.read_invocation(row) for row in invocations],
+            calls,
             [rows.read_native(row) for row in native_calls],
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from proxy.records import (
     REPEATS_WITHIN_S,
@@ -19,8 +19,8 @@ from proxy.records import (
     ToolInvocationRecord,
 )
 from proxy.store import rows
-from proxy.store.seal import CLAIMS
-from proxy.store.sql_base import SqlBase
+from proxy.store.seal import CALLS, CLAIMS
+from proxy.store.sql_base import Reader, SqlBase, select
 from proxy.store.writer import RowRefused
 from proxy.store.writes import Write
 
@@ -28,7 +28,7 @@ __all__ = ["FORGET_RESULTS", "SqlEffects"]
 
 _PUT_INVOCATION: Final = rows.upsert(
     "tool_invocations",
-    ("owner_id", *rows.INVOCATION_COLUMNS),
+    ("owner_id", *rows.INVOCATION_COLUMNS, "sealed_by"),
     ("id",),
     fixed=("run_id", "turn", "seq", "call_id", "tool", "started_at"),
 )
@@ -62,10 +62,12 @@ FORGET_RESULTS: Final = (
 
 _FIND: Final = """
     SELECT c.key, c.is_repeat, c.asked_at, c.invocation_id, CASE WHEN c.created_at >= ? THEN c.result END,
-        c.sealed_by, i.status, i.error_code, i.arguments_redacted
+        c.sealed_by, i.status, i.error_code, i.arguments_redacted, i.sealed_by
     FROM effect_claims c LEFT JOIN tool_invocations i ON i.id = c.invocation_id
     WHERE c.key IN (?, ?, ?) AND c.created_at >= ? ORDER BY c.created_at
 """
+_SEALED: Final = '"<sealed>"'
+"""JSON in place of what was given to a call and came of it, where the key that sealed it is not here."""
 _STEP: Final = 32
 _NUMBERED: Final = f"""
     SELECT key, is_repeat, asked_at, invocation_id FROM effect_claims
@@ -85,12 +87,12 @@ class SqlEffects(SqlBase):
         if not durable:
             self.close_invocation(record)
             return
-        row = (self._owner_id, *rows.invocation_row(record))
+        row = (self._owner_id, *self._call_row(record))
         await self._writer.commit(_PUT_INVOCATION, [row], undo=partial(self._withdrawal, record.id))
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Queue the row's final state; it is inserted where its beginning was lost."""
-        self._put(_PUT_INVOCATION, (self._owner_id,), rows.invocation_row, (record,))
+        self._put(_PUT_INVOCATION, (self._owner_id,), self._call_row, (record,))
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
         """Commit the row and its claims, or give what is there already and commit nothing.
@@ -103,7 +105,7 @@ class SqlEffects(SqlBase):
         claims: list[rows.Row] = [
             (key, int(claim.is_repeat or key == claim.place), claim.asked_at, *mine) for key in claim.keys
         ]
-        row = (self._owner_id, *rows.invocation_row(record))
+        row = (self._owner_id, *self._call_row(record))
         try:
             await self._writer.commit(
                 _CLAIM, claims, also=[(_PUT_INVOCATION, [row])], undo=partial(self._withdrawal, record.id)
@@ -157,15 +159,44 @@ class SqlEffects(SqlBase):
         return [tuple(row) for row in await self._look_up(_FIND, (self._oldest_kept(), *asked, since))]
 
     def _earlier(self, row: rows.Row, *, another: bool = False) -> EarlierEffect:
-        invocation_id, value, sealed_by, status, error_code, arguments = row[3:]
+        invocation_id, value, sealed_by, status, error_code, arguments, call_sealed_by = row[3:]
         if value is not None:
             value = self._ring.open(CLAIMS, (invocation_id, value), sealed_by)[1]
         result = None if value is None else rows.read_effect(value)
         earlier = EarlierEffect(invocation_id, status or "success", error_code, result)
         if another:
-            shown = None if arguments is None else rows.read_json(arguments)
+            shown = self._shown(invocation_id, arguments, call_sealed_by)
             earlier = replace(earlier, another=True, arguments_redacted=shown)
         return earlier
+
+    def _call_row(self, record: ToolInvocationRecord) -> rows.Row:
+        """The row of a call, what was given and came of it sealed."""
+        row = rows.invocation_row(record)
+        if record.arguments_redacted is None and record.result_redacted is None:
+            return (*row, None)
+        return self._ring.close(CALLS, row)
+
+    async def _calls(self, db: Reader, run_id: str) -> list[ToolInvocationRecord]:
+        """The calls of a run in their order; what no key here opens is called sealed."""
+        where = "run_id = ? ORDER BY turn, seq, started_at, id"
+        found = await select(db, CALLS.name, (*CALLS.columns, "sealed_by"), where, run_id)
+        calls: list[ToolInvocationRecord] = []
+        for *row, sealed_by in found:
+            if sealed_by is None or self._ring.opens(sealed_by):
+                calls.append(rows.read_invocation(self._ring.open(CALLS, tuple(row), sealed_by)))
+                continue
+            known = dict(zip(CALLS.columns, row, strict=True))
+            known |= {column: _SEALED for column in CALLS.sealed if known[column] is not None}
+            calls.append(rows.read_invocation(tuple(known.values())))
+        return calls
+
+    def _shown(self, invocation_id: str, arguments: str | None, sealed_by: str | None) -> Any:
+        """The arguments of a call, of which nothing else was read."""
+        if arguments is None or not (sealed_by is None or self._ring.opens(sealed_by)):
+            return None
+        known = {"id": invocation_id, "arguments_redacted": arguments}
+        row = self._ring.open(CALLS, tuple(known.get(column) for column in CALLS.columns), sealed_by)
+        return rows.read_json(row[CALLS.columns.index("arguments_redacted")])
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
         """Queue what the model was given, unless content is not kept."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from proxy.store import rows
-from proxy.store.seal import CLAIMS, SEALED, ContentTable
+from proxy.store.seal import CLAIMS, RECORD, SEALED, ContentTable
 from proxy.store.sql_base import SqlBase, select
 from proxy.store.tokens import TOKENS
 
@@ -41,8 +41,9 @@ class SqlSealing(SqlBase):
                     f"SELECT count(*) FROM {table.name} WHERE sealed_by = ?", (key,)
                 )
             statement = f"DELETE FROM {table.name} WHERE sealed_by = ?"
-            if table is CLAIMS:  # the claim stays: it keeps an effect from happening twice
-                statement = f"UPDATE {table.name} SET result = NULL, sealed_by = NULL WHERE sealed_by = ?"
+            if table in RECORD:  # the row stays: it says that something was done, and a claim that it was
+                gone_with_it = ", ".join(f"{column} = NULL" for column in (*table.sealed, "sealed_by"))
+                statement = f"UPDATE {table.name} SET {gone_with_it} WHERE sealed_by = ?"
             await self._writer.commit(statement, [(key,)])
             gone += number
         return gone
@@ -65,8 +66,8 @@ class SqlSealing(SqlBase):
         if self._ring.id is not None:
             clauses = ["(sealed_by IS NULL OR sealed_by <> ?)"]
             values.append(self._ring.id)
-        if table is CLAIMS:
-            clauses.append("result IS NOT NULL")
+        if table in RECORD:
+            clauses.append(f"({' OR '.join(f'{column} IS NOT NULL' for column in table.sealed)})")
         if after:
             clauses.append(f"({key}) > ({', '.join('?' * len(after))})")
             values += after
@@ -84,6 +85,8 @@ class SqlSealing(SqlBase):
         now = dict(zip(table.columns, closed, strict=True))
         before = [(column, was[column]) for column in table.sealed if was[column] is not None]
         tests = [*(f"{column} = ?" for column in _place(table)), *(f"{column} = ?" for column, _ in before)]
+        # What was empty and is not any more was written meanwhile, too.
+        tests += [f"{column} IS NULL" for column in table.sealed if was[column] is None]
         tests.append("sealed_by IS NULL" if sealed_by is None else "sealed_by = ?")
         return (
             f"UPDATE {table.name} SET {', '.join(f'{column} = ?' for column in table.sealed)}, sealed_by = ? "

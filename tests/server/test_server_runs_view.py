@@ -8,9 +8,9 @@ from types import MappingProxyType
 from rich.console import Console
 
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
-from proxy.server.json_views import detail_to_json, run_to_json, tokens_text
+from proxy.server.json_views import costs_text, detail_to_json, run_to_json, tokens_text
 from proxy.server.runs_view import render_detail, render_list
-from proxy.store.base import RunDetail
+from proxy.store.base import RunDetail, UsageRow
 
 T0 = 1_760_000_000.0
 
@@ -279,6 +279,22 @@ def test_use_that_was_not_reported_is_shown_as_that() -> None:
     assert "200 in, 30 out, 230 in all, without 1 unreported turn" in text
     assert "- (the upstream reported none)" in text
     assert "tokens -" in text
+
+
+def test_a_cost_that_nobody_knows_is_no_cost_of_nothing() -> None:
+    """A model with a price whose upstream reported nothing cost something: ``-`` and null, never 0."""
+    none = replace(RUN, unreported=2, input_tokens=0, output_tokens=0, total_tokens=0, cost=0)
+    some = replace(RUN, unreported=1, cost=123_000)
+    free = replace(RUN, cost=0)
+    assert [costs_text(run) for run in (none, some, free)] == ["-", "0.000123+", "0.00"]
+    assert [run_to_json(run)["cost"] for run in (none, some, free)] == [None, 0.000123, 0]
+    console = _console()
+    render_detail(console, replace(DETAIL, run=none))
+    render_list(console, [none])
+    text = " ".join(_text(console).split())
+    assert "cost - (the upstream reported none)" in text
+    group = UsageRow(("m",), runs=1, tool_calls=0, errors=0, turns=2, unreported=2, cost=0)
+    assert costs_text(group) == "-"
 
 
 def test_the_budget_that_is_spent_is_named() -> None:

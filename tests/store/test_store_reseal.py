@@ -13,7 +13,7 @@ from proxy.records import EffectClaim, EffectResult
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_sealed
 from proxy.store.memory import MemoryStore
-from proxy.store.seal import SEALED, Seal
+from proxy.store.seal import CALLS, SEALED, Seal
 from proxy.store.sql import SqlStore
 
 OLD, NEW = Seal(bytes(range(32))), Seal(bytes(32))
@@ -32,7 +32,12 @@ async def _fill(store: SqlStore, name: str) -> None:
     store.put_response(response(f"resp_{name}", response=plain))
     store.put_result(kept(f"res_{name}", content=SECRET))
     claim = EffectClaim(f"place:{name}", f"request:{name}", True, T0)
-    assert await store.claim_effect(invocation(f"inv_{name}", f"run_{name}"), claim) is None
+    assert (
+        await store.claim_effect(
+            invocation(f"inv_{name}", f"run_{name}", arguments_redacted={"to": SECRET}), claim
+        )
+        is None
+    )
     store.keep_effect(f"inv_{name}", EffectResult(SECRET))
     await store.list_runs(RunFilter())
 
@@ -41,6 +46,7 @@ async def _check(store: SqlStore, name: str) -> None:
     detail = await store.get_run(f"run_{name}")
     assert detail is not None
     assert [each.content for each in detail.messages] == [SECRET] * 3
+    assert [call.arguments_redacted for call in detail.invocations] == [{"to": SECRET}]
     turn = await store.find_suspended(f"s-{name}")
     result = await store.find_result(f"res_{name}", "open")
     stored = await store.find_response(f"resp_{name}", "open")
@@ -75,7 +81,7 @@ async def test_a_new_key_takes_the_place_of_an_old_one(make_sql: Make) -> None:
     for name in ("old", "new"):
         await _check(second, name)
     assert await _keys(second) == {OLD.id, NEW.id}
-    assert await second.reseal() == 9
+    assert await second.reseal() == 10
     assert await second.reseal() == 0
     assert await _keys(second) == {NEW.id}
     await second.aclose()
@@ -93,13 +99,13 @@ async def test_what_was_never_sealed_is_sealed_and_opened_again(make_sql: Make) 
     await store.aclose()
     sealing = make_sql(seal=NEW)
     await sealing.start()
-    assert await sealing.reseal() == 9
+    assert await sealing.reseal() == 10
     assert await _keys(sealing) == {NEW.id}
     await sealing.aclose()
     opening = make_sql(old_seals=[NEW])
     await opening.start()
     await _check(opening, "1")
-    assert await opening.reseal() == 9
+    assert await opening.reseal() == 10
     assert await _keys(opening) == {None}
     await _check(opening, "1")
 
@@ -124,6 +130,38 @@ async def test_a_row_that_changed_meanwhile_is_left_alone(make_sqlite: Make, tmp
     assert query(tmp_path / "r.db", "SELECT sealed_by FROM suspended_turns") == [(OLD.id,)]
 
 
+async def test_a_call_that_ended_meanwhile_keeps_its_result(make_sqlite: Make) -> None:
+    """What was empty when a row was read may have been written since: then the row is left alone."""
+    store = make_sqlite()
+    await store.start()
+    store.put_run(run())
+    store.close_invocation(invocation())
+    await store.list_runs(RunFilter())
+    other = make_sqlite(seal=NEW)
+    await other.start()
+    page = await other._page(CALLS, ())
+    store.close_invocation(invocation(status="success", result_redacted=SECRET, ended_at=T0 + 2))
+    await store.list_runs(RunFilter())
+    statement, values = other._resealed(CALLS, page[0])
+    await other._writer.commit(statement, [values])
+    detail = await other.get_run("run_1")
+    assert detail is not None
+    assert [call.result_redacted for call in detail.invocations] == [SECRET]
+
+
+async def test_the_arguments_of_another_attempt_are_opened(make_sql: Make) -> None:
+    """Rule R5: a repeat that calls differently is told of the first call, which is sealed on record."""
+    store = make_sql(seal=NEW)
+    await store.start()
+    shown = {"to": SECRET}
+    first = EffectClaim("place:1", "request:1", is_repeat=True, asked_at=T0, tool="tool:1")
+    assert await store.claim_effect(invocation("inv_1", arguments_redacted=shown), first) is None
+    second = EffectClaim("place:2", "request:2", is_repeat=True, asked_at=T0, tool="tool:1")
+    earlier = await store.claim_effect(invocation("inv_2"), second)
+    assert earlier is not None
+    assert (earlier.another, earlier.arguments_redacted) == (True, shown)
+
+
 async def test_a_lost_key_is_given_up_by_name_alone(make_sql: Make) -> None:
     """A start without a key says what it sealed and deletes nothing; given up, runs and claims stay."""
     first = make_sql(seal=OLD)
@@ -140,14 +178,15 @@ async def test_a_lost_key_is_given_up_by_name_alone(make_sql: Make) -> None:
     lost = make_sql(seal=NEW, needs_all_keys=False)
     await lost.start()
     await _fill(lost, "new")
-    assert await lost.forget_sealed(OLD.id) == 9
+    assert await lost.forget_sealed(OLD.id) == 10
     await lost.aclose()
     after = make_sql(seal=NEW)
     await after.start()
     await _check(after, "new")
     detail = await after.get_run("run_old")
     assert detail is not None
-    assert (len(detail.messages), len(detail.invocations)) == (0, 1)
+    (call,) = detail.invocations
+    assert (len(detail.messages), call.tool, call.arguments_redacted) == (0, "core__send", None)
     effect = await after.find_effect(EffectClaim("", "request:old"))
     assert effect is not None
     assert effect.result is None

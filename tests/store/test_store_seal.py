@@ -13,13 +13,25 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_records import T0, files_below, hidden, kept, message, native_call, query, response, run, suspended
+from store_records import (
+    T0,
+    files_below,
+    hidden,
+    invocation,
+    kept,
+    message,
+    native_call,
+    query,
+    response,
+    run,
+    suspended,
+)
 
 from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 from proxy.store.memory import MemoryStore
-from proxy.store.seal import CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
+from proxy.store.seal import CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
 from proxy.store.sqlite import SqliteStore
 
 KEY = bytes(range(32))
@@ -41,6 +53,8 @@ def _fill(store: SqliteStore, name: str = "1") -> None:
         ]
     )
     store.put_native_call(native_call(f"inv_{name}", f"run_{name}", payload=f'{{"{SECRET}":1}}'))
+    shown = {"arguments_redacted": {"to": SECRET}, "result_redacted": [SECRET]}
+    store.close_invocation(invocation(f"inv_{name}", f"run_{name}", **shown))
     store.put_suspended(suspended(f"s-{name}", run_id=f"run_{name}", payload=plain))
     store.put_hidden(hidden(f"h-{name}", run_id=f"run_{name}", payload=plain))
     store.put_response(
@@ -57,6 +71,8 @@ async def _check(store: SqliteStore, name: str = "1") -> None:
     assert (first.tool_calls, second.content) == (f'["{SECRET}"]', None)
     assert second.function_call == f'{{"{SECRET}":1}}'
     assert [call.payload for call in detail.native_calls] == [f'{{"{SECRET}":1}}']
+    shown = [(call.arguments_redacted, call.result_redacted) for call in detail.invocations]
+    assert shown == [({"to": SECRET}, [SECRET])]
     turn = await store.find_suspended(f"s-{name}")
     assert turn is not None
     assert turn.payload == SECRET.encode()
@@ -92,8 +108,9 @@ async def test_sealed_content_is_read_and_no_file_has_it(make_sqlite: Make, tmp_
     again = make_sqlite(seal=Seal(KEY))
     await again.start()
     await _check(again)
-    sealed = [query(tmp_path / "r.db", f"SELECT DISTINCT sealed_by FROM {table.name}") for table in CONTENT]
-    assert sealed == [[(Seal(KEY).id,)]] * len(CONTENT)
+    tables = (*CONTENT, CALLS)
+    sealed = [query(tmp_path / "r.db", f"SELECT DISTINCT sealed_by FROM {table.name}") for table in tables]
+    assert sealed == [[(Seal(KEY).id,)]] * len(tables)
 
 
 async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make) -> None:
@@ -112,7 +129,7 @@ async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make)
     _fill(store, "old")
     await _settle(store)
     await _check(store, "old")
-    for table in CONTENT:
+    for table in (*CONTENT, CALLS):
         assert query(store.path, f"SELECT count(*) FROM {table.name} WHERE sealed_by IS NULL") == [(0,)]
 
 
@@ -168,6 +185,24 @@ async def test_a_record_whose_sealed_rows_are_gone_needs_no_key(make_sqlite: Mak
     second = make_sqlite()
     await second.start()
     assert len(await second.list_runs(RunFilter())) == 1
+
+
+async def test_calls_without_their_key_are_shown_as_sealed(make_sqlite: Make) -> None:
+    """Calls outlive content: with its days over no start asks for the key, and who reads is told."""
+    first = make_sqlite(seal=Seal(KEY))
+    await first.start()
+    _fill(first)
+    first.close_invocation(invocation("inv_empty", "run_1", seq=1, arguments_redacted=None))
+    await first.aclose()
+    with closing(sqlite3.connect(first.path)) as connection, connection:
+        for table in CONTENT:
+            connection.execute(f"DELETE FROM {table.name}")
+    without = make_sqlite()
+    await without.start()
+    detail = await without.get_run("run_1")
+    assert detail is not None
+    shown = [(call.id, call.arguments_redacted, call.result_redacted) for call in detail.invocations]
+    assert shown == [("inv_1", "<sealed>", "<sealed>"), ("inv_empty", None, None)]
 
 
 async def test_a_value_in_another_place_does_not_open(make_sqlite: Make) -> None:
