@@ -39,6 +39,7 @@ from proxy.server.edge import Edge
 from proxy.server.gate import Gate
 from proxy.server.handlers import Api, ApiSettings
 from proxy.server.instruments import Instruments, known_models, open_instruments
+from proxy.server.key_spellings import KeyFinder
 from proxy.server.limits import ConcurrentStreams, KeyLimits, parse_cost_limits, parse_limits
 from proxy.server.limits_storage import open_counters
 from proxy.server.overheard import Listen
@@ -400,7 +401,7 @@ async def create_app(
         entrance=entrance,
         draining=draining,
         bounds=_bounds_of_connections(config),
-        handle=_edge(config, services.instruments, draining, api, door).handle,
+        handle=_edge(config, services.instruments, draining, api, door, entrance.finder).handle,
     )
 
 
@@ -506,7 +507,9 @@ def _prices(config: Config) -> Prices:
     )
 
 
-def _edge(config: Config, instruments: Instruments, draining: Draining, api: Api, door: Door) -> Edge:
+def _edge(
+    config: Config, instruments: Instruments, draining: Draining, api: Api, door: Door, finder: KeyFinder
+) -> Edge:
     """What every request passes first."""
     server = config.server
     cors = Cors(server.cors_origins)
@@ -523,6 +526,7 @@ def _edge(config: Config, instruments: Instruments, draining: Draining, api: Api
         draining=draining,
         observing=instruments.observing,
         models=instruments.models,
+        holds_key=finder.in_target,
     )
 
 

@@ -186,7 +186,7 @@ async def test_a_declared_key_in_an_address_is_refused() -> None:
             f"/v1/chat/completions?api_key={ALICE}",
         ):
             # The connection knows its key by then.
-            assert (await asked(bearer(ALICE), "/v1/chat/completions?x=" + "y" * 80)).status == 200
+            assert (await asked(bearer(ALICE), "/v1/chat/completions?api-version=" + "y" * 80)).status == 200
             for headers in (bearer(ALICE), {}):
                 answer = await asked(headers, path)
                 assert (answer.status, answer.error["code"]) == (400, "key_in_address"), path
@@ -202,7 +202,7 @@ async def test_a_key_in_an_address_is_refused_where_none_is_asked_for(mode: str)
             answer = await proxy.ask(ASK, bearer("sk-of-the-provider"), path=path)
             assert (answer.status, answer.error["code"]) == (400, "key_in_address"), path
         assert upstream.requests == []
-        path = "/v1/chat/completions?x=" + "y" * 80
+        path = "/v1/chat/completions?api-version=" + "y" * 80
         assert (await proxy.ask(ASK, bearer("sk-of-the-provider"), path=path)).status == 200
 
 
