@@ -8,7 +8,7 @@ from typing import Literal
 
 import orjson
 
-from proxy.errors import ToolRelayError, UpstreamError, WireError
+from proxy.errors import ToolRelayError, Unreadable, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.fallback import Reread, ask
 from proxy.relay.headers import RESTORED, is_coded, restored_words, returned
@@ -31,6 +31,9 @@ _AFTER_REASON_S = 5.0
 _AFTER_HIDDEN_END_S = 0.05
 """For the end of the HTTP message, so that its connection can be used for the next turn."""
 _REFUSALS = (400, 404, 413, 422)
+_MOST_FAULTS = 32
+_MOST_FIELDS = 32
+"""Remembered for one model; real ones refuse one or two."""
 _STREAMED = (
     ("cache-control", ("Cache-Control", "no-cache")),
     ("x-accel-buffering", ("X-Accel-Buffering", "no")),
@@ -68,7 +71,8 @@ Refused = Literal["tools", "images"]
 
 
 class ToolMemory:
-    """Which models of which upstreams were seen to take no tools, or no images in their results.
+    """Which models of which upstreams were seen to take no tools, or no images in their results, and
+    which fields of their own messages they do not take back.
 
     Bounded, and forgotten in time.
     """
@@ -77,6 +81,7 @@ class ToolMemory:
         self._keep_s = keep_s
         self._most = most
         self._refused: dict[tuple[str, str, Refused], float] = {}
+        self._fields: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
 
     def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
         """Whether this model was seen lately to refuse them."""
@@ -87,6 +92,19 @@ class ToolMemory:
         if len(self._refused) >= self._most:
             self._refused.pop(next(iter(self._refused)))
         self._refused[upstream, model, what] = time.monotonic() + self._keep_s
+
+    def refused_fields(self, upstream: str, model: str) -> frozenset[str]:
+        """What this model was seen lately to refuse of its own messages."""
+        until, names = self._fields.get((upstream, model), (0.0, frozenset()))
+        return names if until > time.monotonic() else frozenset()
+
+    def remember_fields(self, upstream: str, model: str, names: frozenset[str]) -> None:
+        known = self.refused_fields(upstream, model) | names
+        self._fields.pop((upstream, model), None)
+        if len(self._fields) >= self._most:
+            self._fields.pop(next(iter(self._fields)))
+        if len(known) <= _MOST_FIELDS:
+            self._fields[upstream, model] = time.monotonic() + self._keep_s, known
 
 
 class ModelTurns:
@@ -115,10 +133,15 @@ class ModelTurns:
         place = job.route.served.upstream.name, job.route.model
         if command.number == 1 and self._memory.refuses(*place, "images"):
             job.editor.leave_out_images()
+        if fields := self._memory.refused_fields(*place):
+            job.editor.leave_out_fields(fields)
         response = await self._open(job, state, command)
         if response.status < 300 and job.editor.images_refused:
             # It took without them what it had refused with them.
             self._memory.remember(*place, "images")
+        if response.status < 300 and job.editor.fields_refused:
+            # As with tools: what an error says may be the client's own words, so success decides.
+            self._memory.remember_fields(*place, job.editor.fields_refused)
         try:
             if response.status >= 300:
                 # Only the first turn comes back with an error status; it is the client's to see.
@@ -235,6 +258,8 @@ class ModelTurns:
         body = await response.read(self._settings.max_reply_bytes)
         try:
             frame = state.reader.read_reply(body)
+        except Unreadable:
+            raise
         except WireError:
             if command.number > 1 or self._calls_ours(job, state, body):
                 raise
@@ -256,7 +281,7 @@ class ModelTurns:
         )
         for frame in (*reader.feed(body), *reader.close()):
             state.run.observe(frame.events)
-        return bool(state.run.hidden_calls)
+        return bool(state.run.hidden_calls) or reader.fault is not None
 
     async def _relay(self, state: State, response: UpstreamResponse) -> bool:
         """Hand on a first turn that cannot be read here, or need not be (rule W2)."""
@@ -298,7 +323,9 @@ class ModelTurns:
             last = ended and not had_ended and not writer.composing
             if last and patience is not None:
                 flush_soon(state.client, loop)
-            return state.push(out[0] if len(out) == 1 else b"".join(out), last=last)
+            wait = state.push(out[0] if len(out) == 1 else b"".join(out), last=last)
+            # What came before it has gone out, however the stream was cut (rule W6).
+            return wait if reader.fault is None else _fail_behind(wait, reader.fault)
 
         try:
             if (rest := response.push(relay)) is not None:
@@ -315,13 +342,23 @@ class ModelTurns:
             for frame in reader.catch_up():
                 run.observe(frame.events)
                 writer.write(frame)
-        for frame in reader.close():
+        rest_of_turn = reader.close()
+        if reader.fault is not None:
+            raise reader.fault
+        for frame in rest_of_turn:
             run.observe(frame.events)
             ended = ended or frame.is_end_mark
             if out := writer.write(frame):
                 await state.send(out)
         if ended:
             run.saw_end_mark()
+
+
+async def _fail_behind(wait: Awaitable[None] | None, fault: WireError) -> None:
+    """Fail the turn once the client has taken what came before."""
+    if wait is not None:
+        await wait
+    raise fault
 
 
 async def _close(response: UpstreamResponse) -> None:
@@ -388,10 +425,23 @@ def _error_message(body: bytes) -> tuple[str, str | None]:
         return error[:_MAX_MESSAGE], None
     if not isinstance(error, dict):
         return "", None
-    message = error.get("message") or error.get("detail")
     code = error.get("code")
-    said = message[:_MAX_MESSAGE] if isinstance(message, str) else ""
+    said = _words(error.get("message") or error.get("detail"))[:_MAX_MESSAGE]
     return said, (code[:_MAX_MESSAGE] if isinstance(code, str) else None)
+
+
+def _words(message: object) -> str:
+    """A message, or the places and words of the list that pydantic makes (FastAPI, Mistral).
+
+    That list repeats what was sent beside each place, which is left out.
+    """
+    if isinstance(message, dict):
+        message = message.get("detail")
+    if not isinstance(message, list):
+        return message if isinstance(message, str) else ""
+    faults = [fault for fault in message[:_MOST_FAULTS] if isinstance(fault, dict)]
+    placed = [(fault["loc"], fault.get("msg")) for fault in faults if isinstance(fault.get("loc"), list)]
+    return "\n".join(f"{'.'.join(map(str, place))}: {words}" for place, words in placed)
 
 
 def _unexpected(response: UpstreamResponse) -> str:

@@ -201,6 +201,9 @@ class HttpClientStream:
         if (wait := self.push(data)) is not None:
             await wait
 
+    def settled(self) -> Awaitable[None] | None:
+        return None
+
     def finish(self) -> None:
         if self._left:
             # The client would take the next response for the rest of this one.

@@ -63,8 +63,10 @@ class KnownSecrets(Protocol):
 class KeyFinder:
     """Finds keys and tokens in texts, however they are written there."""
 
-    def __init__(self, known: KnownSecrets) -> None:
+    def __init__(self, known: KnownSecrets, start_token: str = "") -> None:
+        """``start_token`` opens the door before the first key is made, and is on no ring."""
         self._known = known
+        self._start_token = start_token
 
     async def in_target(self, head: Head) -> bool:
         """Whether a key stands in the target of a request: path, query, or whatever was sent as one."""
@@ -102,6 +104,7 @@ class KeyFinder:
             _WHOLE_TOKEN.search(joined) is not None
             or any(self._known.knows(found[1]) for found in _MADE_KEY.finditer(joined))
             or self._known.declared_in(joined)
+            or (self._start_token != "" and self._start_token in joined)
         )
 
 

@@ -95,6 +95,13 @@ FAMILIES = (
     Family("toolrelay_store_waiting_writes", "gauge", "Writes to the record that wait to be committed."),
     Family("toolrelay_store_lost_writes_total", "counter", "Writes that never reached the record."),
     Family(
+        "toolrelay_record_late_total",
+        "counter",
+        "What a client's next request goes on from and the record did not have in time: suspended (the "
+        "client was told), answer, owner.",
+        ("what",),
+    ),
+    Family(
         "toolrelay_log_dropped_lines_total", "counter", "Log lines that were dropped since nobody read them."
     ),
     Family(

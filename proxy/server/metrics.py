@@ -291,6 +291,10 @@ class Metrics(Observer):
     def limited(self, limit: str) -> None:
         self._counters["toolrelay_rate_limit_hits_total"].add((limit if limit in _LIMITS else OTHER,))
 
+    def late(self, what: str) -> None:
+        """The record did not have in time what a client's next request is looked up in."""
+        self._counters["toolrelay_record_late_total"].add((what,))
+
     # What is handed over.
 
     def snapshot(self) -> bytes:

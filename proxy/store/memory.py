@@ -223,9 +223,17 @@ class MemoryStore(MemoryKeys):
         else:
             self.lost += 1
 
-    def put_threads(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
+    def put_threads(
+        self,
+        ids: Sequence[str],
+        caller: str,
+        untrusted: str,
+        settled: Callable[[bool], None] | None = None,
+    ) -> None:
         """Note what is known of threads."""
         self._threads.put(ids, caller, untrusted)
+        if settled is not None:
+            settled(True)
 
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
         """What was noted of threads."""

@@ -65,12 +65,14 @@ class MemoryKeys:
         self._keys_version += 1
         return True
 
-    def put_owner(self, response_id: str, caller: str) -> None:
+    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
         """Note whose a response is; the oldest notes make room."""
         self._owners[response_id, caller] = None
         self._owners.move_to_end((response_id, caller))
         while len(self._owners) > _MAX_OWNERS:
             self._owners.popitem(last=False)
+        if settled is not None:
+            settled(True)
 
     async def owns_response(self, response_id: str, caller: str) -> bool:
         """Whether that was noted."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from proxy.errors import WireError
 from proxy.events import Frame, ResultImage, ToolCall, ToolDefinition, ToolResult
 from proxy.records import MessageRecord
 
@@ -248,6 +249,15 @@ class BodyEditor(Protocol):
         """Whether :meth:`recover` left images out and the refusal was not about one of them."""
         ...
 
+    def leave_out_fields(self, names: Collection[str]) -> None:
+        """Leave these out of the model's own messages: this upstream was seen to refuse them there."""
+        ...
+
+    @property
+    def fields_refused(self) -> frozenset[str]:
+        """What :meth:`recover` left out of the model's own messages."""
+        ...
+
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """Stop forcing a call once these calls of server tools satisfied the choice (rule W9)."""
         ...
@@ -293,7 +303,14 @@ class ChainedEditor(Protocol):
 
 
 class TurnReader(Protocol):
-    """One upstream response, read."""
+    """One upstream response, read.
+
+    ``fault`` is why it is read no further, ``None`` while it is: what it says from here on may hold a call
+    that nobody here would see, and none of it may reach the client (rule W5).
+    """
+
+    @property
+    def fault(self) -> WireError | None: ...
 
     def feed(self, chunk: bytes, *, together: bool = False) -> list[Frame]:
         """Frames that ``chunk`` completes.  Raises :class:`~proxy.errors.WireError`.
@@ -324,7 +341,11 @@ class TurnReader(Protocol):
         ...
 
     def read_reply(self, body: bytes) -> Frame:
-        """A response that was not streamed.  Raises :class:`~proxy.errors.WireError`."""
+        """A response that was not streamed.
+
+        Raises :class:`~proxy.errors.Unreadable` for one that may hold a call all the same, and
+        :class:`~proxy.errors.WireError` for any other that is none.
+        """
         ...
 
     def message(self) -> bytes:

@@ -6,14 +6,24 @@ from typing import Any
 
 import orjson
 
-__all__ = ["MALFORMED", "loads"]
+__all__ = ["MALFORMED", "UNREADABLE_EVENT", "UNREADABLE_REPLY", "loads", "may_be_reply", "may_hold_call"]
 
 MALFORMED = {
     "message": "The upstream sent an event that is not valid JSON.",
     "type": "upstream_error",
     "code": "upstream_malformed",
 }
+UNREADABLE_EVENT = (
+    "The upstream sent an event that may hold a tool call and cannot be read: it is not valid JSON, "
+    "or nested too deeply."
+)
+UNREADABLE_REPLY = (
+    "The upstream sent a reply that may hold a tool call and cannot be read: it is not a JSON object, "
+    "or nested too deeply."
+)
 _MAX_DEPTH = 200
+_BEFORE_JSON = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
+"""Blanks, byte order marks, and the zeros of UTF-16 and UTF-32, which readers of whole bodies detect."""
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -44,6 +54,20 @@ def loads(data: bytes) -> Any:
     if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
         return None
     return value
+
+
+def may_hold_call(data: bytes) -> bool:
+    """Whether a client could find a tool call in text that was not read here.
+
+    Each wire has "call" in the names that a call goes by, and JSON can spell a letter in one other way.
+    """
+    return b"{" in data and (b"call" in data or b"\\u" in data)
+
+
+def may_be_reply(body: bytes) -> bool:
+    """The same of a whole body, which some readers take in UTF-16 and UTF-32 as well."""
+    start = body.lstrip(_BEFORE_JSON)[:1]
+    return start in (b"{", b"[") and (b"\0" in body or may_hold_call(body))
 
 
 def _whole_characters(data: bytes) -> bytes:

@@ -1,9 +1,11 @@
 """The event stream of a turn: events in, frames out, what is alike not read twice, calls at its end."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from proxy.errors import Unreadable, WireError
 from proxy.events import (
     Frame,
     ReasoningDelta,
@@ -13,14 +15,17 @@ from proxy.events import (
     ToolCallFinished,
     ToolCallStarted,
     TurnEvent,
+    TurnFailed,
 )
 from proxy.wires.assembler import ToolCallAssembler, is_object
+from proxy.wires.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
 from proxy.wires.mould import Mould
 from proxy.wires.sse import SSEEvent, SSEParser, decode_event
 
 __all__ = ["StreamReader"]
 
 _TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
+_OBJECT_LINE = re.compile(rb"(?:^|[\r\n])[ \t]*+[{\[]")
 _MOST_VAIN = 8
 """Moulds that nothing fitted, before no more are made: every event of this stream is another."""
 
@@ -46,6 +51,13 @@ class StreamReader(ABC):
         self._ready: Mould | None = None
         self._example: Frame | None = None
         self._vain = 0
+        self._stopped = False
+        self.fault: WireError | None = None
+
+    @property
+    def _undecided(self) -> int:
+        """How many calls have begun whose name is not certain yet."""
+        return self._calls.undecided
 
     @abstractmethod
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
@@ -61,6 +73,8 @@ class StreamReader(ABC):
 
     def feed(self, chunk: bytes, *, together: bool = False) -> list[Frame]:
         """See :meth:`proxy.wires.base.TurnReader.feed`."""
+        if self._stopped:
+            return []
         parser = self._parser
         self._ready = None
         parser.take(chunk)
@@ -73,6 +87,8 @@ class StreamReader(ABC):
                 return frames
             frames += self.catch_up()
             frame = self._read(event)
+            if self.fault is not None:
+                return frames
             frames.append(frame)
             self._note(frame)
             # From a call on the writer may have to say itself what comes.
@@ -103,11 +119,39 @@ class StreamReader(ABC):
 
     def close(self) -> list[Frame]:
         """See :meth:`proxy.wires.base.TurnReader.close`."""
+        if self._stopped:
+            return []
         frames = self.catch_up()
         if (event := self._parser.close()) is not None:
-            frames.append(self._read(event, cut=True))
+            frame = self._read(event, cut=True)
+            if self.fault is not None:
+                return frames
+            frames.append(frame)
         frames.append(Frame(b"", events=tuple(self._finish())))
         return frames
+
+    def _stop(self, fault: WireError) -> None:
+        """Read no further, and let nothing more pass."""
+        self.fault = fault
+        self._stopped = True
+        self._mould = self._ready = self._example = None
+
+    def _unread(self, event: SSEEvent, *, cut: bool) -> Frame:
+        """An event whose data is no JSON object here, and may be one to a client.
+
+        What may hold a call goes no further (rule W5); of anything else a piece of the turn is lost, so that
+        no call of it can be trusted.  Some clients read lines of JSON in a stream without ``data:``.
+        """
+        if may_hold_call(event.data) or (not event.data and _may_be_lines(event)):
+            self._stop(Unreadable(UNREADABLE_EVENT))
+            return Frame(b"")
+        lost = event.data[:1] == b"{" and not cut
+        return Frame(
+            event.raw,
+            events=(TurnFailed(MALFORMED),) if lost else (),
+            is_end_mark=event.is_end_mark,
+            undecided=self._undecided,
+        )
 
     def _finish(self) -> list[TurnEvent]:
         """The calls are whole: what is said of them, which is also kept for the next request."""
@@ -157,6 +201,10 @@ class StreamReader(ABC):
         names = self._free_names(example)
         mould = Mould.of(example.raw, *names) if names is not None else None
         self._mould = mould or self._mould
+
+
+def _may_be_lines(event: SSEEvent) -> bool:
+    return _OBJECT_LINE.search(event.raw) is not None and may_hold_call(event.raw)
 
 
 def _opens_call(frame: Frame) -> bool:

@@ -163,7 +163,8 @@ async def test_soak(tmp_path: Path) -> None:
     """C39: streams, tools and faults at once; then no descriptor, task, object or megabyte is left over."""
     rng = random.Random(20)
     store = {"url": f"sqlite:///{tmp_path}/record.db"}
-    async with before(_play, store=store, served={"idle_timeout_s": LATE_S}) as (proxy, upstream):
+    served = {"idle_timeout_s": LATE_S, "forward_headers": ["x-case"]}
+    async with before(_play, store=store, served=served) as (proxy, upstream):
 
         async def quiet() -> bool:
             return not any(run.status == "running" for run in await proxy.runs())

@@ -18,6 +18,7 @@ class _Frames:
     """Reader, writer and run of a composed turn: a piece is an event, and its first one the turn's reason."""
 
     composing = True
+    fault = None
 
     def __init__(self) -> None:
         self.turn = SimpleNamespace(reason=None)

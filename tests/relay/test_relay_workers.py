@@ -83,7 +83,7 @@ class Site:
             f'[upstreams.default]\nbase_url = "{upstream.url}"\nwires = ["chat"]\n'
             '[tools]\nmodules = ["shop.py"]\n'
             '[policy]\nallow = ["shop__*", "core__*"]\nmax_result_bytes = 2000\n'
-            '[auth]\nend_user = "header:x-user"\n'
+            '[auth]\nmode = "open"\nend_user = "header:x-user"\n'
             f'[store]\nurl = "{url or "sqlite:///r.db"}"\ncontent = "{content}"\n'
         )
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from odd_json import odd_chunk
 
-from proxy.errors import FrameTooLarge, WireError
+from proxy.errors import FrameTooLarge, Unreadable, WireError
 from proxy.events import (
     Frame,
     ReasoningDelta,
@@ -535,12 +535,16 @@ def test_undecided_calls_are_on_every_frame() -> None:
 
 
 def test_nothing_counts_after_the_end_mark() -> None:
-    """Rule W6: what follows the end mark is not the turn's, in the same piece or in a later one."""
-    late = event(function("time", "{}", index=0, id="a")) + b": ping\n\n" + DONE
+    """Rules W5, W6: what follows the end mark is not the turn's, in the same piece or in a later one.
+
+    It passes, but for what may be a call.
+    """
+    call = event(function("time", "{}", index=0, id="a"))
+    rest = event(delta({"content": "late"})) + b": ping, called {}\n\n" + DONE
     for cut in (True, False):
         turn = reader()
-        frames = [*turn.feed(DONE), *turn.feed(late)] if cut else turn.feed(DONE + late)
-        assert b"".join(frame.raw for frame in frames) == DONE + late
+        frames = [*turn.feed(DONE), *turn.feed(call + rest)] if cut else turn.feed(DONE + call + rest)
+        assert b"".join(frame.raw for frame in frames) == DONE + rest
         assert all(frame.is_end_mark and not frame.events and frame.payload is None for frame in frames)
         assert turn.close() == [Frame(b"")]
 
@@ -596,11 +600,16 @@ def test_no_json_breaks_it(seed: int) -> None:
     payloads = [odd_chunk(rng) for _ in range(rng.randint(1, 4))]
     turn = reader(hidden=("time",))
     if rng.random() < 0.5:
-        turn.read_reply(json.dumps(payloads[0]).encode())
+        try:
+            turn.read_reply(json.dumps(payloads[0]).encode())
+        except Unreadable:
+            assert b"tool_calls" in event(payloads[0]) or b"function_call" in event(payloads[0])
+            return
     else:
         frames = turn.feed(b"".join(map(event, payloads)))
         assert all(frame.payload is not None for frame in frames)
-        assert [frame.raw for frame in frames] == [event(payload) for payload in payloads]
+        assert [frame.raw for frame in frames] == [event(payload) for payload in payloads][: len(frames)]
+        assert len(frames) == len(payloads) or turn.fault is not None
         turn.close()
     assert isinstance(json.loads(turn.message()), dict)
     assert isinstance(turn.text, str)

@@ -143,7 +143,7 @@ def test_the_older_choice() -> None:
         ({"stream": True, "stream_options": {"include_usage": True}}, True, True, False, 1),
         ({"stream": "true", "stream_options": {"include_usage": 1}}, False, False, False, 1),
         ({"stream": 1, "stream_options": True, "n": 3}, False, False, False, 3),
-        ({"response_format": {"type": "json_object"}, "n": "3"}, False, False, True, 1),
+        ({"response_format": {"type": "json_object"}, "n": "3"}, False, False, True, 3),
         ({"response_format": {"type": "json_schema"}, "n": True}, False, False, True, 1),
         ({"response_format": {"type": "text"}, "n": None}, False, False, False, 1),
         ({"response_format": "json_object", "n": 1}, False, False, False, 1),

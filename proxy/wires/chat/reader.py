@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import WireError
+from proxy.errors import Unreadable, WireError
 from proxy.events import (
     Frame,
     ReasoningDelta,
@@ -25,8 +25,9 @@ from proxy.events import (
 )
 from proxy.wires.assembler import Fragment
 from proxy.wires.base import Mask
+from proxy.wires.chat.later_choices import LaterChoices
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, reply_message
-from proxy.wires.lenient import MALFORMED, loads
+from proxy.wires.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
 from proxy.wires.sse import SSEEvent
 from proxy.wires.stream_reader import StreamReader
 from proxy.wires.usage import usage_of, without_null_usage
@@ -48,6 +49,7 @@ class ChatTurnReader(StreamReader):
         super().__init__(declared, is_hidden, max_argument_bytes)
         self._message = MessageBuilder()
         self._reply: Mapping[str, Any] | None = None
+        self._later = LaterChoices(declared, is_hidden)
         self._started = False
         self._ended = False
 
@@ -55,11 +57,24 @@ class ChatTurnReader(StreamReader):
     def text(self) -> str:
         return self._message.text
 
+    @property
+    def _undecided(self) -> int:
+        return self._calls.undecided + self._later.undecided
+
+    def _finish(self) -> list[TurnEvent]:
+        if self._later.end_with_ours():
+            self._stop(Unreadable(LaterChoices.REFUSED))
+        return super()._finish()
+
     def read_reply(self, body: bytes) -> Frame:
         payload = loads(body)
         if not isinstance(payload, dict):
+            if may_be_reply(body):
+                raise Unreadable(UNREADABLE_REPLY)
             raise WireError("the upstream's reply is not a JSON object")
         events = [*self._events(payload, whole=True), *self._finish()]
+        if self.fault is not None:
+            raise self.fault
         return Frame(body, payload, tuple(events))
 
     def message(self) -> bytes:
@@ -75,20 +90,19 @@ class ChatTurnReader(StreamReader):
         return native_call(call_id, name, mask(name, arguments), self._calls.extra(seq), legacy=call.legacy)
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
-        if self._ended or event.is_end_mark:
-            # What comes after the end mark is not part of the turn.
+        if self._ended:
+            # What comes after it is no part of the turn, and passes, but for what may be a call (rule W5).
+            raw = b"" if may_hold_call(event.raw) and not event.is_comment else event.raw
+            return Frame(raw, is_end_mark=True, undecided=self._undecided)
+        if event.is_end_mark:
             self._ended = True
-            return Frame(event.raw, is_end_mark=True, undecided=self._calls.undecided)
+            return Frame(event.raw, is_end_mark=True, undecided=self._undecided)
         payload = loads(event.data) if event.data else None
-        events: list[TurnEvent] = []
-        if isinstance(payload, dict):
-            events = self._events(payload, whole=False)
-        else:
-            if event.data[:1] == b"{" and not cut:
-                # A piece of the turn is lost, so that no call of it can be trusted.
-                events = [TurnFailed(MALFORMED)]
-            payload = None
-        return Frame(event.raw, payload, tuple(events), undecided=self._calls.undecided)
+        if not isinstance(payload, dict):
+            return self._unread(event, cut=cut)
+        events = self._events(payload, whole=False)
+        undecided = self._calls.undecided + self._later.undecided
+        return Frame(event.raw, payload, tuple(events), undecided=undecided)
 
     def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
         payload = frame.payload or {}
@@ -119,8 +133,17 @@ class ChatTurnReader(StreamReader):
             # Azure opens with a chunk whose id is blank.
             self._started = True
             events.append(TurnStarted(payload["id"], str(payload.get("model") or "")))
-        for choice in _first_choices(payload):
-            self._choice(choice, events, whole)
+        choices = payload.get("choices")
+        if type(choices) is list:
+            for position, choice in enumerate(choices):
+                if type(choice) is not dict:
+                    continue
+                if not choice.get("index"):
+                    self._choice(choice, events, whole)
+                elif (delta := _delta_of(choice)) is not None and (calls := _fragments(delta, whole)):
+                    key = position if whole else choice["index"]
+                    if self._later.call_ours(str(key), calls):
+                        self._stop(Unreadable(LaterChoices.REFUSED))
         if (usage := usage_of(payload)) is not None:
             events.append(UsageReported(usage))
         return events
@@ -150,26 +173,9 @@ class ChatTurnReader(StreamReader):
                 break
         if (refusal := delta.get("refusal")) and type(refusal) is str:
             events.append(RefusalDelta(refusal))
-        calls = delta.get("tool_calls")
-        if type(calls) is dict:
-            calls = [calls]
-        if type(calls) is list:
-            for position, call in enumerate(calls):
-                if type(call) is dict:
-                    fragment = _fragment(call)
-                    # In a whole message each element is a call of its own, whatever its index says.
-                    events += self._calls.add(replace(fragment, index=position) if whole else fragment)
-        if not calls and type(call := delta.get("function_call")) is dict:
-            # Some gateways say the same call in both forms.
-            events += self._calls.add(_legacy_fragment(call))
-
-
-def _first_choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The choices that count: the first, in however many pieces."""
-    choices = payload.get("choices")
-    if type(choices) is not list:
-        return []
-    return [choice for choice in choices if type(choice) is dict and not choice.get("index")]
+        if "tool_calls" in delta or "function_call" in delta:
+            for fragment in _fragments(delta, whole):
+                events += self._calls.add(fragment)
 
 
 def _delta_of(choice: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -200,6 +206,24 @@ def _arguments(value: Any) -> str:
     if value is None:
         return ""
     return value if type(value) is str else orjson.dumps(value).decode()
+
+
+def _fragments(delta: Mapping[str, Any], whole: bool) -> list[Fragment]:
+    """The pieces of calls in a delta or, ``whole``, a message."""
+    calls = delta.get("tool_calls")
+    if type(calls) is dict:
+        calls = [calls]
+    found: list[Fragment] = []
+    if type(calls) is list:
+        for position, call in enumerate(calls):
+            if type(call) is dict:
+                fragment = _fragment(call)
+                # In a whole message each element is a call of its own, whatever its index says.
+                found.append(replace(fragment, index=position) if whole else fragment)
+    if not calls and type(call := delta.get("function_call")) is dict:
+        # Some gateways say the same call in both forms.
+        found.append(_legacy_fragment(call))
+    return found
 
 
 def _fragment(call: Mapping[str, Any]) -> Fragment:

@@ -307,7 +307,6 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     legacy = not tools and bool(functions)
     choice = payload.get("function_call" if legacy else "tool_choice")
     response_format = payload.get("response_format")
-    count = payload.get("n")
     return ChatRequest(
         members=tuple(payload),
         model=model,
@@ -315,7 +314,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         messages=messages,
         history=history,
         declared=_declared(functions if legacy else tools, legacy),
-        choices=count if type(count) is int else 1,
+        choices=_count(payload.get("n")),
         tools_forbidden=choice == "none",
         forced=_forced(choice),
         wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
@@ -325,6 +324,17 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         preview=_preview(messages),
         people=people_named(payload),
     )
+
+
+def _count(asked: Any) -> int:
+    """How many choices ``n`` asks for, as the laxest upstream reads it: 2.0 and "2" are two as well."""
+    if isinstance(asked, str) and len(asked) < 12:
+        try:
+            asked = float(asked)
+        except ValueError:
+            return 1
+    whole = isinstance(asked, int) or (isinstance(asked, float) and asked.is_integer())
+    return int(asked) if whole else 1
 
 
 def _declared(tools: Sequence[Any], legacy: bool) -> tuple[str, ...]:

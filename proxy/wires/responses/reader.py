@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import WireError
+from proxy.errors import Unreadable, WireError
 from proxy.events import (
     Frame,
     ReasoningDelta,
@@ -25,7 +25,7 @@ from proxy.events import (
 )
 from proxy.wires.assembler import Fragment, mint_call_id
 from proxy.wires.base import Mask
-from proxy.wires.lenient import MALFORMED, loads
+from proxy.wires.lenient import UNREADABLE_REPLY, loads, may_be_reply
 from proxy.wires.responses.items import item_text
 from proxy.wires.sse import SSEEvent
 from proxy.wires.stream_reader import StreamReader
@@ -125,6 +125,7 @@ class ResponsesTurnReader(StreamReader):
         self._items: dict[int, dict[str, Any]] = {}
         self._seqs: dict[int, int] = {}
         self._started = False
+        self._ended = False
         self._id = ""
         self._final: Mapping[str, Any] = {}
         self._text: list[str] = []
@@ -135,11 +136,10 @@ class ResponsesTurnReader(StreamReader):
         return "".join(self._text) or "".join(map(item_text, self._output()))
 
     def read_reply(self, body: bytes) -> Frame:
-        try:
-            payload = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            payload = None
+        payload = loads(body)
         if not isinstance(payload, dict):
+            if may_be_reply(body):
+                raise Unreadable(UNREADABLE_REPLY)
             raise WireError("the upstream's reply is not a JSON object")
         events: list[TurnEvent] = []
         if error := payload.get("error"):
@@ -191,16 +191,13 @@ class ResponsesTurnReader(StreamReader):
         return repaired
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
+        if self._ended:
+            # The turn is over: no client has use for anything else, and a call could be in it (rule W5).
+            kept = event.is_end_mark or event.is_comment
+            return Frame(event.raw if kept else b"", is_end_mark=event.is_end_mark, undecided=self._undecided)
         payload = loads(event.data) if event.data else None
         if not isinstance(payload, dict):
-            # Nobody knows what a client reads in an object that is none here, perhaps a call.
-            lost = event.data[:1] == b"{" and not cut
-            return Frame(
-                event.raw,
-                events=(TurnFailed(MALFORMED),) if lost else (),
-                is_end_mark=event.is_end_mark,
-                undecided=self._calls.undecided,
-            )
+            return self._unread(event, cut=cut)
         kind = payload.get("type")
         if not isinstance(kind, str):
             # Some gateways name the event in its SSE field only.
@@ -211,6 +208,7 @@ class ResponsesTurnReader(StreamReader):
             self._keep(len(event.data))
         self._event(kind, payload, events)
         ended = kind in CLOSING
+        self._ended = ended and isinstance(payload.get("response"), dict)
         return Frame(event.raw, payload, tuple(events), is_end_mark=ended, undecided=self._calls.undecided)
 
     def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:

@@ -1,0 +1,52 @@
+"""Choices after the first, of which a turn takes nothing: no server tool may be called in them unseen."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from proxy.errors import WireError
+from proxy.events import ToolCallStarted
+from proxy.wires.assembler import Fragment, ToolCallAssembler
+
+__all__ = ["LaterChoices"]
+
+_MOST = 128
+"""Choices that any API gives."""
+
+
+class LaterChoices:
+    """The calls of all choices but the first, watched for one of ours (rule W5).
+
+    One choice is asked for where server tools are offered; some upstreams give more.  What a client sees of
+    those are the upstream's own bytes, and calls of its own tools may be in them.
+    """
+
+    REFUSED: Final = (
+        "The upstream calls a server tool in a choice after the first, of which none is run. "
+        "Let it give one choice (n = 1)."
+    )
+
+    def __init__(self, declared: Collection[str], is_hidden: Callable[[str], bool]) -> None:
+        self._declared = declared
+        self._is_hidden = is_hidden
+        self._choices: dict[str, ToolCallAssembler] = {}
+        self.undecided = 0
+        """How many calls have begun whose name is not certain yet."""
+
+    def call_ours(self, choice: str, fragments: Sequence[Fragment]) -> bool:
+        """Take pieces of calls of a choice; whether one of them is a server tool's."""
+        calls = self._choices.get(choice)
+        if calls is None:
+            if len(self._choices) >= _MOST:
+                raise WireError(f"more than {_MOST} choices in one response")
+            calls = ToolCallAssembler(self._declared, is_hidden=self._is_hidden)
+            self._choices[choice] = calls
+        before = calls.undecided
+        events = [event for fragment in fragments for event in calls.add(fragment)]
+        self.undecided += calls.undecided - before
+        return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)
+
+    def end_with_ours(self) -> bool:
+        """Whether a call whose name is certain only now that the turn has ended is a server tool's."""
+        events = [event for calls in self._choices.values() if calls.undecided for event in calls.finish()]
+        self.undecided = 0
+        return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)
