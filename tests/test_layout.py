@@ -22,6 +22,7 @@ WORDS = {
     "proxy.aiohttp_resolver",
     "proxy.errors",
     "proxy.events",
+    "proxy.globs",
     "proxy.in_time",
     "proxy.json_size",
     "proxy.liveness",

@@ -12,7 +12,6 @@ import hmac
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, Literal, Protocol
 
@@ -20,6 +19,7 @@ from aiohttp import hdrs
 from multidict import istr
 
 from proxy.errors import ConfigError, RequestError
+from proxy.globs import fits
 from proxy.server.callers import Caller, Rights
 from proxy.server.client_address import counted_address
 from proxy.server.edge_request import EdgeRequest
@@ -130,7 +130,7 @@ def may_call(rights: Rights, method: str, below: str) -> bool:
         return True
     if method == "GET" and (below == "/models" or below.startswith("/models/")):
         return True
-    return is_own_operation(method, below) or any(fnmatchcase(below, pattern) for pattern in rights.endpoints)
+    return is_own_operation(method, below) or any(fits(below, pattern) for pattern in rights.endpoints)
 
 
 def _unauthorized(message: str) -> RequestError:

@@ -20,6 +20,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from proxy.errors import RequestError
+from proxy.globs import is_costly
 from proxy.relay.routing import fits_all
 from proxy.server.callers import Caller, person_name
 from proxy.server.key_grants import KeyGrants, check_key_limits, key_limits
@@ -33,6 +34,7 @@ TOKEN_PREFIX: Final = "trt_"
 MAX_LIFE_S: Final = 900
 _MAX_LENGTH: Final = 4096
 _MOST_PATTERNS: Final = 32
+_MOST_COSTLY: Final = 4
 _MOST_KNOWN: Final = 4096
 _SETTING: Final = "tools of the token"
 
@@ -43,13 +45,22 @@ def _check_subject(value: str | None) -> str | None:
     return value
 
 
+def _check_cost(values: list[str] | None) -> list[str] | None:
+    """Refuse a list of many patterns that take a regular expression: each token has its own."""
+    if values is not None and sum(map(is_costly, values)) > _MOST_COSTLY:
+        raise ValueError(f"at most {_MOST_COSTLY} patterns may have ? or [ in them; write * instead")
+    return values
+
+
 class _Narrowed(BaseModel):
     """What a token may do, of what its key may do."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
-    models: Annotated[list[str], Field(min_length=1, max_length=_MOST_PATTERNS)] | None = None
-    tools: Annotated[list[str], Field(max_length=_MOST_PATTERNS)] | None = None
+    models: Annotated[
+        list[str] | None, Field(min_length=1, max_length=_MOST_PATTERNS), AfterValidator(_check_cost)
+    ] = None
+    tools: Annotated[list[str] | None, Field(max_length=_MOST_PATTERNS), AfterValidator(_check_cost)] = None
     subject: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_subject)] | None = None
     limits: Annotated[dict[str, Any], AfterValidator(check_key_limits)] = {}
 
