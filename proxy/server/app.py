@@ -573,6 +573,7 @@ def _admin(services: Services, door: Door) -> Admin:
 def _api_settings(config: Config) -> ApiSettings:
     return ApiSettings(
         max_body_bytes=config.server.max_body_bytes,
+        max_json_values=config.server.max_json_values,
         max_upload_bytes=config.server.max_upload_bytes,
         body_timeout_s=config.server.body_timeout_s,
         history=config.store.history,

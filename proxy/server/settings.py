@@ -90,6 +90,12 @@ class ServerConfig(Section):
     max_body_bytes: Bytes = Field(
         default=33554432, description="Largest body of a request that is read whole (JSON for inference)."
     )
+    max_json_values: int = Field(
+        default=400_000,
+        ge=1000,
+        le=100_000_000,
+        description="Most values in the JSON of a request; an empty object or list counts for two.",
+    )
     max_upload_bytes: Bytes = Field(
         default=536870912, description="Largest body of a request that is streamed through (files, forms)."
     )
