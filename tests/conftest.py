@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,20 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("both_loops") is None:
         return {"asyncio": asyncio.new_event_loop}
     return LOOPS
+
+
+LOOK_UPS = [f"proxy.{module}.LOOK_UP_S" for module in ("relay.history", "server.key_ring", "store.look_ups")]
+if find_spec("asyncpg") is not None:
+    LOOK_UPS.append("proxy.store.postgres.LOOK_UP_S")
+"""How long requests wait for the record: so little that a busy machine looks like a record that is away."""
+
+
+@pytest.fixture(autouse=True)
+def patient_look_ups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine costs nobody a look-up, but for tests of that very deadline (``hurried``)."""
+    if request.node.get_closest_marker("hurried") is None:
+        for deadline in LOOK_UPS:
+            monkeypatch.setattr(deadline, PATIENCE_S)
 
 
 @pytest.fixture(autouse=True)

@@ -72,6 +72,7 @@ class StrictChat:
     taken: set[str] = field(default_factory=lambda: set(TAKEN))
     always: bool = False
     requests: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
     def fault(self, messages: list[dict[str, Any]]) -> tuple[int, Any] | None:
@@ -109,6 +110,7 @@ async def serving_chat(provider: StrictChat) -> AsyncIterator[str]:
     async def complete(request: web.Request) -> web.Response:
         body = await request.json()
         provider.requests.append(body)
+        provider.keys.append(request.headers.get("Authorization", ""))
         if (fault := provider.fault(body["messages"])) is not None:
             return web.json_response(fault[1], status=fault[0])
         message, reason = provider.message(body["messages"])
@@ -120,7 +122,8 @@ async def serving_chat(provider: StrictChat) -> AsyncIterator[str]:
         choices = [{"index": 0, "delta": delta, "finish_reason": why} for delta, why in deltas]
         chunks = [{**top, "object": "chat.completion.chunk", "choices": [choice]} for choice in choices]
         said = "".join(f"data: {data}\n\n" for data in [*map(json.dumps, chunks), "[DONE]"])
-        return web.Response(text=said, content_type="text/event-stream")
+        # Without a charset: there are gateways that know a stream by this very text.
+        return web.Response(body=said.encode(), headers={"Content-Type": "text/event-stream"})
 
     app = web.Application()
     app.router.add_post("/v1/chat/completions", complete)

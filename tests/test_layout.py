@@ -20,6 +20,7 @@ MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): pat
 
 WORDS = {
     "proxy.aiohttp_resolver",
+    "proxy.caches",
     "proxy.errors",
     "proxy.events",
     "proxy.globs",

@@ -4,14 +4,20 @@ A recorded upstream takes the model's place, and what the two tools look at (the
 service) stands still at the moment of the recording.  All else is the server as ``serve`` runs it.
 """
 
+import fcntl
 import json
+import os
+import shlex
+import shutil
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from proxy.commands.common import MAX_LINE, say, start_logging
+from proxy.commands.common import CONFIG_NAME, MAX_LINE, say, start_logging
 from proxy.commands.server import run_server
 from proxy.commands.sockets import address_of, bind
 from proxy.server.app import Overrides, create_app
@@ -36,6 +42,7 @@ __all__ = [
     "curl_lines",
     "demo",
     "demo_config",
+    "look_line",
     "python_lines",
     "responses_lines",
     "show_event",
@@ -53,27 +60,68 @@ RECORDED_AT = datetime.fromisoformat("2026-11-21T14:05:00+01:00")
 TOOLS = ("core__get_current_time", "core__get_weather")
 
 _MAX_SHOWN = 160
+_SHOWN_ID = 8
+"""Characters of a run's id behind its ``run_``, by which it is shown and found."""
+_PREFIX = "toolrelay-demo-"
+_LOCK = "lock"
 
 
 async def demo(port: int) -> None:
-    """Serve the demo on loopback until told to stop; its record is removed with it."""
+    """Serve the demo on loopback until told to stop; its record stays until the next demo begins."""
     sockets = bind("127.0.0.1", port)
     try:
         fixtures = packaged_fixtures()
-        with tempfile.TemporaryDirectory(prefix="toolrelay-demo-") as folder:
-            config = demo_config(sockets[0].getsockname()[1], fixtures, Path(folder))
+        with _own_folder() as folder:
+            config = demo_config(sockets[0].getsockname()[1], fixtures, folder)
             start_logging(config, serves=True)
-            app = await create_app(config, overrides=_overrides(fixtures))
+            app = await create_app(config, overrides=_overrides(fixtures, folder))
             await run_server(
                 app,
                 sockets,
                 drain_s=config.server.drain_s,
                 announce=lambda: say("\n".join(_greeting(address_of(sockets)))),
-                draining=lambda: say("stopping: the demo's record is removed"),
+                draining=lambda: say(f"stopping: the record stays in {folder} until the next demo begins"),
             )
     finally:
         for listener in sockets:
             listener.close()
+
+
+@contextmanager
+def _own_folder() -> Iterator[Path]:
+    """A new folder for the demo's record, which outlives it: who stops the demo may still look at a run.
+
+    Those of earlier demos are removed, unless they still run: each holds a lock in its own.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        _remove_unused(folder)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    with (folder / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / CONFIG_NAME).write_text('[store]\nurl = "sqlite:///demo.db"\n', "utf-8")
+        yield folder
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the folder of a demo of ours that has ended."""
+    try:
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            return
+        with (folder / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError:  # Somebody else's, of a demo that runs, or one that is just being made.
+        return
+
+
+def look_line(run_id: str, folder: Path) -> str:
+    """The command that shows a run, for any terminal and folder: the way this one was called, in full."""
+    called = Path(sys.argv[0])
+    found = shutil.which(sys.argv[0])
+    ours = [found] if called.name == "toolrelay" and found else [sys.executable, "-m", "proxy"]
+    program = [str(Path(ours[0]).absolute()), *ours[1:]]
+    shown = run_id.removeprefix("run_")[:_SHOWN_ID]
+    return shlex.join([*program, "runs", "show", shown, "--config", str(folder / CONFIG_NAME)])
 
 
 def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
@@ -89,9 +137,10 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
     )
 
 
-def _overrides(fixtures: Path) -> Overrides:
+def _overrides(fixtures: Path, folder: Path) -> Overrides:
     recorded = RecordedHttpClient(fixtures / "http")
-    return Overrides(clock=FixedClock(RECORDED_AT), http=recorded.client, on_run_event=_print_event)
+    events = _printing(folder)
+    return Overrides(clock=FixedClock(RECORDED_AT), http=recorded.client, on_run_event=events)
 
 
 def _greeting(address: str) -> list[str]:
@@ -115,6 +164,9 @@ def _greeting(address: str) -> list[str]:
         "",
         "Other questions it knows:",
         *(f"  {question}  ({about})" for question, about in QUESTIONS[1:]),
+        "",
+        "Behind each run is the command that shows more of it: for any terminal, and also after the demo",
+        "was stopped, until the next one begins.",
         "",
         "Stop with Ctrl-C.  Each run shows here:",
     ]
@@ -148,10 +200,17 @@ def python_lines(address: str) -> list[str]:
     ]
 
 
-def _print_event(kind: str, data: Mapping[str, Any]) -> None:
-    line = show_event(kind, data)
-    if line:
-        say(line)
+def _printing(folder: Path) -> Callable[[str, Mapping[str, Any]], None]:
+    """Prints each thing that happens, and behind a run the command that shows it."""
+
+    def event(kind: str, data: Mapping[str, Any]) -> None:
+        line = show_event(kind, data)
+        if line:
+            say(line)
+        if kind == "run_finished":
+            say(f"{_run(data)} more: {look_line(str(data.get('run_id', '')), folder)}")
+
+    return event
 
 
 def show_event(kind: str, data: Mapping[str, Any]) -> str:
@@ -174,7 +233,7 @@ def show_event(kind: str, data: Mapping[str, Any]) -> str:
 
 
 def _run(data: Mapping[str, Any]) -> str:
-    return f"[{str(data.get('run_id', ''))[-8:]}]"
+    return f"[{str(data.get('run_id', '')).removeprefix('run_')[:_SHOWN_ID]}]"
 
 
 def _compact(value: Any) -> str:

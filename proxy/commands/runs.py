@@ -17,10 +17,11 @@ from proxy.records import RunRecord
 from proxy.server.config import Config
 from proxy.server.json_views import detail_to_json, run_to_json, to_line
 from proxy.server.key_names import named_callers, recorded_caller
-from proxy.server.runs_view import render_detail, render_list
+from proxy.server.runs_view import moment, render_detail, render_list
 from proxy.server.terminal import counted
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
-from proxy.store.factory import open_store
+from proxy.store.factory import open_store, sqlite_path
+from proxy.store.migrate import migration_copies
 
 __all__ = [
     "Record",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 _PAGE = 200
+_RUN = "run_"
+_MOST_CANDIDATES = 8
 
 
 async def list_runs(config: Config, wanted: RunFilter, limit: int, *, as_json: bool) -> None:
@@ -98,9 +101,15 @@ async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
             left = len(await store.list_runs(RunFilter(until=wanted.before, limit=_PAGE)))
         else:
             left = int(await store.get_run(wanted.run_id) is not None)
+        remains = await store.scrub()
     say(f"deleted {counted(deleted, 'run')}")
     if left:
         say(f"{counted(left, 'run')} {'stays' if left == 1 else 'stay'}: still going on, or not closed yet")
+    if remains and deleted:
+        say(remains)
+    path = sqlite_path(config.store.url)
+    for copy in migration_copies(path) if path is not None and deleted else ():
+        say(f"not purged: {copy}, a copy from before a migration; delete it if it is not needed")
 
 
 class Record:
@@ -126,11 +135,25 @@ class Record:
 
 
 async def find_run(store: Store, run_id: str) -> RunDetail:
-    """The run of that id, or of that beginning of one; raises ConfigError."""
-    detail = await store.get_run(run_id)
-    if detail is None:
-        raise ConfigError("ID", f"no run fits {run_id[:80]!r}, or several do", "See: toolrelay runs list")
-    return detail
+    """The run of that id, or of that beginning of one, with or without its ``run_``.
+
+    Raises ConfigError where none fits, and with the newest ones where several do.
+    """
+    wanted = run_id.strip()
+    names = (wanted, f"{_RUN}{wanted}") if wanted else ()
+    for name in names:
+        if (detail := await store.get_run(name)) is not None:
+            return detail
+    for name in names:
+        if fitting := await store.list_runs(RunFilter(begins=name, limit=_MOST_CANDIDATES + 1)):
+            shown = [f"{run.id} ({moment(run.started_at)})" for run in fitting[:_MOST_CANDIDATES]]
+            more = " and more" if len(fitting) > _MOST_CANDIDATES else ""
+            raise ConfigError(
+                "ID",
+                f"several runs fit {run_id[:80]!r}: {', '.join(shown)}{more}",
+                "Write more of one",
+            )
+    raise ConfigError("ID", f"no run fits {run_id[:80]!r}", "See: toolrelay runs list")
 
 
 def log_content_read(command: str, **facts: Any) -> None:

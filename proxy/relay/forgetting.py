@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from proxy.errors import UpstreamError
+from proxy.errors import StoreError, UpstreamError
+from proxy.in_time import InTime
 from proxy.records import ResponseRecord
 from proxy.relay.routing import Router, Served
 from proxy.store.base import Store
@@ -31,6 +32,7 @@ class Forgetting:
         self._store = store
         self._router = router
         self._upstream_ids = upstream_ids
+        self._in_time = InTime()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def __call__(self, record: ResponseRecord, headers: Headers = ()) -> None:
@@ -41,7 +43,12 @@ class Forgetting:
         ids = self._upstream_ids(record.continuation)[:_MOST]
         if not ids:
             return
-        served = await self._served(record.run_id)
+        try:
+            served = await self._in_time.of(self._served(record.run_id), _PATIENCE_S)
+        except (StoreError, TimeoutError):
+            # To ask any other would say that it is gone: what is not there is deleted.
+            self._log.warning("responses_left_upstream", run_id=record.run_id, responses=len(ids))
+            return
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 deleted = await asyncio.gather(
@@ -53,7 +60,12 @@ class Forgetting:
             self._log.warning("responses_left_upstream", run_id=record.run_id, responses=deleted.count(False))
 
     async def _served(self, run_id: str) -> Served:
-        """Who served the run; the default where that is not on record any more."""
+        """Who served the run; the default where that is not on record any more.
+
+        Raises :class:`~proxy.errors.StoreError` where the record cannot be asked.
+        """
+        if len(self._router.served) == 1:
+            return self._router.default
         detail = await self._store.get_run(run_id)
         name = detail.run.upstream if detail is not None else ""
         return next((s for s in self._router.served if s.upstream.name == name), self._router.default)

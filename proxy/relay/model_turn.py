@@ -8,6 +8,7 @@ from typing import Literal
 
 import orjson
 
+from proxy.caches import CacheSize, declare, text_bytes
 from proxy.errors import ToolRelayError, Unreadable, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.fallback import Reread, ask
@@ -70,6 +71,10 @@ class TurnRejected(ToolRelayError):
 Refused = Literal["tools", "images"]
 
 
+_MAX_MODEL_CHARS = 200
+_MAX_FIELDS_BYTES = 2000
+
+
 class ToolMemory:
     """Which models of which upstreams were seen to take no tools, or no images in their results, and
     which fields of their own messages they do not take back.
@@ -82,6 +87,7 @@ class ToolMemory:
         self._most = most
         self._refused: dict[tuple[str, str, Refused], float] = {}
         self._fields: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
+        declare("refusals", self._cache_size)
 
     def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
         """Whether this model was seen lately to refuse them."""
@@ -89,6 +95,8 @@ class ToolMemory:
         return until is not None and until > time.monotonic()
 
     def remember(self, upstream: str, model: str, what: Refused = "tools") -> None:
+        if len(model) > _MAX_MODEL_CHARS:
+            return  # What a client makes up is not kept.
         if len(self._refused) >= self._most:
             self._refused.pop(next(iter(self._refused)))
         self._refused[upstream, model, what] = time.monotonic() + self._keep_s
@@ -99,12 +107,20 @@ class ToolMemory:
         return names if until > time.monotonic() else frozenset()
 
     def remember_fields(self, upstream: str, model: str, names: frozenset[str]) -> None:
+        if len(model) > _MAX_MODEL_CHARS:
+            return
         known = self.refused_fields(upstream, model) | names
         self._fields.pop((upstream, model), None)
         if len(self._fields) >= self._most:
             self._fields.pop(next(iter(self._fields)))
-        if len(known) <= _MOST_FIELDS:
+        if len(known) <= _MOST_FIELDS and text_bytes(known) <= _MAX_FIELDS_BYTES:
             self._fields[upstream, model] = time.monotonic() + self._keep_s, known
+
+    def _cache_size(self) -> CacheSize:
+        entry = 400 + 4 * _MAX_MODEL_CHARS
+        fields = sum(entry + 100 * len(names) + text_bytes(names) for _, names in self._fields.values())
+        more = 100 * _MOST_FIELDS + _MAX_FIELDS_BYTES
+        return CacheSize(entry * len(self._refused) + fields, (2 * entry + more) * self._most)
 
 
 class ModelTurns:

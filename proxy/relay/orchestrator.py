@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from proxy.caches import Memo
 from proxy.errors import NotOnRecord, ToolFailure, UpstreamError, WireError
 from proxy.events import ToolCall, ToolResult
 from proxy.records import RunStatus, ToolEffect
@@ -41,7 +42,7 @@ from proxy.wires.base import HeldTurn, Mask
 
 __all__ = ["Orchestrator"]
 
-_MOST_NARROWED = 256
+_NARROWED_BYTES = 16 << 20
 
 
 class Orchestrator:
@@ -74,7 +75,9 @@ class Orchestrator:
         self._turns = ModelTurns(settings, memory, broken)
         self._journal = Journal(store, watch)
         self._watch = watch
-        self._narrowed: dict[tuple[int, int, tuple[str, ...]], tuple[Policy, Offer, Policy]] = {}
+        self._narrowed: Memo[tuple[int, int, tuple[str, ...]], tuple[Policy, Offer, Policy]] = Memo(
+            "narrowed_policies", _NARROWED_BYTES, lambda known: 8000 + known[1].kept_bytes
+        )
         self._now = now
         self._clock = clock
 
@@ -121,7 +124,7 @@ class Orchestrator:
             self._journal.ended(job, state, status, error, self._mask(state))
             if status in ("completed", "suspended"):
                 self._repeats.answered(job.repeat, job.ledger)
-            job.ledger.forget_images()
+            self._repeats.ended(job.repeat, job.ledger)
 
     def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
         request, served = job.request, job.route.served
@@ -280,13 +283,8 @@ class Orchestrator:
         key = (id(job.policy), id(state.offer), asking)
         known = self._narrowed.get(key)
         if known is None:
-            if len(self._narrowed) >= _MOST_NARROWED:
-                self._narrowed.clear()
-            known = self._narrowed[key] = (
-                job.policy,
-                state.offer,
-                offered_only(job.policy, state.offer, asking),
-            )
+            narrowed = offered_only(job.policy, state.offer, asking)
+            known = self._narrowed.put(key, (job.policy, state.offer, narrowed))
         return known[2]
 
     def _has_effect(self, name: str) -> bool:

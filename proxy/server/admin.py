@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 
 from proxy.errors import ConfigError, RequestError, StoreError
+from proxy.in_time import InTime
 from proxy.server.doors import Door
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.json_views import detail_to_json, run_to_json, to_line, tool_to_json
@@ -21,7 +22,10 @@ from proxy.store.base import RunDetail, RunFilter, Store
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
 
-__all__ = ["Admin"]
+__all__ = ["REPORT_S", "Admin"]
+
+REPORT_S: Final = 10.0
+"""The longest that an administrator waits for the record."""
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MOST: Final = 200
@@ -51,6 +55,7 @@ class Admin:
         self._policy = policy
         self._tools_enabled = tools_enabled
         self._declared = declared
+        self._in_time = InTime()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.admin")
 
     async def answer(self, request: EdgeRequest, target: Target) -> web.Response:
@@ -68,8 +73,10 @@ class Admin:
         kind, slash, run_id = target.path.removeprefix("/admin").removeprefix("/").partition("/")
         if kind == "runs":
             try:
-                return await self._record(request, target, run_id if slash else None)
-            except StoreError:
+                return await self._in_time.of(
+                    self._record(request, target, run_id if slash else None), REPORT_S
+                )
+            except (StoreError, TimeoutError):
                 raise RequestError(
                     503, "The record cannot be read now.", type="server_error", code="store_unavailable"
                 ) from None

@@ -18,6 +18,7 @@ from typing import Final, Literal, Protocol
 from aiohttp import hdrs
 from multidict import istr
 
+from proxy.caches import declare_lru
 from proxy.errors import ConfigError, RequestError
 from proxy.globs import fits
 from proxy.server.callers import Caller, Rights
@@ -207,6 +208,9 @@ class OpenDoor(_Admins):
 def _anybody(address: str) -> Caller:
     """Whoever is counted by an address: to make one takes ten times as long as to find one."""
     return Caller(counted_as=address)
+
+
+declare_lru("anonymous_callers", _anybody, 1500)
 
 
 class KeyDoor(_Admins):

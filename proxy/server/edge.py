@@ -10,7 +10,7 @@ import structlog
 from aiohttp import hdrs, web
 from multidict import istr
 
-from proxy.errors import RequestError, UpstreamError
+from proxy.errors import RequestError, StoreError, UpstreamError
 from proxy.server.access_log import AccessLog
 from proxy.server.cors import Cors
 from proxy.server.draining import Draining
@@ -21,6 +21,7 @@ from proxy.server.http_errors import (
     of_http_exception,
     of_request_error,
     of_upstream_error,
+    store_unavailable,
 )
 from proxy.server.key_spellings import SHORTEST_KEY
 from proxy.server.observing import Observing, RequestFacts
@@ -103,7 +104,7 @@ class Edge:
                 response = self._guard.check(request)
                 if response is None:
                     response = await self._serve(request)
-            except (RequestError, UpstreamError, web.HTTPException, ConnectionError) as error:
+            except (RequestError, UpstreamError, StoreError, web.HTTPException, ConnectionError) as error:
                 response = self._refusal(request, error)
             except Exception:  # noqa: BLE001
                 # The last boundary: whatever it is, the client gets an answer and the log the cause.
@@ -127,7 +128,9 @@ class Edge:
         return response
 
     def _refusal(
-        self, request: EdgeRequest, error: RequestError | UpstreamError | web.HTTPException | ConnectionError
+        self,
+        request: EdgeRequest,
+        error: RequestError | UpstreamError | StoreError | web.HTTPException | ConnectionError,
     ) -> web.StreamResponse:
         """What the client is told of an error that says itself what it is."""
         if isinstance(error, RequestError):
@@ -135,9 +138,15 @@ class Edge:
         if isinstance(error, UpstreamError):
             self._log.warning("upstream_failed", request_id=request.facts.request_id, error_code=error.code)
             return of_upstream_error(error)
+        if isinstance(error, StoreError) and not request.started:
+            # Only the record knows what was asked for; whoever can do without it does not come here.
+            self._log.error("record_unavailable", request_id=request.facts.request_id, reason=str(error))
+            return store_unavailable()
         if isinstance(error, web.HTTPException):
             return of_http_exception(error)
-        if (transport := request.transport) is not None and not transport.is_closing():
+        if isinstance(error, StoreError) or (
+            (transport := request.transport) is not None and not transport.is_closing()
+        ):
             # It is about another connection than the client's.
             return self._failure(request)
         # The client has gone; aiohttp drops what is returned.

@@ -1,6 +1,6 @@
-"""What stands at ``/``: what this server is, for whoever types its address into a browser.
+"""What the server says of itself to anybody: what it is, at ``/``, and whether it is well.
 
-It says the same whatever the server's mode is, and nothing that its reader does not know but what it is.
+It says the same whatever its mode is, and nothing that its reader does not know but what it is.
 """
 
 import html
@@ -10,9 +10,10 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.http_errors import ERROR_CODE
 from proxy.server.page_guard import host_name
 
-__all__ = ["front_page"]
+__all__ = ["front_page", "health"]
 
 _WHAT: Final = "an OpenAI-compatible API"
 _KEY: Final = "the key that the operator of this server gave you, or the start token that it printed"
@@ -47,6 +48,14 @@ def front_page(request: EdgeRequest) -> web.Response:
         return web.Response(text=text, content_type="text/html", headers=_HEADERS)
     said = {"name": "toolrelay", "what": _WHAT, "base_url": base_url, "api_key": _KEY, "docs": _DOCS}
     return web.Response(text=json.dumps(said), content_type="application/json", headers=_HEADERS)
+
+
+def health(state: str) -> web.Response:
+    """A state for probes: 200 for ``ok``, else a 503 that the log names by its state."""
+    response = web.json_response({"status": state}, status=200 if state == "ok" else 503)
+    if state != "ok":
+        response[ERROR_CODE] = state.replace(" ", "_")
+    return response
 
 
 def _base_url(request: EdgeRequest) -> str:

@@ -31,9 +31,9 @@ from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.doors import INFERENCE, TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
-from proxy.server.front_page import front_page
+from proxy.server.front_page import front_page, health
 from proxy.server.gate import Gate
-from proxy.server.http_errors import ERROR_CODE, error_response
+from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
 from proxy.server.json_bodies import JsonBodies
 from proxy.server.metering import BY_BODY, ReadBody, counted_by_body, meter
@@ -185,14 +185,11 @@ class Api:
             if target.path == "/":
                 return front_page(request)
             if target.path == "/healthz":
-                return web.json_response({"status": "ok"})
+                return health("ok")
             if target.path == "/readyz":
-                leaving = self._gate.draining.leaving
-                ready = not leaving and await self._store.healthy()
-                state = "ok" if ready else "draining" if leaving else "store unavailable"
-                response = web.json_response({"status": state}, status=200 if ready else 503)
-                response[ERROR_CODE] = state.replace(" ", "_")
-                return response
+                if self._gate.draining.leaving:
+                    return health("draining")
+                return health("ok" if await self._store.healthy() else "store unavailable")
             if target.path == "/metrics" and self._snapshot is not None:
                 await self._door.admit_scraper(request)
                 text, kind = render(await self._snapshot(), request.headers.get("Accept", ""))

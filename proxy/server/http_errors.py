@@ -5,7 +5,14 @@ from aiohttp import web
 
 from proxy.errors import RequestError, UpstreamError, error_body
 
-__all__ = ["ERROR_CODE", "error_response", "of_http_exception", "of_request_error", "of_upstream_error"]
+__all__ = [
+    "ERROR_CODE",
+    "error_response",
+    "of_http_exception",
+    "of_request_error",
+    "of_upstream_error",
+    "store_unavailable",
+]
 
 ERROR_CODE = web.ResponseKey("error_code", str)
 """Under this key a response of ours holds what the log says of why it is an error."""
@@ -46,6 +53,17 @@ def of_request_error(error: RequestError) -> web.Response:
 
 def of_upstream_error(error: UpstreamError) -> web.Response:
     return error_response(error.status, error.message, type="upstream_error", code=error.code)
+
+
+def store_unavailable() -> web.Response:
+    """What the client is told where only the record knows, and it does not answer."""
+    return error_response(
+        503,
+        "The record does not answer now, and only it knows what was asked for. Try again in a moment.",
+        type="server_error",
+        code="store_unavailable",
+        headers={"Retry-After": "1"},
+    )
 
 
 def of_http_exception(error: web.HTTPException) -> web.Response:

@@ -24,7 +24,7 @@ from proxy.errors import RequestError, StoreError
 from proxy.records import ClientKey
 from proxy.server.callers import Caller, Rights
 from proxy.server.key_grants import KeyGrants, key_limits
-from proxy.store.base import KeySource
+from proxy.store.base import LOOK_UP_S, KeySource
 
 # Imported where it is used: it takes 8 MiB of each process, and most keys mint no tokens.
 if TYPE_CHECKING:
@@ -37,7 +37,11 @@ DECLARED = "config:"
 
 _SECRET_BYTES = 32
 _CHECK_EVERY_S = 1.0
-_CHECK_WITHIN_S = 2.0
+_AGAIN_WITHIN_S = 0.1
+"""How long a request waits for a record that did not answer the one before."""
+_MOST_CHECKS = 3
+"""A check that began before a change was told of has to be made again."""
+
 _BLIND_S = 10.0
 """How long keys of the store are valid after it was last known to have them."""
 
@@ -150,6 +154,8 @@ class KeyRing:
         self._confirmed_at = -float("inf")
         self._failed_at = -float("inf")
         self._reading = asyncio.Lock()
+        self._checking: asyncio.Task[None] | None = None
+        self._away = False
         self.ever_made = bool(declared)
 
     async def load(self) -> None:
@@ -219,21 +225,21 @@ class KeyRing:
         return self._told == self._store.keys_told and self._monotonic() - self._confirmed_at < _CHECK_EVERY_S
 
     async def refresh(self) -> None:
-        """See to it that what is held is what the store has; raises as :meth:`find` does."""
-        if self._is_fresh():
-            return
-        async with self._reading:
+        """See to it that what is held is what the store has, or raise as :meth:`find` does."""
+        for _ in range(_MOST_CHECKS):
             if self._is_fresh():
                 return
-            began = self._monotonic()
-            if began - self._failed_at >= _CHECK_EVERY_S / 2:
-                try:
-                    async with asyncio.timeout(_CHECK_WITHIN_S):
-                        await self._check()
-                        return
-                except (StoreError, TimeoutError) as error:
-                    self._failed_at = self._monotonic()
-                    self._log.error("client_keys_unread", reason=str(error) or type(error).__name__)
+            task = self._begin_check()
+            if task is None:
+                break
+            # It is not cancelled: it is the probe that finds out when the record answers again.
+            await asyncio.wait({task}, timeout=_AGAIN_WITHIN_S if self._away else LOOK_UP_S)
+            if not task.done():
+                self._failed(f"the record did not answer within {LOOK_UP_S:g} s")
+                break
+            task.result()
+        if self._is_fresh():
+            return
         # A change that was told and cannot be read may be a revocation: that one is not waited out.
         if self._told != self._store.keys_told or self._monotonic() - self._confirmed_at >= _BLIND_S:
             raise RequestError(
@@ -243,6 +249,29 @@ class KeyRing:
                 code="keys_unavailable",
                 headers={"Retry-After": "1"},
             )
+
+    def _begin_check(self) -> "asyncio.Task[None] | None":
+        """The check that is under way, or a new one; ``None`` where one has failed a moment ago."""
+        if self._checking is None or self._checking.done():
+            if self._monotonic() - self._failed_at < _CHECK_EVERY_S / 2:
+                return None
+            self._checking = asyncio.get_running_loop().create_task(self._check_once())
+        return self._checking
+
+    async def _check_once(self) -> None:
+        try:
+            async with self._reading:
+                await self._check()
+        except StoreError as error:
+            self._failed(str(error))
+        else:
+            self._away = False
+
+    def _failed(self, reason: str) -> None:
+        self._failed_at = self._monotonic()
+        if not self._away:
+            self._away = True
+            self._log.error("client_keys_unread", reason=reason)
 
     async def _check(self) -> None:
         began, told = self._monotonic(), self._store.keys_told

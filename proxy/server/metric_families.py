@@ -94,6 +94,8 @@ FAMILIES = (
     Family("toolrelay_cost_total", "counter", "Cost of what was asked, in the unit of [prices].", ("model",)),
     Family("toolrelay_store_waiting_writes", "gauge", "Writes to the record that wait to be committed."),
     Family("toolrelay_store_lost_writes_total", "counter", "Writes that never reached the record."),
+    Family("toolrelay_cache_bytes", "gauge", "What is kept for later, estimated.", ("cache",)),
+    Family("toolrelay_cache_limit_bytes", "gauge", "What is kept of it at most.", ("cache",)),
     Family(
         "toolrelay_record_late_total",
         "counter",

@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from multidict import istr
 
+from proxy.caches import CacheSize, declare
 from proxy.errors import RequestError
 from proxy.server.client_address import TrustedProxies
 from proxy.server.cors import METHODS, Cors
@@ -63,7 +64,7 @@ _TAKES_FILES: Final = frozenset(
 """First parts of the paths to which files are sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class HostRule:
     """Which names a client may call the server by.
 
@@ -82,6 +83,11 @@ class HostRule:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_exact", frozenset({"localhost", "127.0.0.1", "::1", *self.names}))
         object.__setattr__(self, "_below", tuple(name[1:] for name in self.names if name.startswith("*.")))
+        declare("hosts", self._cache_size)
+
+    def _cache_size(self) -> CacheSize:
+        entry = 200 + _LONGEST_KNOWN
+        return CacheSize(entry * len(self._known), entry * _MOST_KNOWN)
 
     def allows(self, host: str) -> bool:
         """Whether a ``Host`` header names this server."""
@@ -236,12 +242,16 @@ def _check_unmarked(request: EdgeRequest) -> None:
     """Refuse a GET that a page of another site may have sent, where no browser would say that it did.
 
     Browsers say which site sent a request to a server that is reached by https or on the loopback, and to
-    others they say nothing.  So there a GET of the API needs what no page can send unasked.
+    others they say nothing.  So there a GET of the API needs what no page can send unasked, or comes from
+    our own origin: a page can keep back what it is referred from, and not make it up.
     """
     if request.head[target_of].below_v1 is None or _is_program(request):
         return
     said = request.headers.getall(hdrs.HOST, ())
     if len(said) == 1 and _is_loopback_name(said[0]):
+        return
+    referers = request.headers.getall(hdrs.REFERER, ())
+    if len(referers) == 1 and _is_own("/".join(referers[0].split("/")[:3]), "".join(said).lower()):
         return
     raise _not_allowed(
         "By this address an open server cannot tell a program's GET from a web page's. Send any key, as in "

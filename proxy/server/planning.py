@@ -9,6 +9,7 @@ from typing import Any
 
 from multidict import istr
 
+from proxy.caches import Memo
 from proxy.errors import RequestError
 from proxy.relay.fallback import Candidates
 from proxy.relay.headers import forwardable
@@ -40,7 +41,7 @@ _IDEMPOTENCY_KEY = istr("Idempotency-Key")
 _RETRY_COUNT = istr("x-stainless-retry-count")
 _TOOLS = istr("x-toolrelay-tools")
 _TRACE = istr("x-toolrelay-trace")
-_MOST_GUARDING = 1024
+_GUARDING_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -100,7 +101,9 @@ class Planner:
         self._keep_requests = keep_requests
         self._end_user = end_user
         self.threads = threads
-        self._guarding: dict[tuple[int, int], tuple[Selection, Policy, bool]] = {}
+        self._guarding: Memo[tuple[int, int], tuple[Selection, Policy, bool]] = Memo(
+            "guarded_selections", _GUARDING_BYTES, lambda known: 4000 + 100 * len(known[0].offered)
+        )
         self.run_ids = new_ids("run_")
         """A new one for each run."""
 
@@ -200,11 +203,9 @@ class Planner:
         key = (id(selection), id(policy))
         known = self._guarding.get(key)
         if known is None:
-            if len(self._guarding) >= _MOST_GUARDING:
-                self._guarding.clear()
             found = any(not policy.decide(spec, untrusted="x").allowed for spec in selection.offered)
             # Both are held, so that no others get their identity.
-            known = self._guarding[key] = (selection, policy, found)
+            known = self._guarding.put(key, (selection, policy, found))
         return known[2]
 
     async def _elsewhere(self, call: Call) -> Job:

@@ -19,4 +19,5 @@ def open_record(config: Config, *, reap: bool = False) -> Store:
         **settings.seal_keys(),
         max_bytes=settings.max_bytes,
         max_per_caller=settings.max_per_caller,
+        max_bytes_per_caller=settings.max_bytes_per_caller,
     )

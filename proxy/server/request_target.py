@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from proxy.caches import declare_lru
 from proxy.errors import RequestError
 from proxy.server.azure_paths import below_openai, without_slashes
 from proxy.server.observing import endpoint_class
@@ -46,6 +47,9 @@ def target_of(head: Head) -> Target:
 @lru_cache(maxsize=256)
 def _remembered(raw: str) -> Target:
     return read_target(raw)
+
+
+declare_lru("targets", _remembered, 1000 + 12 * _SHORT)
 
 
 def read_target(raw: str) -> Target:

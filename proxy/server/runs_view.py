@@ -23,7 +23,7 @@ from proxy.server.kept_back import kept_back
 from proxy.server.terminal import counted, safe_cell
 from proxy.store.base import RunDetail
 
-__all__ = ["render_detail", "render_list", "shown_caller"]
+__all__ = ["moment", "render_detail", "render_list", "shown_caller"]
 
 _BAR_CELLS: Final = 32
 _NAME_LIMIT: Final = 64
@@ -77,7 +77,7 @@ def render_list(console: Console, runs: Sequence[RunRecord], names: Mapping[str,
     for run in runs:
         table.add_row(
             safe_cell(run.id, limit=_NAME_LIMIT),
-            _moment(run.started_at),
+            moment(run.started_at),
             _status(run.status),
             safe_cell(run.model, limit=_NAME_LIMIT),
             safe_cell(shown_caller(run.caller, names or {}), limit=_NAME_LIMIT),
@@ -108,7 +108,7 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("status", _status(run.status)),
         ("end", _end(run)),
         ("budget", Text(f"{run.spent} is spent" if run.spent else "-")),
-        ("started", Text(f"{_moment(run.started_at)} UTC")),
+        ("started", Text(f"{moment(run.started_at)} UTC")),
         ("time", Text(_length(run.started_at, run.ended_at))),
         ("tokens", Text(_tokens(run))),
         ("cost", Text(cost_text(run.cost) if run.cost is not None else "no price for this model")),
@@ -310,7 +310,7 @@ def _compact(value: Any) -> str:
     )
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):  # a clock that was far out

@@ -395,12 +395,23 @@ class StoreConfig(Section):
     keep_days: float = Field(
         default=30, gt=0, le=36500, allow_inf_nan=False, description="Days that content is kept."
     )
-    max_bytes: int = Field(default=0, ge=0, description="Largest size of the store; 0 means no bound.")
+    max_bytes: int = Field(
+        default=8 * 2**30,
+        ge=0,
+        description="Largest size of the store; the oldest content goes first. 0 means no bound. "
+        "`memory:` holds 64 MiB of each kind of content at most.",
+    )
     max_per_caller: int = Field(
         default=10_000,
         ge=0,
         description="How many suspended turns, hidden turns, responses and large results each one caller "
         "keeps; the oldest go first. 0 means no bound.",
+    )
+    max_bytes_per_caller: int = Field(
+        default=2**30,
+        ge=0,
+        description="How many bytes of each kind of content, requests too, one caller keeps; the oldest "
+        "go first. 0 means no bound.",
     )
     seal_key: OptionalSecret = Field(
         default=None,

@@ -49,7 +49,7 @@ class RunFilter:
     """Which runs to list: newest first, ``limit`` at most, older than ``before`` (a run id) if given.
 
     ``since`` and ``until`` bound when they started; ``until`` itself is outside.  ``caller`` is a key,
-    with all its end users, or one of these (``KEY/PERSON``).
+    with all its end users, or one of these (``KEY/PERSON``).  ``begins`` is what their ids begin with.
     """
 
     limit: int = 50
@@ -61,6 +61,7 @@ class RunFilter:
     since: float | None = None
     until: float | None = None
     errors_only: bool = False
+    begins: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +307,13 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol
         Nothing is left to delete once that is 0.  A run that is still going on stays, and so does
         one with a tool call that is.  Raises :class:`~proxy.errors.StoreUnavailable` where the
         deletion is not known to be committed.
+        """
+        ...
+
+    async def scrub(self) -> str:
+        """Have what was deleted leave the store's own files too; empty, or what is left there and why.
+
+        Never raises.  Copies of these files are not reached.
         """
         ...
 

@@ -11,7 +11,7 @@ from proxy.errors import ConfigError, how_to_install
 from proxy.records import KeySet
 from proxy.store.base import Store
 from proxy.store.key_mark import KeyMark, path_beside, state_path
-from proxy.store.memory import MemoryStore
+from proxy.store.memory import MAX_CONTENT_BYTES, MemoryStore
 from proxy.store.migrate import (
     MigrationReport,
     find_migrations,
@@ -73,6 +73,7 @@ def open_store(
     old_seal_keys: Sequence[str] = (),
     max_bytes: int = 0,
     max_per_caller: int = 0,
+    max_bytes_per_caller: int = 0,
     must_exist: bool = False,
 ) -> Store:
     """The store that ``url`` names, not started yet.
@@ -80,16 +81,17 @@ def open_store(
     ``base`` is the folder that a relative path starts from.  ``reap`` is for the server alone;
     ``must_exist`` for commands that read a record and shall not make an empty one.  ``seal_key``
     is 32 bytes in base64 or hexadecimal; with an empty one content is not sealed.  ``old_seal_keys``
-    only open what they sealed before.  ``max_bytes`` and ``max_per_caller`` of 0 set no bound, but
-    that of memory.  Raises :class:`~proxy.errors.ConfigError` with what to do, before anything is
-    created.
+    only open what they sealed before.  ``max_bytes``, ``max_per_caller`` and ``max_bytes_per_caller`` of 0
+    set no bound, but that of memory, which no setting makes larger.  Raises
+    :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
     """
     path = sqlite_path(url, base)
     seal = Seal(parse_seal_key(seal_key)) if seal_key else None
     old_seals = _old_seals(old_seal_keys)
     if path is None and not url.startswith(_POSTGRES):
         # Each kind of content has its own shelf, and the same share of the bytes.
-        share = {"max_content_bytes": max(1, max_bytes // len(CONTENT))} if max_bytes else {}
+        most = min(max_bytes // len(CONTENT), MAX_CONTENT_BYTES)
+        share = {"max_content_bytes": max(1, most)} if max_bytes else {}
         return MemoryStore(
             content=content, keep_days=keep_days, clock=clock, max_per_caller=max_per_caller, **share
         )
@@ -106,6 +108,7 @@ def open_store(
         old_seals=old_seals,
         max_bytes=max_bytes,
         max_per_caller=max_per_caller,
+        max_bytes_per_caller=max_bytes_per_caller,
     )
 
 

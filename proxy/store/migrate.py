@@ -7,6 +7,7 @@ of them migrates and the others find it done.
 """
 
 import contextlib
+import glob
 import os
 import re
 import sqlite3
@@ -26,6 +27,7 @@ __all__ = [
     "find_migrations",
     "load_migrations",
     "migrate_sqlite",
+    "migration_copies",
     "sqlite_version",
     "store_error",
 ]
@@ -146,6 +148,8 @@ def migrate_sqlite(
     try:
         connection = sqlite3.connect(real, timeout=lock_timeout_s, isolation_level=None)
         with contextlib.closing(connection):
+            # A table that is written anew leaves its old pages behind, with all that is in them.
+            connection.execute("PRAGMA secure_delete = ON")
             return _migrate(connection, real, steps, lock_timeout_s, clock)
     except sqlite3.Error as error:
         raise store_error(error, path) from error
@@ -240,6 +244,12 @@ def _use_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
                 f"this file system takes no write-ahead log (SQLite says {mode!r}); use a local disk"
             )
         return
+
+
+def migration_copies(path: Path) -> list[Path]:
+    """The copies of a record that migrations have left beside it: the older ones first."""
+    real = Path(os.path.realpath(path))
+    return sorted(real.parent.glob(f"{glob.escape(real.name)}.before-*"))
 
 
 def _keep_copy(path: Path, number: int, now: float) -> Path:

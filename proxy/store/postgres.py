@@ -40,7 +40,7 @@ from proxy.store.postgres_db import (
 )
 from proxy.store.postgres_keys import KeyListener
 from proxy.store.retention import SIZE_EVERY_S, content_size, make_room
-from proxy.store.seal import Seal
+from proxy.store.seal import CONTENT, Seal
 from proxy.store.shelf import ContentPolicy
 from proxy.store.sql import END_OWNER, INTERRUPT, SqlStore, Synchronous
 from proxy.store.sql_effects import FORGET_RESULTS
@@ -96,6 +96,7 @@ class PostgresStore(SqlStore):
         needs_all_keys: bool = True,
         max_bytes: int = 0,
         max_per_caller: int = 0,
+        max_bytes_per_caller: int = 0,
         lock_timeout_s: float = 5.0,
         max_queued: int = 10_000,
         max_queued_bytes: int = 64 * 2**20,
@@ -107,7 +108,8 @@ class PostgresStore(SqlStore):
         self._must_exist = must_exist
         self._lock_timeout_s = lock_timeout_s
         self._max_bytes = max_bytes
-        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes or max_per_caller else tidy_every_s
+        is_bounded = max_bytes or max_per_caller or max_bytes_per_caller
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if is_bounded else tidy_every_s
         self._grace_s = grace_s
         self._started_at = clock()
         writer = GroupWriter(
@@ -127,6 +129,7 @@ class PostgresStore(SqlStore):
             old_seals=old_seals,
             needs_all_keys=needs_all_keys,
             max_per_caller=max_per_caller,
+            max_bytes_per_caller=max_bytes_per_caller,
         )
         self._keys = KeyListener(url)
         # The server's own default survives the death of any process, and mostly a power loss too.
@@ -135,6 +138,7 @@ class PostgresStore(SqlStore):
         self._pool: asyncpg.Pool[Any] | None = None
         self._lock: tuple[asyncpg.Connection[Any], int] | None = None
         self._suspects: dict[tuple[str, int], float] = {}
+        self._expire_at = 0.0
 
     @property
     def keys_told(self) -> int:
@@ -266,18 +270,40 @@ class PostgresStore(SqlStore):
         return [(_PUT_OWNER, (*owner, self._started_at, self._clock()))]
 
     async def _tidy(self) -> float:
-        """Reap and expire one batch; the seconds after which to do so again."""
+        """Reap and expire one batch; the seconds after which to do so again.
+
+        Dead owners are looked for more often than all else: that is one small question.
+        """
+        loop = asyncio.get_running_loop()
         try:
             await self._reap_owners()
+            if loop.time() < self._expire_at:
+                return self._next_look(self._expire_at - loop.time())
             more = await self._expire() or await self._cap.trim(_Keeper(self._writing))
             if not more and self._max_bytes:
-                more = await make_room(_Keeper(self._writing), self._max_bytes, self._clock())
+                keeper = _Keeper(self._writing, self._max_bytes)
+                more = await make_room(keeper, self._max_bytes, self._clock())
         except WriteError as error:
             _log.warning("the record could not be tidied: %s", error)
             return min(_TIDY_RETRY_S, self._tidy_every_s)
         if more:
             return 0.0
-        return min(self._grace_s, self._tidy_every_s) if self._suspects else self._tidy_every_s
+        self._expire_at = loop.time() + self._tidy_every_s
+        return self._next_look(self._tidy_every_s)
+
+    def _next_look(self, at_most_s: float) -> float:
+        """The seconds until dead owners are to be looked for: when the patience with a suspect ends."""
+        now = asyncio.get_running_loop().time()
+        waits = [max(since + self._grace_s - now, 0.0) for since in self._suspects.values()]
+        return min([*waits, self._grace_s, at_most_s])
+
+    async def scrub(self) -> str:
+        """Nothing that a client may ask of a server takes bytes out of its files at once."""
+        return (
+            "PostgreSQL keeps deleted rows in its files until they are vacuumed, and their bytes until a "
+            "page is written over; VACUUM FULL rewrites a table without them. Its write-ahead log, replicas "
+            "and backups have them for as long as these are kept"
+        )
 
     async def _reap_owners(self) -> None:
         """Mark what dead owners left open (rule R1); an owner in doubt is left alone."""
@@ -336,16 +362,28 @@ class PostgresStore(SqlStore):
         return full
 
 
+_COMPRESSED: Final = 20
+_ON_DISK: Final = "SELECT " + " + ".join(
+    f"pg_total_relation_size('{table.name}'::regclass)" for table in CONTENT
+)
+
+
 class _Keeper:
     """The schema as it is tidied."""
 
     counts_runs = False
+    length = "octet_length({})"
 
-    def __init__(self, writing: PostgresWriting) -> None:
+    def __init__(self, writing: PostgresWriting, max_bytes: int = 0) -> None:
         self._writing = writing
+        self._max_bytes = max_bytes
 
     async def used(self) -> int:
-        """The bytes of all content, before the server compresses any."""
+        """The bytes of all content, before the server compresses any; the rows are not looked at while the
+        tables are far from the bound."""
+        ((on_disk,),) = await self.fetch(_ON_DISK, ())
+        if on_disk * _COMPRESSED <= self._max_bytes:
+            return int(on_disk)
         ((found,),) = await self.fetch(content_size(), ())
         return int(found)
 

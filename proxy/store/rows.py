@@ -414,6 +414,9 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     if wanted.until is not None:
         clauses.append(f"{at} < ?")
         values.append(wanted.until)
+    if wanted.begins is not None:
+        clauses.append(f"{id_} >= ? AND {id_} < ?")
+        values += [clean_text(wanted.begins), clean_text(wanted.begins) + "\U0010ffff"]
     if wanted.errors_only:
         clauses.append(HAS_ERROR)
     if wanted.before is not None:

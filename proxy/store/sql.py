@@ -62,6 +62,7 @@ from proxy.store.sql_threads import THREADS, SqlThreads
 from proxy.store.tokens import SealedTokens
 from proxy.store.write_behind import WriteBehind
 from proxy.store.writer import GroupWriter
+from proxy.store.writes import Write
 
 __all__ = ["END_OWNER", "INTERRUPT", "SqlStore", "Synchronous"]
 
@@ -108,7 +109,8 @@ _PROBE_S: Final = 2.0
 class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for.
 
-    ``max_per_caller`` bounds how many records of each kind of content one caller has; 0: no bound.
+    ``max_per_caller`` bounds how many records of each kind of content one caller has, and
+    ``max_bytes_per_caller`` their bytes; 0: no bound.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
         old_seals: Sequence[Seal] = (),
         needs_all_keys: bool = True,
         max_per_caller: int = 0,
+        max_bytes_per_caller: int = 0,
     ) -> None:
         super().__init__(
             writer,
@@ -137,7 +140,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
         )
         self._mark = mark
         oldest, most = self._oldest_kept, max_per_caller
-        self._cap = CallerCap(max_per_caller)
+        self._cap = CallerCap(max_per_caller, max_bytes_per_caller)
         self._suspended = WriteBehind(suspended_shelf(oldest, max_per_caller=most), writer.withdraw)
         self._hidden = WriteBehind(hidden_shelf(oldest, max_per_caller=most), writer.withdraw)
         self._responses = WriteBehind(response_shelf(oldest, max_per_caller=most), writer.withdraw)
@@ -172,12 +175,13 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
         """Queue messages, together or not at all, unless the policy is ``none``."""
         if self._content == "none" or not records:
             return
-        self._put_dated(MESSAGES, rows.message_row, records)
+        self._note_run(MESSAGES, records[0].run_id, self._put_dated(MESSAGES, rows.message_row, records))
 
     def put_native_call(self, record: NativeCall) -> None:
         """Queue a call as it came, unless the policy is ``none``."""
         if self._content != "none":
-            self._put_dated(NATIVE_CALLS, rows.native_row, (record,))
+            write = self._put_dated(NATIVE_CALLS, rows.native_row, (record,))
+            self._note_run(NATIVE_CALLS, record.run_id, write)
 
     def put_suspended(self, record: SuspendedTurn) -> None:
         """Hold a turn in place of an earlier one of its key.
@@ -187,7 +191,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
         if record.ephemeral or self._content == "none":
             self._suspended.keep(record)
         else:
-            self._cap.note(SUSPENDED, record.caller)
+            self._cap.note(SUSPENDED, record.caller, len(record.payload))
             self._suspended.queue(
                 record, lambda settled: self._put_content(SUSPENDED, rows.suspended_row, record, settled)
             )
@@ -209,7 +213,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
         if self._content == "none":
             self._hidden.keep(record)
         else:
-            self._cap.note(HIDDEN, record.caller)
+            self._cap.note(HIDDEN, record.caller, len(record.payload))
             self._hidden.queue(
                 record, lambda settled: self._put_content(HIDDEN, rows.hidden_row, record, settled)
             )
@@ -236,7 +240,8 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
     def put_response(self, record: ResponseRecord) -> None:
         """Keep a response in place of the caller's earlier one with its id; under ``none`` in memory only."""
         if self._writes_response((record.id, record.caller)):
-            self._cap.note(RESPONSES, record.caller)
+            size = len(record.response) + len(record.input_items) + len(record.continuation)
+            self._cap.note(RESPONSES, record.caller, size)
             self._responses.queue(
                 record, lambda settled: self._put_content(RESPONSES, rows.response_row, record, settled)
             )
@@ -280,7 +285,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
     def put_result(self, record: KeptResult) -> None:
         """Keep a large result for whichever process is asked for it; under ``none`` in memory only."""
         if self._writes_response((record.handle, record.caller)):
-            self._cap.note(RESULTS, record.caller)
+            self._cap.note(RESULTS, record.caller, len(record.content))
             self._results.queue(
                 record, lambda settled: self._put_content(RESULTS, rows.result_row, record, settled)
             )
@@ -407,6 +412,9 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
             (THREADS, oldest),
             (CLAIMS.name, self._clock() - REPEATS_WITHIN_S),
         ]
+
+    def _note_run(self, table: ContentTable, run_id: str, write: Write) -> None:
+        self._cap.note(table, run_id, write.size)
 
     def _oldest_result(self) -> float:
         return max(self._oldest_kept(), self._clock() - RESULTS_KEPT_S)

@@ -94,6 +94,10 @@ class SqlBase(ABC):
         """Write what is queued and close."""
 
     @abstractmethod
+    async def scrub(self) -> str:
+        """Have what was deleted leave the store's own files; see :class:`~proxy.store.base.Store`."""
+
+    @abstractmethod
     def _snapshot(self) -> contextlib.AbstractAsyncContextManager[Reader]:
         """One consistent view of the database for all that is read inside.
 
@@ -156,9 +160,9 @@ class SqlBase(ABC):
 
     def _put_dated(
         self, table: ContentTable, encode: Callable[[_Record], rows.Row], records: Sequence[_Record]
-    ) -> None:
+    ) -> Write:
         """Queue content that carries no time of its own."""
-        self._put(
+        return self._put(
             _PUT_DATED[table.name],
             (self._clock(),),
             lambda record: self._ring.close(table, encode(record)),

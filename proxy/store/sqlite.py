@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 _TIDY_ROWS: Final = 500
 _TIDY_RETRY_S: Final = 5.0
+_SCRUB_PAUSE_S: Final = 0.1
 
 _PUT_OWNER: Final = (
     "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
@@ -69,6 +70,7 @@ class SqliteStore(SqlStore):
         needs_all_keys: bool = True,
         max_bytes: int = 0,
         max_per_caller: int = 0,
+        max_bytes_per_caller: int = 0,
         lock_timeout_s: float = 5.0,
         max_queued: int = 10_000,
         max_queued_bytes: int = 64 * 2**20,
@@ -80,7 +82,8 @@ class SqliteStore(SqlStore):
         self._lock_timeout_s = lock_timeout_s
         self._owner = OwnerLock(self.path)
         self._max_bytes = max_bytes
-        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if max_bytes or max_per_caller else tidy_every_s
+        is_bounded = max_bytes or max_per_caller or max_bytes_per_caller
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if is_bounded else tidy_every_s
         self._started_at = clock()
         writer = GroupWriter(
             WriterHooks(self._introduce, self._tidy),
@@ -99,8 +102,11 @@ class SqliteStore(SqlStore):
             old_seals=old_seals,
             needs_all_keys=needs_all_keys,
             max_per_caller=max_per_caller,
+            max_bytes_per_caller=max_bytes_per_caller,
         )
         self._db: SqliteConnection | None = None
+        self._left = False
+        """Whether the log may have what was tidied away."""
         self._reader: SqliteConnection | None = None
         self._reading = asyncio.Lock()
 
@@ -127,7 +133,6 @@ class SqliteStore(SqlStore):
             await self._check_seal()
             await self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
             await self._db.execute("PRAGMA fullfsync = ON")
-            await self._db.execute("PRAGMA secure_delete = ON")  # expired content leaves the file
             await self._db.execute("PRAGMA journal_size_limit = 67108864")
             if self._reap:
                 tidy_in_s = await self._tidy()
@@ -193,6 +198,26 @@ class SqliteStore(SqlStore):
             except sqlite3.Error as error:
                 raise store_error(error, self.path) from error
 
+    async def scrub(self) -> str:
+        """Empty the log beside the file, where earlier states of its pages are; deleted rows are zeros.
+
+        Waits for whoever reads, as long as for a lock.
+        """
+        db, until = self._db, time.monotonic() + self._lock_timeout_s
+        while db is not None:
+            try:
+                if await _empty_log(db):
+                    return ""
+            except sqlite3.Error as error:
+                return f"{self.path}-wal could not be emptied: {store_error(error, self.path)}"
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(_SCRUB_PAUSE_S)
+        return (
+            f"{self.path}-wal could not be emptied, since another process reads the record; what was deleted "
+            "can be in it until that process ends or the log is written over"
+        )
+
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
         """Take the owner's lock, then say who writes; again later, as a sign of life."""
         await asyncio.to_thread(self._owner.acquire)
@@ -207,11 +232,15 @@ class SqliteStore(SqlStore):
             return self._tidy_every_s
         try:
             await self._reap_owners(db)
+            before = await _changes(db)
             more = await self._expire(db) or await self._cap.trim(_Keeper(db))
             if not more and self._max_bytes:
                 more = await make_room(_Keeper(db), self._max_bytes, self._clock())
+            self._left = self._left or await _changes(db) != before
             if not more:
                 await db.execute_fetchall(f"PRAGMA incremental_vacuum({_TIDY_ROWS})")
+                # What was deleted is in the log still; where somebody reads, the next time will do.
+                self._left = self._left and not await _empty_log(db)
         except sqlite3.Error as error:
             if failure_of(error) is None:
                 raise
@@ -255,6 +284,7 @@ class _Keeper:
     """The file as it is tidied; pages that are free for other rows do not count."""
 
     counts_runs = True
+    length = "length(CAST({} AS BLOB))"
 
     def __init__(self, db: SqliteConnection) -> None:
         self._db = db
@@ -275,6 +305,18 @@ class _Keeper:
     async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
         """How many rows a statement changed."""
         return await self._db.transaction(lambda db: db.executemany(sql, values).rowcount)
+
+
+async def _empty_log(db: SqliteConnection) -> bool:
+    """Move the write-ahead log into the file and make it empty; false where somebody reads meanwhile."""
+    ((busy, _, _),) = await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+    return not busy
+
+
+async def _changes(db: SqliteConnection) -> int:
+    """How many rows this connection has changed so far."""
+    ((changes,),) = await db.execute_fetchall("SELECT total_changes()")
+    return int(changes)
 
 
 @contextlib.asynccontextmanager

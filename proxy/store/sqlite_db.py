@@ -87,6 +87,7 @@ async def connect(path: Path) -> SqliteConnection:
     try:
         await db.execute("PRAGMA foreign_keys = ON")
         await db.execute("PRAGMA trusted_schema = OFF")
+        await db.execute("PRAGMA secure_delete = ON")  # what is deleted leaves the file
     except BaseException:  # Its thread would outlive whoever gave up.
         await db.close()
         raise

@@ -85,9 +85,14 @@ async def file_lock(path: Path) -> AsyncIterator[None]:
     if sys.platform == "win32":
         yield
         return
-    try:
+
+    def open_file() -> int:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    try:
+        # In a thread: the disk may hang, and everybody else is not to hang with it.
+        descriptor = await asyncio.to_thread(open_file)
     except OSError as error:
         raise StoreUnavailable(f"no lock beside the record: {error.strerror}") from error
 

@@ -131,7 +131,7 @@ def test_the_word_list_may_be_left_out(record: Path, here: Any) -> None:
     [
         (["runs", "--status", "done"], ["--status", "completed"]),
         (["runs", "--until", "soon"], ["--until", "2026-01-31"]),
-        (["runs", "show", "run_"], ["no run fits"]),
+        (["runs", "show", "run_"], ["several runs fit", "run_plain"]),
         (["runs", "purge"], ["--older-than", "--run", "--all"]),
         (["runs", "purge", "--all", "--run", "run_plain"], ["Name one"]),
         (["runs", "purge", "--all"], ["--yes"]),
@@ -258,6 +258,15 @@ def test_more_runs_than_a_batch_are_purged(tmp_path: Path, here: Any) -> None:
     assert here("runs", "purge", "--older-than", "1s").stdout == "deleted 450 runs\n"
     assert here("runs").stdout == "No runs.\n"
     assert WORDS.encode() not in (tmp_path / "toolrelay.db").read_bytes()
+
+
+def test_a_purge_names_the_copies_that_it_does_not_reach(record: Path, here: Any) -> None:
+    """A copy from before a migration has what the record had then."""
+    copy = record.parent / f"{record.name}.before-0002-20250101T000000Z"
+    copy.write_bytes(b"")
+    said = here("runs", "purge", "--run", "run_fa").stdout
+    assert "deleted 1 run\n" in said
+    assert f"not purged: {copy}" in said.replace("\n", "") or f"not purged: {copy}" in said
 
 
 def test_usage_is_counted(record: Path, here: Any) -> None:

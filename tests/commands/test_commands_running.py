@@ -102,8 +102,7 @@ def replay_config(folder: Path, more: str = "") -> None:
 
 
 def test_the_demo_from_an_empty_folder(tmp_path):
-    """What the demo prints works as pasted, every question it names is answered, runs show, and it
-    leaves nothing behind."""
+    """What the demo prints works as pasted, every question it names is answered, and runs show."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     with running(tmp_path, "demo", "--port", "0", env={"TMPDIR": str(temporary)}) as demo:
@@ -134,7 +133,46 @@ def test_the_demo_from_an_empty_folder(tmp_path):
     assert sum("core__get_current_time" in line for line in shown) == 4
     assert sum(QUESTIONS[0][0] in line for line in shown) == 3
     assert sum("completed: 2 turns, 2 tool calls" in line for line in shown) == 3
-    assert list(temporary.iterdir()) == []
+    # One folder is left, of its own, for who looks at a run now; the next demo takes it away.
+    (kept,) = temporary.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o700
+
+
+def shown_by(line: str, folder: Path) -> str:
+    """What a command that was printed shows, pasted into another terminal in another folder."""
+    done = subprocess.run(
+        ["sh", "-c", line.partition(" more: ")[2]],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LATE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_demo_prints_how_to_look_at_a_run(tmp_path):
+    """The command works elsewhere, while the demo runs and after it, until the next demo begins."""
+    temporary, elsewhere = tmp_path / "a b", tmp_path / "elsewhere"
+    for folder in (temporary, elsewhere):
+        folder.mkdir()
+    (elsewhere / "toolrelay.toml").write_text("[server]\nprot = 1\n")
+    env = {"TMPDIR": str(temporary)}
+    with running(tmp_path, "demo", "--port", "0", env=env) as demo:
+        answers(demo.address, QUESTIONS[1][0])
+        line = demo.read_until(r"^\[([0-9a-f]{8})\] more: ")
+        assert "core__get_current_time" in shown_by(line.string, elsewhere)
+        with running(tmp_path, "demo", "--port", "0", env=env) as other:
+            assert other.stop()[0] == 0
+        _, out, _ = demo.stop()
+        assert "until the next demo begins" in out
+    assert f"run_{line[1]}" in shown_by(line.string, elsewhere)
+    with running(tmp_path, "demo", "--port", "0", env=env) as third:
+        (left,) = temporary.iterdir()
+        third.stop()
+    assert str(left) not in line.string
 
 
 def test_the_demo_listens_to_nobody_elses_settings(tmp_path):
@@ -418,7 +456,7 @@ def test_a_request_line_in_the_log_carries_no_key(tmp_path):
         (
             "run_started",
             {"run_id": "run_0123456789", "preview": "hi\x1b[2J\n"},
-            "[23456789] asked: hi\\x1b[2J\\n",
+            "[01234567] asked: hi\\x1b[2J\\n",
         ),
         (
             "tool_finished",

@@ -37,7 +37,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> None:
-    """The printed curl line and program answer as pasted, both runs show, and SIGTERM leaves nothing."""
+    """The printed curl line and program answer as pasted, both runs show, and the record stays for a look."""
     require("curl", shutil.which("curl") is not None, "curl is not installed")
     with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
         demo.read_until("Each run shows here")
@@ -61,8 +61,11 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     shown = [line for line in (*printed, *out.splitlines()) if line.startswith("[")]
     assert len([line for line in shown if "completed: 2 turns, 2 tool calls" in line]) == 3
     assert len([line for line in shown if "completed: 2 turns, 1 tool call," in line]) == 1
-    assert list(Path(env["TMPDIR"]).iterdir()) == []
+    assert len(list(Path(env["TMPDIR"]).iterdir())) == 1
     assert list(folder.iterdir()) == []
+    look = next(line.partition(" more: ")[2] for line in shown if " more: " in line)
+    assert look.startswith(str(TOOLRELAY))
+    assert "core__get_weather" in run(["sh", "-c", look], folder, env)
 
 
 def test_runs_are_read_while_the_server_runs(folder: Path, env: dict[str, str]) -> None:

@@ -18,6 +18,8 @@ from running_proxy import Answer, Proxy
 from waiting import LATE_S, until
 from wire_kits import KITS, Kit
 
+from proxy.caches import cache_sizes
+
 STREAMS = int(os.environ.get("TOOLRELAY_TEST_SOAK", "2000"))
 AT_ONCE = 32
 FIRST = 400
@@ -188,4 +190,6 @@ async def test_soak(tmp_path: Path) -> None:
             kind: count - kinds[kind] for kind, count in now.items() if count - kinds[kind] > 3 * AT_ONCE
         }
         assert grown == {}
+        over = {name: size for name, size in cache_sizes().items() if size.held > size.limit}
+        assert over == {}
         assert _rss() - memory <= 32 << 20

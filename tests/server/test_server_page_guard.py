@@ -229,7 +229,9 @@ async def test_beyond_loopback_a_get_shows_that_no_page_sent_it(host: str, metho
                 return (await sent.head()).status
 
         browser = ("User-Agent", "Mozilla/5.0"), ("Accept", "image/*"), ("Authorization", "Basic dTpw")
-        for headers in ((), browser, (("Referer", f"http://{host}/"),)):
+        other = (("Referer", "http://evil.example/page"),)
+        spelled = (("Referer", f"http://evil.example/http://{host}/"),)
+        for headers in ((), browser, other, spelled, (("Referer", f"http://{host}.evil.example/"),)):
             for path in ("/v1/models", "/v1/files/f/content", "/v1/responses/resp_1"):
                 assert await asked(*headers, path=path) == 403
         assert upstream.requests == []
@@ -239,6 +241,7 @@ async def test_beyond_loopback_a_get_shows_that_no_page_sent_it(host: str, metho
         assert await asked(("Sec-Fetch-Site", "same-origin")) == 200
         assert await asked(("Sec-Fetch-Site", "cross-site")) == 403
         assert await asked(("Origin", f"http://{host}")) == 200
+        assert await asked(("Referer", f"http://{host}/page?x=1")) == 200
         # Probes have no key, and there is nothing to be had.
         for path in ("/healthz", "/readyz", "/metrics"):
             assert await asked(path=path) == 200

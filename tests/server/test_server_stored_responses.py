@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from proxy.errors import RequestError, UpstreamUnreachable
+from proxy.errors import RequestError, StoreUnavailable, UpstreamUnreachable
 from proxy.records import ResponseRecord, RunRecord
 from proxy.relay import forgetting
 from proxy.relay.forgetting import Forgetting
@@ -218,3 +219,25 @@ async def test_an_upstream_that_forgets_nothing(status: int, monkeypatch: pytest
     fake = Fake("a", status)
     await forget(fake, ran_at="a", chain=[f"resp_{n}" for n in range(100)])
     assert len(fake.asked) == 64
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_a_record_that_forgets_who_served_is_said(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody can say which upstream has it none is asked: another's 404 would say that it is gone."""
+    monkeypatch.setattr(forgetting, "_PATIENCE_S", 0.05)
+    first, second, store = Fake("a"), Fake("b"), MemoryStore()
+    await store.start()
+
+    async def away(run_id: str) -> None:
+        if not silent:
+            raise StoreUnavailable("away")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(store, "get_run", away)
+    router = Router([Served(fake, frozenset({"responses"})) for fake in (first, second)])
+    with capture_logs() as said:
+        await Forgetting(store, router, upstream_ids)(record_of(chain=["resp_1", "resp_2"]))
+    assert [(line["event"], line["responses"]) for line in said] == [("responses_left_upstream", 2)]
+    assert first.asked == second.asked == []

@@ -229,6 +229,22 @@ async def test_a_prefix_finds_a_run_only_where_it_fits_one(store: Store) -> None
     assert await found("") is None
 
 
+async def test_runs_are_listed_by_what_their_ids_begin_with(store: Store) -> None:
+    """Beside every other filter, newest first; no pattern either."""
+    for name in ("abc", "abd", "ab", "x%y", "b"):
+        store.put_run(run(name))
+
+    async def found(begins: str, **more: Any) -> list[str]:
+        return [each.id for each in await store.list_runs(RunFilter(begins=begins, **more))]
+
+    assert set(await found("ab")) == {"ab", "abc", "abd"}
+    assert await found("abd", model=run("abd").model) == ["abd"]
+    assert await found("ab", model="another") == []
+    assert len(await found("ab", limit=2)) == 2
+    assert await found("%") == []
+    assert await found("x%") == ["x%y"]
+
+
 async def test_a_suspended_turn_is_read_not_consumed_and_the_last_one_counts(store: Store) -> None:
     """A held turn is found again and again, by its exact key, in its newest form."""
     store.put_run(run())
@@ -388,7 +404,7 @@ def _cleaned(value: Any) -> Any:
 
 async def test_memory_is_bounded_in_runs_and_in_content() -> None:
     """A memory store drops the oldest run past ``max_runs`` and the oldest messages past its bytes."""
-    store = MemoryStore(max_runs=3, max_content_bytes=2500, clock=lambda: T0)
+    store = MemoryStore(max_runs=3, max_content_bytes=4000, clock=lambda: T0)
     await store.start()
     for number in range(5):
         store.put_run(run(f"r{number}"))

@@ -408,6 +408,49 @@ async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, po
     assert await fetch(postgres_url, "SELECT count(*) FROM owners WHERE ended_at IS NULL") == [(0,)]
 
 
+async def test_the_patience_with_a_dead_owner_ends_when_it_says(
+    make_postgres: Make, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule R1: an owner whose lock stays free is dead with the next look, however slow the first one was."""
+    await migrate_postgres(postgres_url)
+    dead = await asyncio.to_thread(_start, postgres_url, "dead")
+    await asyncio.to_thread(_end, dead, kill=True)
+    keeper = make_postgres(reap=True, grace_s=1.0, clock=lambda: T0 + 99)
+    looks: list[int] = []
+    transaction, reap = keeper._writing.transaction, keeper._reap_owners
+
+    async def slow_at_first(work: Any) -> None:
+        await transaction(work)
+        if not keeper._suspects:
+            await asyncio.sleep(0.3)
+
+    async def counted() -> None:
+        await reap()
+        looks.append(len(keeper._suspects))
+
+    monkeypatch.setattr(keeper._writing, "transaction", slow_at_first)
+    monkeypatch.setattr(keeper, "_reap_owners", counted)
+    await keeper.start()
+    await until(lambda: 0 in looks[1:])
+    assert looks[:2] == [1, 0]
+    assert dict(await fetch(postgres_url, "SELECT id, status FROM runs")) == {"dead": "interrupted"}
+
+
+async def test_an_owner_that_dies_later_is_found_without_a_start(
+    make_postgres: Make, postgres_url: str
+) -> None:
+    """Rule R1: who tidies once an hour looks for the dead as often as its patience with them lasts."""
+    await migrate_postgres(postgres_url)
+    dead = await asyncio.to_thread(_start, postgres_url, "dead")
+    keeper = make_postgres(reap=True, grace_s=0.2, clock=lambda: T0 + 99)
+    await keeper.start()
+    await asyncio.to_thread(_end, dead, kill=True)
+
+    async with asyncio.timeout(PATIENCE_S):
+        while await fetch(postgres_url, "SELECT status FROM runs") != [("interrupted",)]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 async def test_an_owner_that_comes_back_is_not_taken_for_dead(make_postgres: Make, postgres_url: str) -> None:
     """Rule R1: a live process whose session broke keeps its rows, also where it was declared dead."""
     alive = make_postgres()

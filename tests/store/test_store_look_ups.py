@@ -1,0 +1,149 @@
+"""Look-ups in a record that does not answer: one finds out, the others are told at once."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from waiting import LATE_S, until
+
+from proxy.errors import StoreError, StoreUnavailable
+from proxy.records import EffectClaim
+from proxy.store.look_ups import LookUps
+from proxy.store.sqlite import SqliteStore
+
+LOOKS: dict[str, Callable[[SqliteStore], Any]] = {
+    "a held turn": lambda store: store.find_suspended("key"),
+    "hidden turns": lambda store: store.find_all_hidden(["key"]),
+    "a response": lambda store: store.find_response("resp_1", "me"),
+    "a deletion": lambda store: store.delete_response("resp_1", "me"),
+    "an owner": lambda store: store.owns_response("resp_1", "me"),
+    "a thread": lambda store: store.find_threads(["conv_1"], "me"),
+    "a large result": lambda store: store.find_result("res_1", "me"),
+    "an effect": lambda store: store.find_effect(EffectClaim("place:1")),
+    "numbers of effects": lambda store: store.number_effects(EffectClaim("place:1", tool="tool:1")),
+}
+
+
+@pytest.mark.parametrize("look", sorted(LOOKS))
+async def test_nothing_that_a_request_looks_up_waits_for_a_hung_disk(
+    look: str, make_sqlite: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has the one deadline; then none is tried until the disk is back, and all is as before."""
+    monkeypatch.setattr("proxy.store.look_ups.LOOK_UP_S", 0.1)
+    store: SqliteStore = make_sqlite()
+    await store.start()
+    back = threading.Event()
+    assert store._reader is not None
+    hanging = asyncio.create_task(store._reader.run(lambda db: back.wait()))
+    try:
+        for reason in ("did not answer within", "does not answer"):
+            with pytest.raises(StoreUnavailable, match=reason):
+                async with asyncio.timeout(LATE_S):
+                    await LOOKS[look](store)
+    finally:
+        back.set()
+    await hanging
+    await until(lambda: not store._look_ups.away)
+    await LOOKS[look](store)
+
+
+class Record:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.probes = self.asked = 0
+        self.broken = False
+
+    async def probe(self) -> None:
+        self.probes += 1
+        await self.answers.wait()
+        if self.broken:
+            raise StoreError("still broken")
+
+    async def look(self) -> str:
+        self.asked += 1
+        await self.answers.wait()
+        return "found"
+
+
+async def test_one_probe_at_a_time_asks_a_silent_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a record is silent one question waits for it, however many requests come."""
+    monkeypatch.setattr("proxy.store.look_ups.LOOK_UP_S", 0.05)
+    record = Record()
+    look_ups = LookUps(record.probe)
+    for _ in range(20):
+        with pytest.raises(StoreUnavailable):
+            await look_ups.within(record.look())
+    assert (record.asked, look_ups.away) == (1, True)
+    await until(lambda: record.probes == 1)
+    await asyncio.sleep(0.3)
+    assert record.probes == 1
+    record.broken = True
+    record.answers.set()
+    await until(lambda: record.probes >= 3)
+    assert look_ups.away
+    record.broken = False
+    await until(lambda: not look_ups.away)
+    assert await look_ups.within(record.look()) == "found"
+
+
+async def test_a_record_that_refuses_at_once_is_not_away() -> None:
+    """What fails in no time delays nobody, and is asked again by the next."""
+    record = Record()
+    look_ups = LookUps(record.probe)
+
+    async def refused() -> None:
+        raise StoreUnavailable("refused")
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="refused"):
+            await look_ups.within(refused())
+    assert not look_ups.away
+
+
+async def test_who_gives_up_on_several_look_ups_has_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline over several look-ups ends one of them before its own: that one tells the others, too."""
+    monkeypatch.setattr("proxy.store.look_ups.LOOK_UP_S", 0.2)
+    look_ups = LookUps(Record().probe)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.15):
+            await look_ups.within(Record().look())
+    assert look_ups.away
+    look_ups.close()
+
+
+async def test_a_client_that_leaves_at_once_says_nothing_of_the_record() -> None:
+    """A look-up that is given up early is no sign of a silent record."""
+    look_ups = LookUps(Record().probe)
+    task = asyncio.create_task(look_ups.within(Record().look()))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not look_ups.away
+    look_ups.close()
+
+
+async def test_work_that_does_not_end_is_left_behind() -> None:
+    """What takes its time to be cancelled is not waited for: a rollback hangs on the same disk."""
+    from proxy.in_time import InTime
+
+    ended = asyncio.Event()
+    rolled_back = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await ended.wait()
+            rolled_back.set()
+
+    in_time = InTime()
+    with pytest.raises(TimeoutError):
+        await in_time.of(stubborn(), 0.05)
+    assert not rolled_back.is_set()
+    ended.set()
+    await until(rolled_back.is_set)
