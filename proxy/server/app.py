@@ -51,6 +51,7 @@ from proxy.server.peers import Peers
 from proxy.server.pending_heads import PendingHeads
 from proxy.server.rate_limiter import RateLimiter
 from proxy.server.record import open_record
+from proxy.server.refused_keys import RefusedKeys
 from proxy.server.served import ConnectionBounds, Handler
 from proxy.server.settings import CredentialConfig, UpstreamConfig
 from proxy.server.snapshots import METRICS, merge
@@ -250,6 +251,7 @@ def _instruments(config: Config, registry: Registry) -> Instruments:
         upstreams={name: upstream.base_url for name, upstream in config.upstreams.items()},
         models=known_models((upstream.models for upstream in config.upstreams.values()), config.prices),
         tools=[spec.name for spec in registry.tools()],
+        keys=RefusedKeys(config.key_settings()),
         version=__version__,
     )
 
