@@ -194,13 +194,13 @@ class KeyRing:
             _lookup(table, _digest(secret, hash_key)) is not None for hash_key, table in tables if table
         )
 
-    def declared_in(self, text: str) -> bool:
-        """Whether the secret of a key of the configuration stands in a text, expired or not.
+    def declared_at(self, text: str, starts: Sequence[int]) -> bool:
+        """Whether the secret of a key of the configuration, expired or not, stands at one of these places.
 
         How long that takes says nothing of them but how long they are.
         """
         for length, marks in self._marks:
-            for start in range(len(text) - length + 1):
+            for start in starts:
                 part = text[start : start + length]
                 if hash(part) in marks and self.knows(part):
                     return True

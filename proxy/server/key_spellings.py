@@ -9,8 +9,8 @@ import binascii
 import contextlib
 import re
 import unicodedata
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Final, Protocol
 
 from proxy.errors import RequestError
@@ -23,11 +23,14 @@ SHORTEST_KEY: Final = 32
 """In characters, what an operator may declare; an address no longer than this has no room for a key."""
 
 _DEEPEST: Final = 5
-_MOST_CHARACTERS: Final = 32 * 1024
+_MOST_CHARACTERS: Final = 12 * 1024
 """Of all readings together."""
 
 _KEY: Final = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{43}|trt_[A-Za-z0-9_:-]{3,80}\.)", re.ASCII)
-_MADE_KEY: Final = re.compile(r"(?=(tr_[A-Za-z0-9_-]{43}))")
+_MADE_KEY: Final = re.compile(r"tr_[A-Za-z0-9_-]{43}")
+_WORD: Final = re.compile(r"(?<![A-Za-z0-9])[!-~]")
+_MOST_WORDS: Final = 512
+_MOST_MADE: Final = 32
 _WHOLE_TOKEN: Final = re.compile(r"trt_[A-Za-z0-9_:-]{3,80}\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{86}")
 _BETWEEN: Final = re.compile(r"[\x00-\x20\x7f/?&=#;,@\"'\\]+")
 _FIELD_NAME: Final = re.compile(r"[?&][^?&=#]*=")
@@ -51,8 +54,8 @@ class KnownSecrets(Protocol):
         """Whether this is the secret of a key."""
         ...
 
-    def declared_in(self, text: str) -> bool:
-        """Whether a key of the configuration, which looks like nothing, stands in a text."""
+    def declared_at(self, text: str, starts: Sequence[int]) -> bool:
+        """Whether a key of the configuration, which looks like nothing, stands at one of these places."""
         ...
 
     async def refresh(self) -> None:
@@ -80,7 +83,7 @@ class KeyFinder:
         if self.holds(text):
             return True
         # In pieces a key is told from chance by asking for it: then also for those that were made just now.
-        if not any(_MADE_KEY.search(joined) for reading in readings(text) for joined in _joined(reading)):
+        if not any(_made_keys(*cut) for reading in readings(text) for cut in _cuts(reading)):
             return False
         with contextlib.suppress(RequestError):
             await self._known.refresh()
@@ -89,29 +92,48 @@ class KeyFinder:
     def holds(self, text: str) -> bool:
         """Whether a key or token stands in a text, in one piece or with separators between its pieces.
 
-        In one piece the form of a key is enough, so that one that was revoked is found too.
+        In one piece the form of a key is enough, so that one that was revoked is found too.  A key of the
+        configuration has no form, and is looked for where a word begins.
         """
         return any(
-            _KEY.search(reading) is not None
-            or self._known.declared_in(reading)
-            or any(map(self._in_pieces, _joined(reading)))
+            _KEY.search(reading) is not None or any(self._stands_in(*cut) for cut in _cuts(reading))
             for reading in readings(text)
         )
 
-    def _in_pieces(self, joined: str) -> bool:
-        """Whether what separators stood in is a key that there is; by its form alone it could be chance."""
+    def _stands_in(self, joined: str, starts: Sequence[int]) -> bool:
+        """Whether a key that there is stands in a text; by its form alone it could be chance."""
         return (
-            _WHOLE_TOKEN.search(joined) is not None
-            or any(self._known.knows(found[1]) for found in _MADE_KEY.finditer(joined))
-            or self._known.declared_in(joined)
+            self._known.declared_at(joined, starts)
+            or any(map(self._known.knows, _made_keys(joined, starts)))
+            or _WHOLE_TOKEN.search(joined) is not None
             or (self._start_token != "" and self._start_token in joined)
         )
 
 
-def _joined(text: str) -> list[str]:
-    """A text without what separates its parts; once more without the names of its fields."""
-    both = {_BETWEEN.sub("", text), _BETWEEN.sub("", _FIELD_NAME.sub("", text))}
-    return [joined for joined in both if len(joined) >= SHORTEST_KEY]
+def _cuts(text: str) -> Iterator[tuple[str, Sequence[int]]]:
+    """A text, the same without what separates its parts, and without the names of its fields as well.
+
+    Beside each it says where words begin in it, up to a bound: no address has as many.
+    """
+    yield text, [found.start() for found in islice(_WORD.finditer(text), _MOST_WORDS)]
+    done = set()
+    for less in (text, _FIELD_NAME.sub("&", text)):
+        parts = _BETWEEN.split(less)
+        joined = "".join(parts)
+        if len(parts) == 1 or len(joined) < SHORTEST_KEY or joined in done:
+            continue
+        done.add(joined)
+        starts, at = [], 0
+        for part in parts[:_MOST_WORDS]:
+            starts += [at + found.start() for found in _WORD.finditer(part)]
+            at += len(part)
+        yield joined, starts[:_MOST_WORDS]
+
+
+def _made_keys(text: str, starts: Sequence[int]) -> Sequence[str]:
+    """What has the form of a key that was made here, of a few at most."""
+    found = (_MADE_KEY.match(text, start) for start in starts if text.startswith("tr_", start))
+    return [match[0] for match in islice(filter(None, found), _MOST_MADE)]
 
 
 def readings(text: str) -> Iterator[str]:
@@ -146,21 +168,30 @@ def _decoded(text: str) -> Iterator[str]:
         plain = text.encode("latin-1", "replace").decode("utf-8", "replace")
         yield unicodedata.normalize("NFKC", plain).encode("latin-1", "replace").decode("latin-1")
     for found in _BASE64.finditer(text):
+        # A slash is a letter of base64, and stands before it in a path.
+        for segment in found[0].split("/") if "/" in found[0] else ():
+            yield from _from_base64(segment.translate(_STANDARD))
         word = found[0].translate(_STANDARD)
         # What stands before it may be letters of base64 too: then it begins at any of four places.
         for start in range(4):
-            part = word[start:]
-            part = part[: len(part) - 1] if len(part) % 4 == 1 else part
-            try:
-                data = base64.b64decode(part + "=" * (-len(part) % 4))
-            except binascii.Error:
-                continue
-            yield from _PRINTED.findall(data.decode("latin-1"))
+            yield from _from_base64(word[start:])
     for found in _HEX.finditer(text):
         for start in range(2):
             part = found[0][start:]
             data = bytes.fromhex(part[: len(part) // 2 * 2])
             yield from _PRINTED.findall(data.decode("latin-1"))
+
+
+def _from_base64(text: str) -> Sequence[str]:
+    """What is printable in what a text of base64 says."""
+    if len(text) < SHORTEST_KEY:
+        return ()
+    text = text[:-1] if len(text) % 4 == 1 else text
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error:
+        return ()
+    return _PRINTED.findall(data.decode("latin-1"))
 
 
 def _character(escape: re.Match[str]) -> str:

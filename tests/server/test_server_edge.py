@@ -4,6 +4,7 @@ import asyncio
 import gc
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ class NoKeys:
     def knows(self, secret: str) -> bool:
         return False
 
-    def declared_in(self, text: str) -> bool:
+    def declared_at(self, text: str, starts: Sequence[int]) -> bool:
         return False
 
     async def refresh(self) -> None:

@@ -59,7 +59,7 @@ async def test_no_look_is_taken_at_each_key() -> None:
         with Calls() as calls:
             assert await ring.find("x" * 40) is None
             assert ring.any_valid()
-            assert not ring.declared_in("/v1/models/" + "x" * 40)
+            assert not ring.declared_at("/v1/models/" + "x" * 40, [0, 11])
             assert not ring.knows("tr_" + "x" * 43)
         counts.append(calls.count)
     assert counts[0] == counts[1]
