@@ -21,6 +21,7 @@ __all__ = [
     "StoreError",
     "StoreTooNew",
     "StoreUnavailable",
+    "TooManyValues",
     "ToolErrorCode",
     "ToolFailure",
     "ToolRelayError",
@@ -197,6 +198,15 @@ class FrameTooLarge(WireError):
 
 class Unreadable(WireError):
     """What an upstream sent cannot be read here and may hold a call of a server tool (rule W5)."""
+
+
+class TooManyValues(Unreadable):
+    """JSON of an upstream's that would take far more memory than it has bytes."""
+
+    code = "upstream_too_large"
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"The upstream sent {what} of over {limit} JSON values, which is more than is read.")
 
 
 class StoreError(ToolRelayError):

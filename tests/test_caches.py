@@ -32,6 +32,7 @@ and what a tool reads of an answer live as long as their request."""
 
 NO_CACHE: dict[str, str] = {
     "proxy.caches._Declared": "the list of caches itself: weak references",
+    "proxy.in_time.InTime": "work that nobody waits for any more, until it ends",
     "proxy.relay.deadlines.Deadlines": "requests that are open",
     "proxy.relay.routing.Router": "part of a view, which counts it: 64 names of 100 characters",
     "proxy.relay.run.Run": "lives as long as its run",
@@ -47,6 +48,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.output_queue.QueuedStream": "the beginning of a line",
     "proxy.server.peers.Peers": "the questions that workers answer: written in the code",
     "proxy.server.pending_heads.PendingHeads": "addresses of heads that arrive; server.max_pending_heads",
+    "proxy.server.refused_origins.RefusedOrigins": "sixteen origins of 200 characters",
     "proxy.server.turns.Turns": "requests that are open",
     "proxy.store.postgres.PostgresStore": "processes that may have died",
     "proxy.store.write_behind.WriteBehind": "records whose rows are in record_queue, which counts them twice",

@@ -41,6 +41,8 @@ CALLS_PER_REQUEST_WITH_TOOLS = 1150  # 1050: two chunks are read
 CALLS_PER_TOOL_TURN = 1500  # 1363, its rows committed
 CALLS_PER_TOOL_TURN_WITH_EFFECT = 1670  # 1519
 
+CALLS_PER_CALLBACK_OF_A_BURST = 10_500  # 9497: 128 events, each to be read, and what skims them in vain
+
 EVENT = (
     b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m",'
     b'"choices":[{"index":0,"delta":{"content":"word "},"finish_reason":null}]}\n\n'
@@ -247,6 +249,59 @@ async def test_events_that_come_at_once_stay_within_their_bound(tmp_path: Path) 
         long = await one_stream(proxy, steps, 11, at_once=60)
     per_event = (long - short) / 500
     assert 0.7 * bound < per_event <= bound, f"{per_event:.1f} calls for each event"
+
+
+@contextlib.contextmanager
+def counting_callbacks(count: Count, most: list[int]) -> Iterator[None]:
+    """Note the calls of the callback of the loop that makes the most."""
+    run = asyncio.events.Handle._run
+
+    def counted_run(handle: asyncio.Handle) -> None:
+        before = count.calls
+        run(handle)
+        most[0] = max(most[0], count.calls - before)
+
+    asyncio.events.Handle._run = counted_run  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        asyncio.events.Handle._run = run  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        EVENT.replace(b'"word "', b'"word ","x":%d'),
+        b"data: {}\n\n",
+        b"x\n\n",
+        b"\n\n",
+        b": x\n\n",
+        EVENT[:99] + b"\n\n",
+    ],
+    ids=["text", "empty", "no data", "blank", "comments", "broken"],
+)
+async def test_a_burst_is_taken_in_parts(event: bytes, tmp_path: Path) -> None:
+    """With tools offered no callback makes more calls than is written above, whatever one read brings."""
+    size = 250_000
+    burst = b"".join(event % at if b"%d" in event else event for at in range(size // len(event)))
+    most = [0]
+    count = Count()
+    async with stepping(tools=True, path=tmp_path) as (proxy, steps):
+        await one_stream(proxy, steps, 3)
+        async with proxy.connect() as conversation:
+            ask = {"model": "m", "stream": True, **CHAT.ask}
+            conversation.writer.write(proxy.request(json.dumps(ask).encode()))
+            steps.orders.put_nowait(EVENT)
+            arrived = 0
+            while arrived < len(EVENT):
+                arrived += len(await conversation.reader.read(65536))
+            with count.counting(), counting_callbacks(count, most):
+                for piece in (burst, END, None):
+                    steps.orders.put_nowait(piece)
+                end = b""
+                while not end.endswith(b"0\r\n\r\n"):
+                    end = (end + await conversation.reader.read(1 << 20))[-100:]
+    assert 0 < most[0] <= CALLS_PER_CALLBACK_OF_A_BURST, f"{most[0]} calls in one callback"
 
 
 async def one_run(proxy: Proxy, steps: Steps, store: Count, called: bytes) -> int:

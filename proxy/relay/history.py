@@ -121,12 +121,16 @@ class History:
         response: ResponseRecord | None = None
         if request.continues is not None:
             response = await self._store.find_response(request.continues, caller)
-        held: list[tuple[int, SuspendedTurn]] = []
-        for returned in returned_calls[-_MOST_LOOKUPS:]:
-            key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
-            turn = await self._store.find_suspended(key)
-            if turn is not None and turn.caller == caller:
-                held.append((returned.position, turn))
+        places = [
+            (each.position, request.conversation_key(caller, each.call_ids, upto=each.position))
+            for each in returned_calls[-_MOST_LOOKUPS:]
+        ]
+        waiting = await self._store.find_all_suspended([key for _, key in places]) if places else {}
+        held = [
+            (position, waiting[key])
+            for position, key in places
+            if key in waiting and waiting[key].caller == caller
+        ]
         answers = answers[:_MOST_LOOKUPS]
         keys = [request.answer_key(caller, shape, each.text, upto=each.position) for each in answers]
         known = await self._store.find_all_hidden(keys) if keys else {}

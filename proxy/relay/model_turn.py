@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable
 from typing import Literal
 
 import orjson
@@ -15,11 +14,11 @@ from proxy.relay.fallback import Reread, ask
 from proxy.relay.headers import RESTORED, is_coded, restored_words, returned
 from proxy.relay.job import Job, State
 from proxy.relay.offer import Offer
-from proxy.relay.passthrough import AFTER_END_S, flush_soon, pump
+from proxy.relay.passthrough import pump
 from proxy.relay.run import CallModel, Command, Finish
+from proxy.relay.turn_stream import MOST_EVENTS, read_stream
 from proxy.relay.waiting import keeping_alive
 from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
-from proxy.wires.base import TurnReader
 
 __all__ = ["ModelTurns", "ToolMemory", "TurnRejected"]
 
@@ -27,10 +26,6 @@ _MAX_ERROR_BYTES = 1024 * 1024
 _MAX_MESSAGE = 4096
 _MAX_WAIT_S = 5.0
 _WAITS = ("retry-after", "retry-after-ms")
-_AFTER_REASON_S = 5.0
-"""For the usage and the end mark that come after a finish reason."""
-_AFTER_HIDDEN_END_S = 0.05
-"""For the end of the HTTP message, so that its connection can be used for the next turn."""
 _REFUSALS = (400, 404, 413, 422)
 _MOST_FAULTS = 32
 _MOST_FIELDS = 32
@@ -268,7 +263,7 @@ class ModelTurns:
             return await self._relay(job, state, response)
         streamed = response.content_type == "text/event-stream"
         if job.request.stream and streamed:
-            await self._read_stream(state, state.reader, response)
+            await read_stream(state, state.reader, response)
             return True
         if streamed or (job.request.stream and command.number > 1):
             raise TurnRejected(502, _unexpected(response), "upstream_malformed")
@@ -278,7 +273,7 @@ class ModelTurns:
         except Unreadable:
             raise
         except WireError:
-            if command.number > 1 or self._calls_ours(job, state, body):
+            if command.number > 1 or await self._calls_ours(job, state, body):
                 raise
             return await self._relay(job, state, Reread(response, body))
         state.run.observe(frame.events)
@@ -291,12 +286,18 @@ class ModelTurns:
         state.writer.write(frame)
         return True
 
-    def _calls_ours(self, job: Job, state: State, body: bytes) -> bool:
+    async def _calls_ours(self, job: Job, state: State, body: bytes) -> bool:
         """Whether a body of an unknown kind is a stream in which a tool of ours is called (rule W5)."""
         reader = job.wire.reader(
             state.offer.declared, state.offer.is_hidden, self._settings.max_argument_bytes
         )
-        for frame in (*reader.feed(body), *reader.close()):
+        frames = reader.feed(body, most=MOST_EVENTS)
+        while frames or reader.behind:
+            for frame in frames:
+                state.run.observe(frame.events)
+            await asyncio.sleep(0)
+            frames = reader.feed(b"", most=MOST_EVENTS) if reader.behind else []
+        for frame in reader.close():
             state.run.observe(frame.events)
         return bool(state.run.hidden_calls) or reader.fault is not None
 
@@ -306,88 +307,9 @@ class ModelTurns:
         await pump(response, state.client, error_event=None, broken=self._broken, secrets=secrets)
         return False
 
-    async def _read_stream(self, state: State, reader: TurnReader, response: UpstreamResponse) -> None:
-        """Read one turn's stream to its end; send what the writer lets through, when it comes."""
-        run, writer, push, metered = state.run, state.writer, state.client.push, state.metered
-        skim, passing = reader.skim, writer.passing()
-        loop = asyncio.get_running_loop()
-        ended = waited = False
-        until: float | None = None
-        patience: asyncio.Timeout | None = None
-
-        def relay(chunk: bytes) -> Awaitable[None] | None:
-            nonlocal ended, waited, until, passing
-            if metered:
-                state.events += chunk.count(b"data:")
-            if passing is not None and skim(chunk):
-                return push(passing(chunk))
-            # The first chunk always comes by here: nothing is known that it could be like.
-            if not state.first_chunk_at:
-                state.first_chunk_at = state.now()
-            out = []
-            had_ended = ended
-            for frame in reader.feed(chunk, together=passing is not None):
-                run.observe(frame.events)
-                ended = ended or frame.is_end_mark
-                out.append(writer.write(frame))
-            passing = writer.passing()
-            over = ended or (writer.composing and run.turn.reason is not None)
-            if over and (until is None or not waited) and not (patience is not None and patience.expired()):
-                # Some upstreams never close, and some never send an end mark.
-                waited = ended
-                until = loop.time() + _patience_s(ended, writer.composing)
-                if patience is not None:
-                    patience.reschedule(until)
-            last = ended and not had_ended and not writer.composing
-            if last and patience is not None:
-                flush_soon(state.client, loop)
-            wait = state.push(out[0] if len(out) == 1 else b"".join(out), last=last)
-            # What came before it has gone out, however the stream was cut (rule W6).
-            return wait if reader.fault is None else _fail_behind(wait, reader.fault)
-
-        try:
-            if (rest := response.push(relay)) is not None:
-                state.client.flush()
-                async with asyncio.timeout_at(until) as patience:
-                    await rest
-        except TimeoutError:
-            if not ended and run.turn.reason is None:
-                raise
-        except UpstreamError:
-            if not ended:
-                raise
-        finally:
-            for frame in reader.catch_up():
-                run.observe(frame.events)
-                writer.write(frame)
-        rest_of_turn = reader.close()
-        if reader.fault is not None:
-            raise reader.fault
-        for frame in rest_of_turn:
-            run.observe(frame.events)
-            ended = ended or frame.is_end_mark
-            if out := writer.write(frame):
-                await state.send(out)
-        if ended:
-            run.saw_end_mark()
-
-
-async def _fail_behind(wait: Awaitable[None] | None, fault: WireError) -> None:
-    """Fail the turn once the client has taken what came before."""
-    if wait is not None:
-        await wait
-    raise fault
-
 
 async def _close(response: UpstreamResponse) -> None:
     await response.aclose()
-
-
-def _patience_s(ended: bool, composing: bool) -> float:
-    """How long a turn that has said its last word may stay open."""
-    if not ended:
-        return _AFTER_REASON_S
-    return _AFTER_HIDDEN_END_S if composing else AFTER_END_S
 
 
 def _answer_head(response: UpstreamResponse, stream: bool) -> list[tuple[str, str]]:

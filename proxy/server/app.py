@@ -363,6 +363,11 @@ def _upstream(name: str, config: UpstreamConfig, resolver: Resolver, *, forwards
     )
 
 
+def _stored_responses(services: Services, settling: Settling, router: Router) -> StoredResponses:
+    forget = Forgetting(services.store, router, upstream_ids)
+    return StoredResponses(services.store, settling, retell, forget)
+
+
 async def create_app(
     config: Config, *, overrides: Overrides | None = None, peers: Peers | None = None
 ) -> App:
@@ -401,9 +406,7 @@ async def create_app(
         history=history,
         store=services.store,
         settling=settling,
-        responses=StoredResponses(
-            services.store, settling, retell, Forgetting(services.store, router, upstream_ids)
-        ),
+        responses=_stored_responses(services, settling, router),
         memory=memory,
         repeats=repeats,
         door=door,
@@ -416,6 +419,7 @@ async def create_app(
         prices=_prices(config),
         listen=given.listen,
     )
+    services.instruments.watch_loop()
     return App(
         services=services,
         entrance=entrance,

@@ -49,8 +49,10 @@ def below_openai(path: str) -> tuple[str | None, str]:
         return None, ""
     if deployed := _DEPLOYMENT.match(path):
         return (deployed[2], _name(deployed[1])) if deployed[2] in _DEPLOYED else (None, "")
-    below = path.removeprefix("/openai").removeprefix("/v1")
-    return (None, "") if f"{below}/".startswith(("/deployments/", "/v1/", "//")) else (below, "")
+    below = path.removeprefix("/openai/v1" if path.startswith("/openai/v1/") else "/openai")
+    # Whole segments only: what stands behind a version's first digits is no path of its own.
+    strange = below == "/" or f"{below}/".startswith(("/deployments/", "/v1/"))
+    return (None, "") if strange else (below, "")
 
 
 def _name(escaped: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from proxy.relay.base import RunEvents
 from proxy.server.limits import ConcurrentStreams
 from proxy.server.log_output import count_dropped_lines
+from proxy.server.loop_held import LoopHeld
 from proxy.server.metrics import Metrics
 from proxy.server.observing import Observing
 from proxy.server.refused_keys import RefusedKeys
@@ -24,6 +25,7 @@ class Instruments:
     models: Collection[str]
     metrics: Metrics | None = None
     tracing: Tracing | None = None
+    loop_held: LoopHeld | None = None
 
     @property
     def snapshot(self) -> Callable[[], bytes] | None:
@@ -58,8 +60,15 @@ class Instruments:
                 }
             )
 
+    def watch_loop(self) -> None:
+        """How long the loop that runs is held at a time is among the figures from now on."""
+        if self.loop_held is not None:
+            self.loop_held.start()
+
     async def aclose(self) -> None:
         """Send what waits to be sent."""
+        if self.loop_held is not None:
+            self.loop_held.stop()
         if self.tracing is not None:
             await self.tracing.aclose()
 
@@ -93,4 +102,5 @@ def open_instruments(
         # What the log lost because nobody read it.
         metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
     observing = Observing([observer for observer in (metrics, tracing) if observer is not None], keys)
-    return Instruments(observing, models, metrics, tracing)
+    held = LoopHeld(metrics.loop_held) if metrics is not None else None
+    return Instruments(observing, models, metrics, tracing, held)

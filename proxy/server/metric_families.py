@@ -19,6 +19,7 @@ _FIRST_TOKEN_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
 _HTTP_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_HELD_S = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 _ASKED = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 _SERVED = ("gen_ai_operation_name", "gen_ai_request_model")
@@ -102,6 +103,13 @@ FAMILIES = (
         "What a client's next request goes on from and the record did not have in time: suspended (the "
         "client was told), answer, owner.",
         ("what",),
+    ),
+    Family(
+        "toolrelay_loop_held_seconds",
+        "histogram",
+        "Processor time for which the event loop was held when a timer of it was due, ten times a second.",
+        (),
+        _HELD_S,
     ),
     Family(
         "toolrelay_log_dropped_lines_total", "counter", "Log lines that were dropped since nobody read them."

@@ -301,6 +301,10 @@ class Metrics(Observer):
         """The record did not have in time what a client's next request is looked up in."""
         self._counters["toolrelay_record_late_total"].add((what,))
 
+    def loop_held(self, seconds: float) -> None:
+        """The event loop was held for so long when its timer was due."""
+        self._histograms["toolrelay_loop_held_seconds"].observe((), seconds)
+
     # What is handed over.
 
     def snapshot(self) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.errors import WireError
+from proxy.json_size import count_values
 from proxy.relay.settling import Settling
 from proxy.relay.threads import Threads
 from proxy.server.client_stream import HttpClientStream
@@ -29,6 +30,9 @@ Own = Callable[[str, Callable[[bool], None]], None]
 Settle = Callable[[], Awaitable[None]]
 """Waits for the commit of all that was noted so far, for a bounded time."""
 
+_MOST_VALUES: Final = 1_000_000
+_MOST_EVENTS: Final = 256
+"""Events before the one that says it: nobody sends as many."""
 _MAX_BYTES: Final = 8 << 20
 """How much of a response is read for its id; it is in the first event, or in the object."""
 
@@ -64,6 +68,7 @@ class OwnedClientStream(HttpClientStream):
         self._length = ""
         self._again = 0
         self._looking = False
+        self._events_left = _MOST_EVENTS
 
     def start(self, status: int, headers: Headers) -> None:
         self._looking = status < 300
@@ -117,9 +122,12 @@ class OwnedClientStream(HttpClientStream):
             return
         if self._events is not None:
             try:
-                for event in self._events.feed(data):
-                    if self._looking:
-                        self._read(event.data)
+                self._events.take(data)
+                while self._looking and (event := self._events.next()) is not None:
+                    self._events_left -= 1
+                    self._read(event.data)
+                    if not self._events_left:
+                        self._stop()
             except WireError:
                 self._stop()
             return
@@ -138,7 +146,9 @@ class OwnedClientStream(HttpClientStream):
         if self._looking and self._seen:
             self._read(bytes(self._seen))
 
-    def _read(self, text: bytes | str) -> None:
+    def _read(self, text: bytes) -> None:
+        if count_values(text, _MOST_VALUES) > _MOST_VALUES:
+            return
         try:
             said = orjson.loads(text)
         except orjson.JSONDecodeError:

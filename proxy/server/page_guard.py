@@ -230,7 +230,7 @@ def _check_version(request: EdgeRequest) -> None:
     if request.version < (1, 1):
         raise RequestError(
             403,
-            "An open server takes no HTTP/1.0, which reverse proxies speak that say nothing of themselves. "
+            "Without client keys no HTTP/1.0 is taken: reverse proxies speak it that say nothing of themselves. "
             "Call with HTTP/1.1. Behind a proxy, serve with the start token or client keys (no --open, no "
             'auth.mode = "open"), or name the proxy\'s address in server.trusted_proxies.',
             code="http_version_not_allowed",
@@ -254,7 +254,7 @@ def _check_unmarked(request: EdgeRequest) -> None:
     if len(referers) == 1 and _is_own("/".join(referers[0].split("/")[:3]), "".join(said).lower()):
         return
     raise _not_allowed(
-        "By this address an open server cannot tell a program's GET from a web page's. Send any key, as in "
+        "By this address, without client keys, a GET could be a web page's. Send any key, as in "
         "Authorization: Bearer unused: a page of another site cannot"
     )
 

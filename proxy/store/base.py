@@ -264,6 +264,10 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol
         """The newest held turn of that key; reading does not consume it."""
         ...
 
+    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+        """The same for some keys, with one look at the database; those that hold nothing are left out."""
+        ...
+
     def put_hidden(self, record: HiddenTurns) -> None:
         """Keep hidden turns beside those of the same key that came about in another way."""
         ...

@@ -214,6 +214,11 @@ class MemoryStore(MemoryKeys):
         """The turn of that key, unless its days are over."""
         return self._suspended.find(key)
 
+    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+        """The same for some keys."""
+        found = {key: self._suspended.find(key) for key in keys}
+        return {key: turn for key, turn in found.items() if turn is not None}
+
     def put_hidden(self, record: HiddenTurns) -> None:
         """Keep hidden turns beside the variant of their key that came last before them."""
         if not self._open:

@@ -201,12 +201,19 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
 
         Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
         """
-        if self._suspended.knows(key) or self._content == "none":
-            return self._suspended.find(key)
-        found = await self._find(
-            SUSPENDED, "key = ? AND created_at >= ?", rows.clean_text(key), self._oldest_kept()
-        )
-        return rows.read_suspended(found[0]) if found else None
+        return (await self.find_all_suspended((key,))).get(key)
+
+    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+        """The same for some keys, with one look at the database; raises as that does."""
+        known = {key: self._suspended.find(key) for key in keys}
+        asked = {rows.clean_text(key): key for key in known if not self._suspended.knows(key)}
+        if asked and self._content != "none":
+            fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
+            for turn in map(
+                rows.read_suspended, await self._find(SUSPENDED, fit, *asked, self._oldest_kept())
+            ):
+                known[asked[turn.key]] = turn
+        return {key: turn for key, turn in known.items() if turn is not None}
 
     def put_hidden(self, record: HiddenTurns) -> None:
         """Keep hidden turns in place of the same variant of their key; under ``none`` in memory only."""

@@ -22,6 +22,7 @@ import orjson
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
+from proxy.json_size import count_values
 from proxy.liveness import watch_peer
 from proxy.tools.addresses import AddressRefused, CheckedResolver, is_public_address
 from proxy.tools.bounds import ArgumentBound, FetchBounds
@@ -37,6 +38,8 @@ _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/xht
 _CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _NOT_FOR_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
 """Codecs of Python that no page is written in; some take very long for a long text."""
+_MOST_VALUES = 200_000
+"""JSON values of a service's answer; each takes some hundred bytes."""
 _MAX_REDIRECTS = 3
 
 
@@ -387,6 +390,8 @@ def _url(text: str) -> URL:
 
 def _json(answer: _Answer) -> Any:
     """The body of an answer as JSON."""
+    if count_values(answer.body, _MOST_VALUES) > _MOST_VALUES:
+        raise HttpFailure(f"the service answered with more than {_MOST_VALUES} JSON values")
     try:
         return orjson.loads(answer.body)
     except orjson.JSONDecodeError:

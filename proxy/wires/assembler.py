@@ -17,6 +17,7 @@ import orjson
 
 from proxy.errors import WireError
 from proxy.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
+from proxy.json_size import count_values
 from proxy.values import value_class
 
 __all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id"]
@@ -24,6 +25,7 @@ __all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id"]
 _ALPHABET = string.ascii_letters + string.digits
 _MAX_CALLS = 256
 _MAX_TURN_BYTES = 32 * 1024 * 1024
+_MOST_VALUES = 200_000
 _SHORT = 64
 _NOT_JSON = object()
 _UNREAD = object()
@@ -151,7 +153,9 @@ class _Slot:
 
 
 def _parse(text: str) -> Any:
-    """``text`` as JSON, or ``_NOT_JSON``."""
+    """``text`` as JSON, or ``_NOT_JSON``; nobody needs to know of more values than a call has."""
+    if len(text) > _MOST_VALUES and count_values(text.encode(), _MOST_VALUES) > _MOST_VALUES:
+        return _NOT_JSON
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -422,7 +426,4 @@ def _last_word(arguments: str) -> str:
 
 def is_object(arguments: str) -> bool:
     """Whether ``arguments`` is the text of one JSON object that every reader reads alike."""
-    try:
-        return isinstance(orjson.loads(arguments), dict)
-    except orjson.JSONDecodeError:
-        return False
+    return isinstance(_parse(arguments), dict)

@@ -312,8 +312,16 @@ class TurnReader(Protocol):
     @property
     def fault(self) -> WireError | None: ...
 
-    def feed(self, chunk: bytes, *, together: bool = False) -> list[Frame]:
+    @property
+    def behind(self) -> bool:
+        """Whether whole events were taken in that have not been read yet."""
+        ...
+
+    def feed(self, chunk: bytes, *, together: bool = False, most: int = 0) -> list[Frame]:
         """Frames that ``chunk`` completes.  Raises :class:`~proxy.errors.WireError`.
+
+        With ``most`` no more is read than takes as long as so many ordinary events; where some is left,
+        :attr:`behind` is true, and the next piece may be ``b""``.
 
         ``together`` says that the writer hands frames on as they come.  Then events that differ in
         their text alone may be told together, once their bytes have gone out.

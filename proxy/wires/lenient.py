@@ -2,11 +2,22 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-__all__ = ["MALFORMED", "UNREADABLE_EVENT", "UNREADABLE_REPLY", "loads", "may_be_reply", "may_hold_call"]
+from proxy.errors import TooManyValues
+from proxy.json_size import count_values
+
+__all__ = [
+    "MALFORMED",
+    "MOST_VALUES",
+    "UNREADABLE_EVENT",
+    "UNREADABLE_REPLY",
+    "loads",
+    "may_be_reply",
+    "may_hold_call",
+]
 
 MALFORMED = {
     "message": "The upstream sent an event that is not valid JSON.",
@@ -21,7 +32,11 @@ UNREADABLE_REPLY = (
     "The upstream sent a reply that may hold a tool call and cannot be read: it is not a JSON object, "
     "or nested too deeply."
 )
+MOST_VALUES: Final = 1_000_000
+"""Of one event or reply: a long answer with the likeliest twenty of each token has half of it."""
 _MAX_DEPTH = 200
+_MOST_LENIENT = 4 * 1024 * 1024
+"""Bytes that are looked at once more in the hope that they are nearly JSON."""
 _BEFORE_JSON = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
 """Blanks, byte order marks, and the zeros of UTF-16 and UTF-32, which readers of whole bodies detect."""
 _HALF_PAIR = re.compile(
@@ -31,17 +46,20 @@ _HALF_PAIR = re.compile(
 _MOST_DIGITS = 20
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes, what: str = "an event") -> Any:
     """An event's data as JSON; ``None`` where it is none, or nested deeper than JSON can be written.
 
-    Invalid UTF-8 and half surrogate pairs are replaced for reading only: a call must not hide behind
-    one bad byte, and some servers cut an emoji in two.  So are NaN and infinities, which JSON does
-    not have: Python servers write them as log probabilities, and clients in Python read them.
+    Of what is nearly JSON only an object is read.  Invalid UTF-8 and half surrogate pairs are replaced
+    for reading: a call must not hide behind one bad byte, and some servers cut an emoji in two.  So are
+    NaN and infinities, which JSON does not have: Python servers write them as log probabilities, and
+    clients in Python read them.  Raises :class:`~proxy.errors.TooManyValues`, which names ``what`` it is.
     """
+    if len(data) > MOST_VALUES and count_values(data, MOST_VALUES) > MOST_VALUES:
+        raise TooManyValues(what, MOST_VALUES)
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        if b"\0" in data:
+        if b"\0" in data or len(data) > _MOST_LENIENT or data.lstrip()[:1] != b"{":
             return None
         whole = _whole_characters(data)
         try:
@@ -76,7 +94,9 @@ def _whole_characters(data: bytes) -> bytes:
     It holds no NUL, so that two of them can stand for an escaped backslash: what is behind one is no escape.
     """
     text = data.decode("utf-8", "replace").encode().replace(b"\\\\", b"\0\0")
-    return _HALF_PAIR.sub(rb"\\ufffd", text).replace(b"\0\0", b"\\\\")
+    if b"\\u" in text:
+        text = _HALF_PAIR.sub(rb"\\ufffd", text)
+    return text.replace(b"\0\0", b"\\\\")
 
 
 def _depth(value: Any) -> int:

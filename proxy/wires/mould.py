@@ -17,6 +17,9 @@ __all__ = ["Mould"]
 MOST_KEPT: Final = 256
 """Events that one mould keeps the values of before they are cast."""
 
+_MOST_TAKEN_BYTES: Final = 32 * 1024
+"""Of a chunk of several events that is taken at once; a larger one is looked at in parts, with pauses."""
+
 # What stands between the quotes of a JSON string that every reader reads alike, also where more of its
 # kind is put behind it: no half of a surrogate pair, no half of a character in UTF-8 (RFC 3629).
 _PLAIN = rb"[ !#-\[\]-\x7f]*+"
@@ -105,6 +108,8 @@ class Mould:
         if self._fits(chunk):
             return True  # One event, as nearly always.
         at, size = 0, len(chunk)
+        if size > _MOST_TAKEN_BYTES:
+            return False
         while at < size:
             at = self.fit(chunk, at)
             if at < 0:

@@ -23,6 +23,7 @@ __all__ = [
     "comment",
     "decode_event",
     "encode_event",
+    "is_comment",
 ]
 
 DONE = b"[DONE]"
@@ -36,6 +37,13 @@ _BOM = b"\xef\xbb\xbf"
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 # CR CR ends an event at once, in every stream: an LF after it would begin the next one, harmlessly.
 _BOUNDARY = re.compile(rb"\r\r|(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+# Events that say nothing, as many as there are: a burst of them is one step.  A run ends where an event
+# does; what is odder is taken one by one.
+_MOST_FILLER = 64 * 1024
+_BLANK_RUN = re.compile(rb"[\r\n]++")
+_COMMENTS = re.compile(rb"(?:(?>:[^\r\n]*+\r?\n)++\r?\n)++")
+_ONLY_COMMENTS = re.compile(rb"(?::[^\r\n]*+)?(?:[\r\n]++(?::[^\r\n]*+)?)*+")
+_FILLERS = (b"\n", b":", b"\r")
 _LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
 
 
@@ -53,21 +61,28 @@ class SSEEvent:
     @property
     def is_comment(self) -> bool:
         """Whether nothing but comment lines is in it, so that any client may be shown it."""
-        return all(line[:1] in (b"", b":") for line in _LINE_ENDS.split(self.raw))
+        return is_comment(self.raw)
 
     @property
     def is_end_mark(self) -> bool:
         return self.data[:6] == DONE and self.data.strip() == DONE
 
 
+def is_comment(raw: bytes) -> bool:
+    """Whether every line is blank or a comment."""
+    return _ONLY_COMMENTS.fullmatch(raw) is not None
+
+
 class SSEParser:
     """Split a byte stream into events.
 
+    Blank lines and comments that follow each other may come as one event that says nothing.
+
     For every way of cutting the input, ``b"".join(e.raw for e in events) + parser.tail`` is the
-    input, and the events are the same.  An event whose blank line ends in a CR that is the last
-    byte so far waits for the next byte where the stream uses CRLF, and does not where it uses bare
-    CR, since no LF will come.  ``at_start`` is false for a stream that is joined in its middle, where
-    a byte order mark is not one.
+    input, and the events that say something are the same.  An event whose blank line ends in a CR that
+    is the last byte so far waits for the next byte where the stream uses CRLF, and does not where it
+    uses bare CR, since no LF will come.  ``at_start`` is false for a stream that is joined in its
+    middle, where a byte order mark is not one.
     """
 
     def __init__(self, *, max_event_bytes: int = 16 * 1024 * 1024, at_start: bool = True) -> None:
@@ -87,7 +102,7 @@ class SSEParser:
     @property
     def between(self) -> bool:
         """Whether the last event is whole and none has begun since."""
-        return not self._pending
+        return not self._pending and self.at >= len(self.data)
 
     def feed(self, chunk: bytes) -> list[SSEEvent]:
         """The events that ``chunk`` completes.  Raises :class:`FrameTooLarge`."""
@@ -103,6 +118,8 @@ class SSEParser:
         ``data`` are the bytes that wait, from ``at`` on, and begin with an event.  Whoever knows what
         whole events are there may skip them.  Raises :class:`FrameTooLarge`.
         """
+        if self.at < len(self.data):
+            chunk = self.data[self.at :] + chunk
         self.data, self.at = chunk, 0
         if pending := self._pending:
             pending += chunk
@@ -118,6 +135,9 @@ class SSEParser:
     def next(self) -> SSEEvent | None:
         """The next event of those that were taken in.  Raises :class:`FrameTooLarge`."""
         start = self.at
+        if self.data[start : start + 1] in _FILLERS and (end := self._filler_end(start)):
+            self.at = end
+            return SSEEvent(self.data[start:end])
         end = _next_boundary(self.data, start, self._has_cr)
         if end < 0:
             self._pending += self.data[start:]
@@ -126,6 +146,18 @@ class SSEParser:
             return None
         self.at = end
         return self._event(self.data[start:end])
+
+    def _filler_end(self, start: int) -> int:
+        """The end of the blank lines or comments that begin here; 0 where that is not certain."""
+        if self._at_start:
+            return 0
+        data, most = self.data, start + _MOST_FILLER
+        if data[start : start + 1] == b":":
+            found = _COMMENTS.match(data, start, most)
+            return found.end() if found is not None else 0
+        run = _BLANK_RUN.match(data, start, most)
+        size = _blank_events(run[0]) if run is not None else 0
+        return start + size if size else 0
 
     def _keep(self) -> None:
         """Hold an event that has begun, within the bound."""
@@ -149,6 +181,15 @@ class SSEParser:
             if raw.startswith(_BOM):
                 return _decode(raw, raw[3:])
         return decode_event(raw)
+
+
+def _blank_events(run: bytes) -> int:
+    """How many bytes of a run of line ends are whole events, where all its line ends are alike."""
+    if b"\r" not in run or b"\n" not in run:
+        return len(run) & ~1
+    run = run.removesuffix(b"\r")  # It may be half of a line end.
+    lines = run.count(b"\r\n")
+    return 2 * (lines & ~1) if 2 * lines == len(run) else 0
 
 
 def _next_boundary(data: bytes | bytearray, position: int, has_cr: bool) -> int:

@@ -4,8 +4,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from time import perf_counter
 
-from proxy.errors import Unreadable, WireError
+from proxy.errors import TooManyValues, Unreadable, WireError
 from proxy.events import (
     Frame,
     ReasoningDelta,
@@ -25,6 +26,12 @@ from proxy.wires.sse import SSEEvent, SSEParser, decode_event
 __all__ = ["StreamReader"]
 
 _TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
+_MOST_S = 0.004
+"""Of events that take longer than ordinary ones, whatever they hold."""
+_BYTES_OF_WORK = 1024
+"""Of an event that take about as long as any event does."""
+_BYTES_SKIMMED = 256
+"""The same of events that are skimmed."""
 _OBJECT_LINE = re.compile(rb"(?:^|[\r\n])[ \t]*+[{\[]")
 _MOST_VAIN = 8
 """Moulds that nothing fitted, before no more are made: every event of this stream is another."""
@@ -52,6 +59,7 @@ class StreamReader(ABC):
         self._example: Frame | None = None
         self._vain = 0
         self._stopped = False
+        self.behind = False
         self.fault: WireError | None = None
 
     @property
@@ -71,26 +79,44 @@ class StreamReader(ABC):
         that is not certain.
         """
 
-    def feed(self, chunk: bytes, *, together: bool = False) -> list[Frame]:
+    def feed(self, chunk: bytes, *, together: bool = False, most: int = 0) -> list[Frame]:
         """See :meth:`proxy.wires.base.TurnReader.feed`."""
         if self._stopped:
             return []
         parser = self._parser
         self._ready = None
-        parser.take(chunk)
+        if chunk or not self.behind:
+            parser.take(chunk)
+        self.behind = False
         frames: list[Frame] = []
+        work = 0
+        until = perf_counter() + _MOST_S if most else 0.0
         while True:
             if together:
-                frames += self._skim_on()
+                start = parser.at
+                frames += self._skim_on(most and most - work)
+                work += (parser.at - start) // _BYTES_SKIMMED
+                if 0 < most <= work:
+                    self.behind = True
+                    return frames
             event = parser.next()
             if event is None:
                 return frames
             frames += self.catch_up()
-            frame = self._read(event)
+            try:
+                frame = self._read(event)
+            except TooManyValues as fault:
+                self._stop(fault)
+                return frames
             if self.fault is not None:
                 return frames
             frames.append(frame)
             self._note(frame)
+            if most:
+                work += 1 + len(event.raw) // _BYTES_OF_WORK
+                if work >= most or perf_counter() > until:
+                    self.behind = True
+                    return frames
             # From a call on the writer may have to say itself what comes.
             together = together and not (frame.undecided or _opens_call(frame))
 
@@ -123,7 +149,11 @@ class StreamReader(ABC):
             return []
         frames = self.catch_up()
         if (event := self._parser.close()) is not None:
-            frame = self._read(event, cut=True)
+            try:
+                frame = self._read(event, cut=True)
+            except TooManyValues as fault:
+                self._stop(fault)
+                return frames
             if self.fault is not None:
                 return frames
             frames.append(frame)
@@ -167,8 +197,8 @@ class StreamReader(ABC):
         fits = len(call.arguments.encode()) <= self._bound and is_object(call.arguments)
         return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
 
-    def _skim_on(self) -> list[Frame]:
-        """Skim what fits of the bytes that wait."""
+    def _skim_on(self, most: int) -> list[Frame]:
+        """Skim what fits of the bytes that wait, for no longer than ``most`` events take to be read."""
         parser = self._parser
         start = at = parser.at
         if self._example is not None and start < len(parser.data):
@@ -177,7 +207,8 @@ class StreamReader(ABC):
         if mould is None:
             return []
         frames = self.catch_up() if mould.full else []
-        while (end := mould.fit(parser.data, at)) >= 0:
+        limit = start + most * _BYTES_SKIMMED if most else len(parser.data)
+        while at < limit and (end := mould.fit(parser.data, at)) >= 0:
             at = end
         if at > start:
             parser.at = at
@@ -204,7 +235,7 @@ class StreamReader(ABC):
 
 
 def _may_be_lines(event: SSEEvent) -> bool:
-    return _OBJECT_LINE.search(event.raw) is not None and may_hold_call(event.raw)
+    return may_hold_call(event.raw) and _OBJECT_LINE.search(event.raw) is not None
 
 
 def _opens_call(frame: Frame) -> bool:

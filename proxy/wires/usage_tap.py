@@ -13,6 +13,8 @@ import orjson
 
 from proxy.errors import FrameTooLarge
 from proxy.events import Usage
+from proxy.json_size import count_values
+from proxy.wires.lenient import MOST_VALUES
 from proxy.wires.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.usage import usage_of, without_null_usage
 
@@ -96,6 +98,8 @@ class UsageTap:
         return encode_event(orjson.dumps({k: v for k, v in payload.items() if k != "usage"}), event.event)
 
     def _read(self, data: bytes) -> object:
+        if len(data) > MOST_VALUES and count_values(data, MOST_VALUES) > MOST_VALUES:
+            return None
         try:
             payload = orjson.loads(data)
         except orjson.JSONDecodeError:

@@ -16,7 +16,7 @@ from proxy.wires import sse
 from proxy.wires.base import TurnReader
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
-from proxy.wires.sse import EventBoundary, SSEParser
+from proxy.wires.sse import EventBoundary, SSEParser, is_comment
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 MAX_SEED_BYTES = 60_000
@@ -125,7 +125,8 @@ def _sameness(frames: list[Frame]) -> list[tuple[bytes, object, list[str], bool,
     return [
         (f.raw, f.payload is None, [type(e).__name__ for e in f.events], f.is_end_mark, f.undecided)
         for f in frames
-        if f.raw or f.events
+        # How blank lines and comments are parted hangs on the cuts, and says nothing.
+        if f.events or (f.raw and not is_comment(f.raw))
     ]
 
 
@@ -155,6 +156,7 @@ def test_a_reader_and_any_stream(wire: str, seed: int) -> None:
         assert ends or end != "closed" or turn.startswith(stream)
         again, other_end, other_text, message = read(wire, cuts(stream, rng))
         assert _sameness(again) == _sameness(frames)
+        assert b"".join(frame.raw for frame in again) == b"".join(frame.raw for frame in frames)
         assert (other_end, other_text) == (end, text)
         assert message.startswith(b"{") is (end == "closed")
     else:
@@ -195,7 +197,8 @@ def test_the_parser_and_any_stream(seed: int) -> None:
         assert stream.startswith(sent)
         assert len(stream) - len(sent) <= 65536 + 4
         assert (sent + boundary.close()).startswith(stream)
-        outcomes.append((events, parser.tail, parser.close(), boundary.done_seen))
+        said = [event for event in events if not event.is_comment]
+        outcomes.append((said, parser.tail, parser.close(), boundary.done_seen))
     assert outcomes[0] == outcomes[1]
 
 

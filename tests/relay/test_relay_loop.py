@@ -803,7 +803,7 @@ async def test_the_clients_own_tools_stay_when_ours_are_withdrawn() -> None:
 
 async def test_a_hidden_turn_needs_no_end_after_its_finish_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """An upstream that says why it stopped and then neither marks nor closes is not waited for long."""
-    monkeypatch.setattr("proxy.relay.model_turn._AFTER_REASON_S", 0.05)
+    monkeypatch.setattr("proxy.relay.turn_stream._AFTER_REASON_S", 0.05)
     spoken = (role(), call("call_s", TIME, '{"timezone":"UTC"}'), finish("tool_calls"))
     open_ended = [
         head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.relay.model_turn import ModelTurns
+from proxy.relay.turn_stream import read_stream
 from proxy.upstreams.base import Sink
 
 pytestmark = pytest.mark.both_loops
@@ -19,13 +19,14 @@ class _Frames:
 
     composing = True
     fault = None
+    behind = False
 
     def __init__(self) -> None:
         self.turn = SimpleNamespace(reason=None)
         self.pushed: list[bytes] = []
         self.has_ended = False
 
-    def feed(self, chunk: bytes, *, together: bool) -> list[Any]:
+    def feed(self, chunk: bytes, *, together: bool, most: int) -> list[Any]:
         return [SimpleNamespace(events=chunk, is_end_mark=chunk == b"end")]
 
     def passing(self) -> None:
@@ -69,7 +70,7 @@ class _AtTheLastMoment:
 
 async def test_an_end_mark_at_the_last_moment_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes as the wait after the reason ends is sent like all that came before it."""
-    monkeypatch.setattr("proxy.relay.model_turn._AFTER_REASON_S", 0.01)
+    monkeypatch.setattr("proxy.relay.turn_stream._AFTER_REASON_S", 0.01)
     frames: Any = _Frames()
     state: Any = SimpleNamespace(
         run=frames,
@@ -80,7 +81,6 @@ async def test_an_end_mark_at_the_last_moment_goes_out(monkeypatch: pytest.Monke
         first_chunk_at=0.0,
         now=time.time,
     )
-    turns = ModelTurns.__new__(ModelTurns)
-    await turns._read_stream(state, frames, _AtTheLastMoment())  # type: ignore[arg-type]
+    await read_stream(state, frames, _AtTheLastMoment())  # type: ignore[arg-type]
     assert frames.pushed == [b"reason", b"end"]
     assert frames.has_ended

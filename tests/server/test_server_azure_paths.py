@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from chat_script import reply
 from client_keys import ALICE, OK, bearer, declared, keyed
+from hypothesis import given
+from hypothesis import strategies as st
 from raw_upstream import RawUpstream, whole
 from running_proxy import Answer, make_config, running
 
@@ -31,7 +33,12 @@ MODELS = whole(b'{"object":"list","data":[{"id":"gpt-4o"}]}')
         # No path of Azure's.
         ("/openai", None, ""),
         ("/openai/", None, ""),
+        ("/openai/v1", None, ""),
+        ("/openai/v1/", None, ""),
         ("/openai/v1/v1/models", None, ""),
+        ("/openai/v10/models", "/v10/models", ""),
+        ("/openai/v1x", "/v1x", ""),
+        ("/openai/v1;x/models", "/v1;x/models", ""),
         ("/openai/v1/deployments/x/chat/completions", None, ""),
         ("/openai/deployments/x/files", None, ""),
         ("/openai/deployments/x/y/chat/completions", None, ""),
@@ -44,6 +51,25 @@ def test_what_a_path_means(path: str, below: str | None, deployment: str) -> Non
     """One path below /v1 for each, and a deployment only where Azure has one."""
     target = read_target(path)
     assert (target.below_v1, target.deployment) == (below, deployment)
+    assert below is None or below.startswith("/")
+
+
+PIECES = ["openai", "v1", "v10", "deployments", "gpt-4o", "chat", "completions", "models", "a%2Fb", "..", ""]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=7))
+def test_every_path_means_one_below_v1_or_none(pieces: list[str]) -> None:
+    """What goes up is a path of whole segments, the end of the one that was sent."""
+    path = "/" + "/".join(pieces)
+    try:
+        target = read_target(path)
+    except RequestError:
+        return
+    if target.below_v1 is not None:
+        assert target.below_v1.startswith("/")
+        assert path.endswith(target.below_v1)
+        assert "%2F" not in target.below_v1
+    assert not target.deployment or target.below_v1 is not None
 
 
 @pytest.mark.parametrize(
@@ -163,3 +189,23 @@ async def test_a_renamed_model_is_renamed() -> None:
             assert (await proxy.ask(SAY, path=path)).status == 200
             assert json.loads(upstream.requests[0].body)["model"] == "gpt-4o-mini"
             assert (await proxy.ask(SAY, path=CHAT)).status == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/openai",
+        "/openai/",
+        "/openai/v1",
+        "/openai/v1/",
+        "/openai/v1?x=1",
+        "/openai/v1x",
+        "/openai/deployments",
+    ],
+)
+async def test_a_path_that_means_nothing_is_no_fault_of_ours(method: str, path: str) -> None:
+    """Whatever the method, and whoever asks, with and without a key."""
+    async with keyed() as (proxy, _):
+        for headers in ({}, bearer(ALICE), {"Origin": "http://a.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert (await proxy.ask(None, headers, method=method, path=path)).status < 500

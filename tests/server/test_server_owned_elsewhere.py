@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_keys import ALICE, BOB, bearer, key_config
-from raw_upstream import RawUpstream, chunked, event
+from client_keys import ALICE, BOB, bearer, declared, key_config
+from raw_upstream import RawUpstream, chunked, event, whole
 from responses_script import message, reply, stream
 from running_proxy import Proxy, running
 from store_postgres import need_postgres, new_schema
@@ -177,3 +177,21 @@ async def test_a_note_that_comes_too_late_is_said(tmp_path: Path, monkeypatch: p
             assert (answer.status, answer.clean) == (200, True)
             assert late == ["owner"]
             holder.execute("ROLLBACK")
+
+
+async def test_a_conversation_is_known_elsewhere_at_once(tmp_path: Path) -> None:
+    """What a caller made with one worker is no stranger's conversation to another one."""
+    made = whole(b'{"id":"conv_1","object":"conversation"}')
+    keys = {"alice": declared(ALICE, endpoints=("/conversations*",))}
+    config: dict[str, Any] = {"allow": (), "keys": keys, "server": {"workers": 2}}
+    config["store"] = {"url": f"sqlite:///{tmp_path}/r.db"}
+    async with (
+        RawUpstream(made) as upstream,
+        running(key_config(upstream.url, **config)) as one,
+        running(key_config(upstream.url, **config)) as other,
+    ):
+        for _ in range(10):
+            answer = await one.ask({}, bearer(ALICE), path="/v1/conversations")
+            assert answer.status == 200
+            found = await other.services.store.find_threads(["conv_1"], "config:alice")
+            assert found == {"conv_1": ""}

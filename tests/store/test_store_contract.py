@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_records import T0, invocation, message, native_call, run, suspended, turn
+from waiting import PATIENCE_S
 
 from proxy.errors import StoreUnavailable
 from proxy.records import RunRecord
@@ -416,3 +417,15 @@ async def test_memory_is_bounded_in_runs_and_in_content() -> None:
         store.put_suspended(suspended(f"k{number}", payload=b"x" * 1000))
     held = [await store.find_suspended(f"k{number}") for number in range(5)]
     assert [turn is not None for turn in held] == [False, False, False, True, True]
+
+
+async def test_held_turns_are_found_together(store: Store) -> None:
+    """Of some keys those that hold a turn come back, each as it would alone, also before its commit."""
+    for number in range(3):
+        store.put_suspended(suspended(key=f"key-{number}"))
+    asked = ["key-2", "none", "key-0", "odd\x00\ud800"]
+    for _ in range(2):
+        found = await store.find_all_suspended(asked)
+        assert found == {"key-2": suspended(key="key-2"), "key-0": suspended(key="key-0")}
+        assert await store.settle(PATIENCE_S)
+    assert await store.find_all_suspended([]) == {}

@@ -29,6 +29,7 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.wires.chat.reader import ChatTurnReader
+from proxy.wires.sse import is_comment
 
 DONE = b"data: [DONE]\n\n"
 STREAMS = [e for e in all_exchanges() if e.wire == "chat" and any(turn.sse for turn in e.turns)]
@@ -583,6 +584,8 @@ def test_recorded_streams_read_alike_for_every_cut(exchange: Exchange) -> None:
             frames = [f for at in range(0, len(turn.sse), size) for f in read.feed(turn.sse[at : at + size])]
             frames += read.close()
             assert b"".join(frame.raw for frame in frames).startswith(turn.sse)
+            # How comments are parted hangs on the cuts, and says nothing.
+            frames = [frame for frame in frames if frame.events or not is_comment(frame.raw)]
             results.append((unminted(repr(frames)), unminted(read.message().decode()), read.text))
         assert results[0] == results[1] == results[2]
 

@@ -67,7 +67,7 @@ class ChatTurnReader(StreamReader):
         return super()._finish()
 
     def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body)
+        payload = loads(body, "a reply")
         if not isinstance(payload, dict):
             if may_be_reply(body):
                 raise Unreadable(UNREADABLE_REPLY)

@@ -136,7 +136,7 @@ class ResponsesTurnReader(StreamReader):
         return "".join(self._text) or "".join(map(item_text, self._output()))
 
     def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body)
+        payload = loads(body, "a reply")
         if not isinstance(payload, dict):
             if may_be_reply(body):
                 raise Unreadable(UNREADABLE_REPLY)

@@ -26,7 +26,7 @@ from proxy.wires.responses.retold import item_events
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
 from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.told_tools import ToldTools
-from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event
+from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event, is_comment
 from proxy.wires.trace import reasoning_line, status_line
 from proxy.wires.usage import add_usage
 
@@ -217,7 +217,7 @@ class ResponsesStreamWriter:
     def _compose(self, frame: Frame) -> bytes:
         payload = frame.payload
         if payload is None:
-            return frame.raw if _is_comment(frame.raw) else b""
+            return frame.raw if frame.raw[:1] == b":" and is_comment(frame.raw) else b""
         kind = payload.get("type")
         if kind in CLOSING:
             self._note_lifecycle(str(kind), payload)
@@ -394,11 +394,6 @@ class ResponsesStreamWriter:
         error = {"code": code or type, "message": message}
         whole = self._whole({}, status="failed", error=error)
         return out + self._emit({"type": "response.failed", "response": whole}) + END_MARK
-
-
-def _is_comment(raw: bytes) -> bool:
-    """Whether nothing but comment lines is in an event, so that any client may be shown it."""
-    return raw.startswith(b":") and all(line[:1] in (b"", b":") for line in raw.splitlines())
 
 
 def _is_message_event(frame: Frame) -> bool:

@@ -1,0 +1,206 @@
+"""An upstream that sends more at once than can be read at once: the loop serves others in between."""
+
+import asyncio
+import gc
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import chat_script as chat
+import pytest
+import responses_script as responses
+from looping import ANSWER, ASK, TIME, called, looping
+from raw_upstream import KEEP, LAST_CHUNK, Step, chunk, head
+from running_proxy import Answer, Proxy
+from waiting import PATIENCE_S
+
+from proxy.wires.chat import ChatWire
+from proxy.wires.responses import ResponsesWire
+
+SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+ODD_HEAD = head("Content-Type: text/plain", "Transfer-Encoding: chunked")
+SIZE = 2 << 20
+MOST_CPU_S = 0.1
+"""A callback of the proxy's is to take 20 ms at most; a slow machine gets more, and without pauses a read
+of 256 KiB takes up to a second."""
+
+TEXT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+OTHER_TEXT = b'data: {"x":%d,"choices":[{"delta":{"content":"a"}}]}\n\n'
+DELTA = b'data: {"type":"response.function_call_arguments.delta","output_index":0,"delta":" "}\n\n'
+FILLERS: dict[str, bytes] = {
+    "blank lines": b"\n\n",
+    "blank lines in crlf": b"\r\n\r\n",
+    "blank lines in cr": b"\r\r",
+    "mixed blank lines": b"\n\r\n\r\r\n",
+    "comments": b": x\n\n",
+    "comments in crlf": b":\r\n\r\n",
+    "empty events": b"data: {}\n\n",
+    "no data": b"x\n\n",
+    "numbers": b"data: 1\n\n",
+}
+DEAR = ("mixed blank lines", "no data", "numbers", "empty events")
+"""Those that are taken one by one."""
+
+
+class Callbacks:
+    """The processor time of the longest callback of the loop."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.what = ""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Measure every callback of every loop of asyncio's."""
+        run = asyncio.events.Handle._run
+
+        def measured(handle: asyncio.Handle) -> None:
+            began = time.thread_time()
+            try:
+                run(handle)
+            finally:
+                took = time.thread_time() - began
+                if took > self.longest_s:
+                    self.longest_s, self.what = took, repr(handle)[:400]
+
+        # The collector goes through all that the tests have left behind.
+        gc.collect()
+        gc.disable()
+        asyncio.events.Handle._run = measured  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            gc.enable()
+            asyncio.events.Handle._run = run  # type: ignore[method-assign]
+
+
+def pieces(data: bytes) -> list[Step]:
+    """What is written at once is bounded, so that the upstream's own callbacks are short."""
+    return [chunk(data[at : at + 65536]) for at in range(0, len(data), 65536)]
+
+
+async def ask(proxy: Proxy, path: str, body: dict[str, Any]) -> Answer:
+    async with asyncio.timeout(2 * PATIENCE_S):
+        return await proxy.ask(body, path=path)
+
+
+ASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", ASK),
+    "responses": ("/v1/responses", {"model": "m", "stream": True, "input": "hi"}),
+}
+BEGUN: dict[str, bytes] = {
+    "chat": chat.role() + chat.content("a"),
+    "responses": responses.encode(responses.opening()),
+}
+ENDS: dict[str, bytes] = {
+    "chat": chat.finish() + chat.DONE,
+    "responses": responses.encode([responses.closing()]) + chat.DONE,
+}
+
+
+async def burst(wire: str, data: bytes, opening: bytes = SSE_HEAD) -> tuple[Callbacks, Answer]:
+    """A stream that has ``data`` in it, with tools offered: the loop's callbacks, the client's answer."""
+    script = [opening, chunk(BEGUN[wire]), *pieces(data + ENDS[wire]), LAST_CHUNK, KEEP]
+    async with looping(script, allow=("core__*",)) as (proxy, _):
+        callbacks = Callbacks()
+        with callbacks.watched():
+            answer = await ask(proxy, *ASKS[wire])
+    return callbacks, answer
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+@pytest.mark.parametrize("filler", FILLERS)
+async def test_events_that_say_nothing(wire: str, filler: str) -> None:
+    """Rule W2: megabytes of them pass as they came, and no callback holds the loop."""
+    size = SIZE // 16 if filler in DEAR else SIZE
+    data = FILLERS[filler] * (size // len(FILLERS[filler]))
+    callbacks, answer = await burst(wire, data)
+    assert answer.body == BEGUN[wire] + data + ENDS[wire]
+    assert callbacks.longest_s < MOST_CPU_S, callbacks.what
+
+
+@pytest.mark.parametrize("kind", ["alike", "each another"])
+async def test_small_pieces_of_text(kind: str) -> None:
+    """The same of text in small pieces, alike but for their text or each another."""
+    count = SIZE // len(TEXT)
+    data = TEXT * count if kind == "alike" else b"".join(OTHER_TEXT % number for number in range(count))
+    callbacks, answer = await burst("chat", data)
+    assert answer.body == BEGUN["chat"] + data + ENDS["chat"]
+    assert callbacks.longest_s < MOST_CPU_S, callbacks.what
+
+
+async def test_pieces_of_arguments_on_chat() -> None:
+    """Rule W7: arguments in thirty thousand pieces are one call; no callback holds the loop."""
+    count = 30_000
+    data = chat.call("call_1", TIME, '{"timezone":"UTC"') + chat.call(None, None, " ") * count
+    data += chat.call(None, None, "}") + chat.finish("tool_calls") + chat.DONE
+    first = [SSE_HEAD, chunk(chat.role()), *pieces(data), LAST_CHUNK, KEEP]
+    warm = called(("call_0", TIME, '{"timezone":"UTC"}'))
+    policy = {"max_argument_bytes": 65536}
+    async with looping(warm, ANSWER, first, ANSWER, allow=("core__*",), policy=policy) as (proxy, upstream):
+        await ask(proxy, *ASKS["chat"])  # What a process makes once for its tools.
+        callbacks = Callbacks()
+        with callbacks.watched():
+            answer = await ask(proxy, *ASKS["chat"])
+        assert chat.text_of(chat.payloads_of(answer.body)) == "It is noon."
+        (made,) = json.loads(upstream.requests[3].body)["messages"][-2]["tool_calls"]
+        assert json.loads(made["function"]["arguments"]) == {"timezone": "UTC"}
+    assert callbacks.longest_s < MOST_CPU_S, callbacks.what
+
+
+async def test_pieces_of_arguments_on_responses() -> None:
+    """The same of a call that Responses streams."""
+    item = responses.function_call("call_1", "mine", "")
+    opened = responses.encode([responses.event("response.output_item.added", output_index=0, item=item)])
+    data = opened + DELTA * (SIZE // len(DELTA))
+    callbacks, answer = await burst("responses", data)
+    assert answer.body.count(b"[DONE]") == 1
+    assert callbacks.longest_s < MOST_CPU_S, callbacks.what
+
+
+async def test_a_body_of_an_unknown_kind() -> None:
+    """A body that was not asked for is looked through for a call in parts as well (rule W5)."""
+    data = b"hello\n\n" + FILLERS["empty events"] * (SIZE // 10)
+    script = [ODD_HEAD, *pieces(data), LAST_CHUNK, KEEP]
+    async with looping(script, allow=("core__*",)) as (proxy, _):
+        callbacks = Callbacks()
+        with callbacks.watched():
+            answer = await ask(proxy, ASKS["chat"][0], {**ASK, "stream": False})
+        assert answer.body == data
+    assert callbacks.longest_s < MOST_CPU_S, callbacks.what
+
+
+async def test_others_are_served_during_a_burst() -> None:
+    """While one stream brings megabytes at once, another request is answered before it has ended."""
+    data = FILLERS["empty events"] * (SIZE // 10)
+    script = [SSE_HEAD, chunk(BEGUN["chat"]), *pieces(data + ENDS["chat"]), LAST_CHUNK, KEEP]
+    async with looping(script, ANSWER, allow=("core__*",)) as (proxy, _), proxy.sent(ASK) as conversation:
+        pieces_of_it = conversation.pieces(await conversation.head())
+        read = 0
+        while read < 100_000:
+            read += len(await anext(pieces_of_it))
+        other = await ask(proxy, *ASKS["chat"])
+        assert other.body.endswith(chat.DONE)
+        assert read + sum([len(piece) async for piece in pieces_of_it]) == len(
+            BEGUN["chat"] + data + ENDS["chat"]
+        )
+
+
+@pytest.mark.parametrize("wire", [ChatWire(), ResponsesWire()], ids=lambda wire: str(wire.name))
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("filler", [*FILLERS, "text"])
+def test_a_part_is_bounded(wire: Any, filler: str, together: bool) -> None:
+    """Rule W6: a reader reads no more than it is told to, and nothing comes of it but what comes of all."""
+    data = {**FILLERS, "text": TEXT}[filler] * 3000
+    whole = wire.reader({TIME}, lambda name: name == TIME, 8192)
+    expected = b"".join(frame.raw for frame in whole.feed(BEGUN[wire.name] + data))
+    reader = wire.reader({TIME}, lambda name: name == TIME, 8192)
+    frames = reader.feed(BEGUN[wire.name] + data, together=together, most=50)
+    parts = [frames]
+    while reader.behind:
+        parts.append(reader.feed(b"", together=together, most=50))
+    assert b"".join(frame.raw for frames in parts for frame in frames) == expected
+    assert max(map(len, parts)) <= 2 * 50 + 2
+    assert max(sum(len(frame.raw) for frame in frames if frame.events) for frames in parts) < 50 * 1100
