@@ -159,7 +159,7 @@ class ModelTurns:
         try:
             if response.status >= 300:
                 # Only the first turn comes back with an error status; it is the client's to see.
-                return await self._relay_refusal(state, response)
+                return await self._relay_refusal(job, state, response)
             if not await self._read(job, state, command, response):
                 # The client has it as it came; of an error under a 200 the record is to say so.
                 return Finish(error=state.run.turn.error, answered=True)
@@ -248,8 +248,9 @@ class ModelTurns:
             self._memory.remember(job.route.served.upstream.name, job.route.model)
         return response
 
-    async def _relay_refusal(self, state: State, response: UpstreamResponse) -> Finish:
-        await pump(response, state.client, error_event=None, broken=self._broken)
+    async def _relay_refusal(self, job: Job, state: State, response: UpstreamResponse) -> Finish:
+        secrets = job.route.served.secrets
+        await pump(response, state.client, error_event=None, broken=self._broken, secrets=secrets)
         state.run.turn.error = {"code": f"http_{response.status}"}
         return Finish(error=state.run.turn.error, answered=True)
 
@@ -264,7 +265,7 @@ class ModelTurns:
             if command.number > 1 or state.offer:
                 # Nobody here can tell whether a server's call hides in it (rule W5).
                 raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
-            return await self._relay(state, response)
+            return await self._relay(job, state, response)
         streamed = response.content_type == "text/event-stream"
         if job.request.stream and streamed:
             await read_stream(state, state.reader, response)
@@ -279,13 +280,13 @@ class ModelTurns:
         except WireError:
             if command.number > 1 or await self._calls_ours(job, state, body):
                 raise
-            return await self._relay(state, Reread(response, body))
+            return await self._relay(job, state, Reread(response, body))
         state.run.observe(frame.events)
         if job.request.stream:
             # A stream was asked for and one object came: theirs to read, unless it calls our tools.
             if state.run.hidden_calls:
                 raise TurnRejected(502, _unexpected(response), "upstream_malformed")
-            return await self._relay(state, Reread(response, body))
+            return await self._relay(job, state, Reread(response, body))
         state.run.saw_end_mark()
         state.writer.write(frame)
         return True
@@ -305,9 +306,10 @@ class ModelTurns:
             state.run.observe(frame.events)
         return bool(state.run.hidden_calls) or reader.fault is not None
 
-    async def _relay(self, state: State, response: UpstreamResponse) -> bool:
+    async def _relay(self, job: Job, state: State, response: UpstreamResponse) -> bool:
         """Hand on a first turn that cannot be read here, or need not be (rule W2)."""
-        await pump(response, state.client, error_event=None, broken=self._broken)
+        secrets = job.route.served.secrets
+        await pump(response, state.client, error_event=None, broken=self._broken, secrets=secrets)
         return False
 
 
