@@ -5,12 +5,17 @@ provider's, ``WireError`` a message that no wire allows, ``ToolFailure`` a tool'
 the record's.  Nothing here does I/O, and no message carries a key or a tool argument.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
 __all__ = [
     "ConfigError",
+    "Faults",
     "FrameTooLarge",
+    "Guard",
     "ModelMissing",
+    "NotOnRecord",
     "RequestError",
     "ServerStopping",
     "StoreError",
@@ -64,6 +69,22 @@ class ConfigError(ToolRelayError):
         self.problem = problem
         self.remedy = remedy
         super().__init__(f"{setting}: {problem}" + (f". {remedy}" if remedy else ""))
+
+
+class Faults(list[ConfigError]):
+    """Configuration faults that are collected, for whoever wants all of them and not the first."""
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the fault that ends this part of the work, and go on behind it."""
+        try:
+            yield
+        except ConfigError as fault:
+            self.append(fault)
+
+
+Guard = Callable[[], AbstractContextManager[None]]
+"""Stands around each part of a start that may fail by itself: :meth:`Faults.kept`, or nothing."""
 
 
 class RequestError(ToolRelayError):
@@ -149,6 +170,21 @@ class ServerStopping(ToolRelayError):
 
     def __init__(self) -> None:
         self.message = "The server is shutting down and cannot wait for the end of this response."
+        super().__init__(self.message)
+
+
+class NotOnRecord(ToolRelayError):
+    """A turn that waits for the client's results is not on record, so that nobody could go on from it."""
+
+    status = 503
+    code = "store_unavailable"
+    type = "server_error"
+
+    def __init__(self) -> None:
+        self.message = (
+            "The turn that these calls belong to could not be put on record, so their results would not be "
+            "understood: do not make them, send the request again."
+        )
         super().__init__(self.message)
 
 

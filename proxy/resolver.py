@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from proxy.caches import CacheSize, declare
 from proxy.values import value_class
 
 __all__ = ["AddressInfo", "Resolver", "numeric"]
@@ -33,6 +34,10 @@ _NO_ADDRESS: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA",
 
 _MOST_THREADS: Final = 16
 _MOST_NAMES: Final = 1024
+_MAX_BYTES: Final = 4 * 2**20
+"""Of all answers: a DNS server may send thousands of addresses for one name."""
+_NAME_BYTES: Final = 1000
+_ADDRESS_BYTES: Final = 400
 _FRESH_S: Final = 10.0
 """How long an answer is used without asking again."""
 _STALE_S: Final = 3600.0
@@ -74,6 +79,7 @@ class Resolver:
         self._known: dict[str, _Known] = {}
         self._pending: dict[str, asyncio.Future[Sequence[AddressInfo]]] = {}
         self._busy = 0
+        declare("addresses", self._cache_size)
 
     @property
     def busy(self) -> int:
@@ -167,11 +173,15 @@ class Resolver:
                 pending.set_exception(found)
             return
         self._known.pop(host, None)
-        if len(self._known) >= _MOST_NAMES:
-            del self._known[next(iter(self._known))]
         self._known[host] = _Known(found, self._clock())
+        while len(self._known) > _MOST_NAMES or self._cache_size().held > _MAX_BYTES:
+            del self._known[next(iter(self._known))]
         if not pending.done():
             pending.set_result(found)
+
+    def _cache_size(self) -> CacheSize:
+        addresses = sum(len(known.infos) for known in self._known.values())
+        return CacheSize(_NAME_BYTES * len(self._known) + _ADDRESS_BYTES * addresses, _MAX_BYTES)
 
 
 def numeric(host: str, port: int, family: int = socket.AF_UNSPEC) -> Sequence[AddressInfo] | None:

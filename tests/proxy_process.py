@@ -37,7 +37,12 @@ async def act() -> dict[str, bool]:
 def write_config(
     folder: Path, upstream: str, *, allow: tuple[str, ...] = (), more: str = "", **server: Any
 ) -> None:
-    """A configuration in ``folder``: one upstream, the effect tool, ``server`` settings, ``more`` TOML."""
+    """A configuration in ``folder``: one upstream, the effect tool, ``server`` settings, ``more`` TOML.
+
+    It is open unless ``more`` says who comes in.
+    """
+    if "[auth]" not in more and "[keys" not in more:
+        more += '[auth]\nmode = "open"\n'
     (folder / "effect.py").write_text(EFFECT)
     settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in server.items())
     (folder / "toolrelay.toml").write_text(
@@ -122,15 +127,15 @@ class ProxyProcess(Door):
 
 @asynccontextmanager
 async def serving(
-    folder: Path, *arguments: str, env: Mapping[str, str] | None = None
+    folder: Path, *arguments: str, env: Mapping[str, str] | None = None, command: str = "serve"
 ) -> AsyncIterator[ProxyProcess]:
-    """Start ``serve`` in ``folder`` and wait until it listens; killed at the end if it still runs."""
+    """Start ``command`` in ``folder`` and wait until it listens; killed at the end if it still runs."""
     clean = {k: v for k, v in os.environ.items() if not k.upper().startswith(("TOOLRELAY_", "OPENAI_"))}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "proxy",
-        "serve",
+        command,
         *arguments,
         cwd=folder,
         env={**clean, **(env or {})},

@@ -232,7 +232,12 @@ def make_config(
     tools: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Config:
-    """A configuration over upstreams (URLs, or tables with ``name``), nothing in files."""
+    """A configuration over upstreams (URLs, or tables with ``name``), nothing in files.
+
+    It is open unless there are ``keys``, or ``auth`` says otherwise.
+    """
+    if not sections.get("keys"):
+        sections["auth"] = {"mode": "open", **sections.get("auth", {})}
     tables: dict[str, Any] = {}
     for position, upstream in enumerate(upstreams):
         table = {"base_url": upstream} if isinstance(upstream, str) else dict(upstream)

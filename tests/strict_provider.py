@@ -41,10 +41,12 @@ class Refused(Exception):
 @dataclass
 class Provider:
     """``calls`` maps a word of a question to the function it leads to.  ``keeps`` is whether it stores,
-    ``sees`` whether its model takes images."""
+    ``sees`` whether its model takes images; ``refuses`` is a field of its own items that it does not take
+    back."""
 
     keeps: bool = True
     sees: bool = True
+    refuses: str = ""
     calls: dict[str, str] = field(
         default_factory=lambda: {"time": "core__get_current_time", "calendar": "get_calendar"}
     )
@@ -100,6 +102,8 @@ class Provider:
         seen: set[str] = set()
         for position, item in enumerate(context):
             kind = item.get("type", "message")
+            if self.refuses in item and kind in PREFIXES:
+                raise Refused(f"Unknown parameter: 'input[{position}].{self.refuses}'.")
             if kind == "function_call":
                 if item["call_id"] in seen:
                     raise Refused(f"Duplicate function call id {item['call_id']}.")

@@ -20,8 +20,10 @@ MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): pat
 
 WORDS = {
     "proxy.aiohttp_resolver",
+    "proxy.caches",
     "proxy.errors",
     "proxy.events",
+    "proxy.in_time",
     "proxy.json_size",
     "proxy.liveness",
     "proxy.records",

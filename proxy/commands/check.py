@@ -1,19 +1,19 @@
 """``toolrelay check``: everything that can be wrong, said before it matters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.commands.common import console, say, say_error, table, text
 from proxy.commands.keys import bound_lines, bounds_of_keys, entrance_lines, key_table, peek_entrance
 from proxy.commands.reach import find_unreachable, places_of
-from proxy.errors import ConfigError, StoreError
+from proxy.errors import ConfigError, Faults, StoreError
 from proxy.relay.routing import Route, Router
-from proxy.server.app import create_services
+from proxy.server.app import Services, create_services
 from proxy.server.config import Config
 from proxy.server.doors import Entrance
-from proxy.server.probe import ProbeResult, probe
+from proxy.server.probe import ProbeResult, probe, v1_fault
 from proxy.server.settings import StoreConfig
 from proxy.store.factory import open_store
 from proxy.tools.policy import Policy
@@ -39,6 +39,10 @@ __all__ = [
 ]
 
 
+_OPTIONAL: Final = ("limits", "telemetry")
+"""Sections that a look at everything else can do without."""
+
+
 class CheckedServices(Protocol):
     """What of the composed services a check looks at."""
 
@@ -50,26 +54,74 @@ class CheckedServices(Protocol):
     def upstreams(self) -> Mapping[str, Upstream]: ...
 
 
-async def check_composed(config: Config, *, probing: bool) -> int:
+async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
     """:func:`check` over the services as the server would make them, with no record opened or made.
 
-    Raises ConfigError for a record that could not be opened, and for tools that do not load.
+    ``known`` are the faults that the configuration was found to have; ``config`` is what they leave of it.
+    What one part of the start lacks does not hide what another one lacks: all of it is told.
     """
-    # A look at its place; the start makes the file.
-    open_store(config.store.url, **config.store.seal_keys())
-    services = await create_services(without_record(config))
+    faults = Faults(known)
+    config = _less_unreadable(config, known)
+    with faults.kept():
+        # A look at its place; the start makes the file.
+        open_store(config.store.url, **config.store.seal_keys())
+    before = len(faults)
+    services = await _composed(without_record(config), faults)
+    if services is None:
+        for line in (*map(str, faults), *await find_unreachable(places_of(config))):
+            say_error(line)
+        return len(faults)
     try:
-        faults = [*services.missing_connections(), *services.misplaced_bounds()]
-        missing = [str(fault) for fault in faults]
-        try:
-            entrance = await peek_entrance(config)
-        except (ConfigError, StoreError) as error:
-            entrance = None
-            missing.append(str(error))
+        faults += services.missing_connections()
+        faults += services.misplaced_bounds(whole=len(faults) == before)
+        told = [str(fault) for fault in faults]
+        entrance = None
+        readable = all(key.secret.resolved for key in config.keys.values())
+        if readable and not any(fault.setting.startswith(("auth.", "store.")) for fault in faults):
+            try:
+                entrance = await peek_entrance(config)
+            except (ConfigError, StoreError) as error:
+                told.append(str(error))
         order = order_lines(services.router())
-        return await check(config, services, probing=probing, known=missing, entrance=entrance, order=order)
+        unasked = {name for name in config.upstreams if any(map(_is_about(name), faults))}
+        return await check(
+            config, services, probing=probing, known=told, entrance=entrance, order=order, unasked=unasked
+        )
     finally:
         await services.aclose()
+
+
+async def _composed(config: Config, faults: Faults) -> Services | None:
+    """The services, less what cannot be made of them; ``None`` where nothing can."""
+    lacking: list[ConfigError] = []
+    while True:
+        found = Faults()
+        try:
+            services = await create_services(config, guard=found.kept)
+        except ConfigError as fault:
+            section = fault.setting.partition(".")[0]
+            if section in _OPTIONAL and section not in {one.setting.partition(".")[0] for one in lacking}:
+                lacking.append(fault)
+                config = config.model_copy(update={section: type(getattr(config, section))()})
+                continue
+            lacking.append(fault)
+            services = None
+        faults += [*lacking, *found]
+        return services
+
+
+def _less_unreadable(config: Config, known: Sequence[ConfigError]) -> Config:
+    """The configuration without upstreams of which more is unknown than the key: a default is another's."""
+    kept = {
+        name: upstream
+        for name, upstream in config.upstreams.items()
+        if all(fault.setting.endswith(".api_key") for fault in filter(_is_about(name), known))
+    }
+    return config.model_copy(update={"upstreams": kept})
+
+
+def _is_about(upstream: str) -> Callable[[ConfigError], bool]:
+    return lambda fault: f"{fault.setting}.".startswith(f"upstreams.{upstream}.")
 
 
 def without_record(config: Config) -> Config:
@@ -85,10 +137,12 @@ async def check(
     known: Sequence[str] = (),
     entrance: Entrance | None = None,
     order: Sequence[str] = (),
+    unasked: Collection[str] = (),
 ) -> int:
     """Print upstreams and tools; returns the number of faults, each printed as one line.
 
-    ``known`` are faults that were found already, ``order`` are lines of :func:`order_lines`.
+    ``known`` are faults that were found already, ``order`` are lines of :func:`order_lines`.  The
+    upstreams ``unasked`` are not probed: it is known what they lack.
     """
     out = console()
     upstreams = table("upstream", "address", "key", "wires", "models")
@@ -115,7 +169,7 @@ async def check(
         say(line)
     _say_entrance(config, services, entrance)
     places = places_of(config)
-    probed = await _probe_all(config, services) if probing else []
+    probed = await _probe_all(config, services, unasked) if probing else []
     if probing:
         places = {"limits.storage": places["limits.storage"]}
     faults = [*known, *probed, *await find_unreachable(places)]
@@ -266,14 +320,18 @@ def allow_line(config: Config, tool: str) -> str:
     return f"policy.allow = [{patterns}]"
 
 
-async def _probe_all(config: Config, services: CheckedServices) -> list[str]:
+async def _probe_all(config: Config, services: CheckedServices, unasked: Collection[str]) -> list[str]:
     """Ask every upstream, one after the other; print a table, return the faults."""
     made = table("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage", "[DONE]")
     faults: list[str] = []
     for name, upstream in services.upstreams.items():
+        if name in unasked:
+            continue
         result = await probe(upstream, _probe_model(config, name))
         made.add_row(text(name), *_cells(result))
-        if result.problem:
+        if result.lacks_v1:
+            faults.append(v1_fault(name, config.upstreams[name].base_url))
+        elif result.problem:
             faults.append(f"upstreams.{name}: {result.problem}")
     out = console()
     out.print()

@@ -16,6 +16,7 @@ from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.errors import ConfigError, ToolRelayError
 from proxy.server.config import Options, find_faults
 from proxy.server.config_text import initial_config
+from proxy.server.key_ring import new_secret
 
 __all__ = ["app", "run"]
 
@@ -33,6 +34,9 @@ app.add_typer(tools_app, name="tools")
 
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on.")]
 PortOption = Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on.")]
+OpenOption = Annotated[
+    bool, typer.Option("--open", help="Ask for no start token and no key: let in whoever reaches the port.")
+]
 UpstreamOption = Annotated[str | None, typer.Option(metavar="URL", help="The default upstream's base URL.")]
 
 
@@ -79,10 +83,13 @@ def serve(
     upstream: UpstreamOption = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that serve.")] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Start again when a file changes.")] = False,
+    is_open: OpenOption = False,
 ) -> None:
     """Run the proxy."""
     share_one_arena()
-    options = Options(host=host, port=port, workers=workers, upstream=upstream)
+    options = Options(
+        host=host, port=port, workers=workers, upstream=upstream, open=is_open, start_token=new_secret()
+    )
     loaded = common.load(config, options)
     common.start_logging(loaded)
     from proxy.commands.several import serve_supervised
@@ -96,14 +103,14 @@ def check(
     probe: Annotated[bool, typer.Option("--probe", help="Ask each upstream what it can do.")] = False,
 ) -> None:
     """Validate the configuration; list upstreams, tools, and what policy says of each."""
-    loaded, faults = find_faults(common.config_path(config), os.environ)
-    if loaded is None or faults:
+    loaded, faults = find_faults(common.config_path(config), os.environ, go_on=True)
+    if loaded is None:
         for fault in faults:
             common.say_error(str(fault))
         raise typer.Exit(1)
     from proxy.commands import check as checking
 
-    if common.run_async(checking.check_composed(loaded, probing=probe)):
+    if common.run_async(checking.check_composed(loaded, probing=probe, known=faults)):
         raise typer.Exit(1)
 
 
@@ -149,9 +156,11 @@ def record(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the exchanges.")],
     config: ConfigOption = None,
     port: PortOption = None,
+    is_open: OpenOption = False,
 ) -> None:
     """Serve, and save every exchange with the upstream as a fixture."""
-    loaded = common.load(config, Options(port=port, upstream=upstream))
+    options = Options(port=port, upstream=upstream, open=is_open, start_token=new_secret())
+    loaded = common.load(config, options)
     from proxy.commands.record import record as start
 
     common.start_logging(loaded, serves=True)

@@ -16,7 +16,14 @@ from proxy.commands.server import run_server
 from proxy.commands.sockets import address_of, bind
 from proxy.server.app import Overrides, create_app
 from proxy.server.config import Config
-from proxy.server.settings import LogConfig, PolicyConfig, ServerConfig, StoreConfig, UpstreamConfig
+from proxy.server.settings import (
+    AuthConfig,
+    LogConfig,
+    PolicyConfig,
+    ServerConfig,
+    StoreConfig,
+    UpstreamConfig,
+)
 from proxy.server.terminal import counted, plain_text
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
@@ -76,6 +83,8 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
         upstreams={"demo": UpstreamConfig(base_url=f"replay:{fixtures}", api_key=None)},
         policy=PolicyConfig(allow=TOOLS),
         store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}"),
+        # It reaches nothing, and its commands are to work as pasted.
+        auth=AuthConfig(mode="open"),
         log=LogConfig(level="warning"),
     )
 

@@ -93,7 +93,8 @@ async def create_key(config: Config, name: str, grants: KeyGrants) -> None:
         print(line, file=sys.stderr, flush=True)
     if not before.ever_made and not config.keys and config.auth.mode == "auto":
         print(
-            "This is the first client key: a server that runs already stays open until it is started again.",
+            "This is the first client key: a server that runs already goes on with its start token, or open, "
+            "until it is started again.",
             file=sys.stderr,
             flush=True,
         )
@@ -259,10 +260,12 @@ def entrance_lines(config: Config, entrance: Entrance) -> list[str]:
     if entrance.mode == "forward":
         return ["auth: forward; clients bring the provider's own key"]
     if entrance.mode == "open":
-        why = "" if config.auth.mode == "open" else ", since there never were client keys"
-        return [f"auth: open to everybody who reaches the address{why}"]
-    lines = [f"auth: keys; {count} valid: {', '.join(key.name for key in keys[:20]) or 'none'}"]
-    if not keys:
+        return ["auth: open to everybody who reaches the address"]
+    lines = _start_token_lines(config, entrance.start_token) if entrance.mode == "start_token" else []
+    if keys or entrance.mode == "keys":
+        also = "auth: keys" if entrance.mode == "keys" else "client keys come in, too"
+        lines.append(f"{also}; {count} valid: {', '.join(key.name for key in keys[:20]) or 'none'}")
+    if not keys and entrance.mode == "keys":
         lines.append(
             "warning: no client key is valid, so every request is answered with 503; "
             "make one with: toolrelay keys create NAME"
@@ -272,6 +275,17 @@ def entrance_lines(config: Config, entrance: Entrance) -> list[str]:
     for key in keys:
         lines += _unkept_limits(config, key.name, key.caller.limits)
     return lines
+
+
+def _start_token_lines(config: Config, token: str) -> list[str]:
+    """What clients have to send before there is a key, and how to do without; ``check`` has no token."""
+    if not config.start_token:
+        return ["auth: start token, which serve prints when it starts"]
+    return [
+        f"auth: start token; clients send: Authorization: Bearer {token}",
+        "each start makes a new one; for a key that stays: toolrelay keys create NAME; to ask for none: "
+        "toolrelay serve --open",
+    ]
 
 
 def _unkept_limits(config: Config, name: str, limits: KeyLimits | None) -> list[str]:
@@ -337,7 +351,7 @@ def _left_out(bound: ArgumentBound, path: str, spec: ToolSpec) -> str:
 def key_table(entrance: Entrance, registry: Registry, policy: Policy) -> "Table | None":
     """What policy says of each tool for each client key; ``None`` where no keys are asked for."""
     keys = entrance.ring.keys()
-    if entrance.mode != "keys" or not keys:
+    if entrance.mode not in ("keys", "start_token") or not keys:
         return None
     made = table("client key", "tool", "decision", "rule")
     for key in keys:

@@ -2,16 +2,24 @@
 
 import asyncio
 import contextlib
+import re
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from proxy.commands.common import say_error
 from proxy.server.config import Config
+from proxy.server.probe import lacks_v1, v1_fault
+from proxy.upstreams.base import Upstream
 
 __all__ = ["find_unreachable", "places_of", "warn_of_upstreams"]
 
 REACH_S = 3.0
 """Seconds in which a server must take a connection to count as reachable."""
 
+_ASK_S = 10.0
+"""Seconds that an upstream may take to say where its API is."""
+
+_VERSION = re.compile(r"/v\d")
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 
 
@@ -46,7 +54,21 @@ async def _reach(setting: str, url: str) -> str:
     return ""
 
 
-async def warn_of_upstreams(config: Config) -> None:
-    """A server that is not there yet may come: a warning, no fault."""
+async def warn_of_upstreams(config: Config, upstreams: Mapping[str, Upstream]) -> None:
+    """A server that is not there yet may come: a warning, no fault.
+
+    Nothing is sent but to an upstream whose address has no version in it, as most addresses of APIs have.
+    """
     for line in await find_unreachable(places_of(config)):
         say_error(f"warning: {line}")
+    for line in await asyncio.gather(*(_look_below_v1(config, *each) for each in upstreams.items())):
+        if line:
+            say_error(f"warning: {line}")
+
+
+async def _look_below_v1(config: Config, name: str, upstream: Upstream) -> str:
+    base_url = config.upstreams[name].base_url
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or _VERSION.search(parts.path):
+        return ""
+    return v1_fault(name, base_url) if await lacks_v1(upstream, timeout_s=_ASK_S) else ""

@@ -28,7 +28,7 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
             drain_s=config.server.drain_s,
             notice_s=config.server.notice_s,
             announce=lambda: say("\n".join(lines)),
-            ready=lambda: warn_of_upstreams(config),
+            ready=lambda: warn_of_upstreams(config, app.services.upstreams),
             draining=lambda: say(f"stopping: open streams get {config.server.drain_s:g} s to end"),
         )
     finally:

@@ -78,6 +78,7 @@ class Supervisor:
         self._backoff_s = _FIRST_BACKOFF_S
         # Who said with nohup that a terminal must not end it gets what a service gets.
         self._on_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and has_terminal()
+        self._auth = ""
         self._questions = Questions({METRICS: lambda ended: merge((), ended)})
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.supervisor")
 
@@ -94,6 +95,7 @@ class Supervisor:
             try:
                 lines = await self._first_start()
                 if lines:
+                    self._auth = _auth_line(lines)
                     started(lines)
                 await self._keep_up()
                 self._say(f"stopping: open streams get {self.plan.drain_s:g} s to end")
@@ -291,6 +293,10 @@ class Supervisor:
             return
         if lines:
             self._say(f"restarted: {plan.workers} new workers serve, the old ones end what is open")
+            if (auth := _auth_line(lines)) != self._auth:
+                # Nobody has been told of a start token that was not asked for before.
+                self._auth = auth
+                self._say(auth)
             self._log.info("restarted", workers=plan.workers)
 
     async def _load(self) -> Plan | None:
@@ -392,6 +398,11 @@ class Supervisor:
         for worker in workers:
             worker.state = _State.LEAVING
             worker.process.kill()
+
+
+def _auth_line(lines: Iterable[str]) -> str:
+    """What a worker says of who comes in."""
+    return next((line for line in lines if line.startswith("auth: ")), "")
 
 
 def _is_up(worker: _Worker) -> bool:

@@ -117,6 +117,7 @@ class _Worker:
         for listener in sockets:
             listener.setblocking(False)
         lines = banner(config, app.services, address_of(sockets), app.entrance)
+        upstreams = app.services.upstreams
         await run_server(
             app,
             sockets,
@@ -124,7 +125,7 @@ class _Worker:
             notice_s=config.server.notice_s,
             orders=self.orders,
             announce=lambda: self._ready(lines),
-            ready=(lambda: warn_of_upstreams(config)) if self._spec.greets else None,
+            ready=(lambda: warn_of_upstreams(config, upstreams)) if self._spec.greets else None,
         )
 
     def signalled(self) -> None:

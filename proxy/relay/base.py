@@ -69,6 +69,11 @@ class ClientStream(Protocol):
         """Send bytes now; waits while the client does not read.  Raises ``ConnectionError``."""
         ...
 
+    def settled(self) -> Awaitable[None] | None:
+        """What is to be awaited before :meth:`finish`: the record is to have something first that the
+        client's next request is looked up in; ``None`` where there is nothing."""
+        ...
+
     def finish(self) -> None:
         """End the response properly.  Raises ``ConnectionError``."""
         ...
@@ -82,8 +87,7 @@ class ClientStream(Protocol):
 class RunSettings:
     """Budgets and habits of a run; 0 tokens or cost (in billionths) means no bound.  Times are seconds.
 
-    ``calls_setting`` is who set ``max_calls``.  ``shared`` says that another process may get the request
-    that goes on from this one.
+    ``calls_setting`` is who set ``max_calls``.
     """
 
     max_turns: int = 8
@@ -97,7 +101,6 @@ class RunSettings:
     retries: int = 2
     max_reply_bytes: int = 64 * 1024 * 1024
     max_argument_bytes: int = 8192
-    shared: bool = False
 
     def within(self, max_calls: int | None) -> "RunSettings":
         """The same, within a client's own bound on calls."""

@@ -8,6 +8,7 @@ model, the tools, the conversation before it and its text, if they are one and t
 it names a response of ours by its id.
 """
 
+import asyncio
 import hashlib
 import json
 import time
@@ -20,7 +21,7 @@ import structlog
 from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
-from proxy.store.base import Store
+from proxy.store.base import LOOK_UP_S, Store
 from proxy.values import value_class
 from proxy.wires.base import (
     Answer,
@@ -61,6 +62,15 @@ class Restored:
 _NOTHING = Restored()
 
 
+@value_class
+class _Found:
+    """What the record has for a request: the response that it goes on from, and turns by their places."""
+
+    response: ResponseRecord | None
+    held: Sequence[tuple[int, SuspendedTurn]]
+    hidden: Sequence[tuple[int, HiddenTurns]]
+
+
 class History:
     """Holds and restores the hidden parts of conversations."""
 
@@ -89,50 +99,46 @@ class History:
         if not (returned or answers or request.continues is not None):
             return _NOTHING
         try:
-            return await self._restore(request, editor, caller, shape or "", returned, answers)
-        except StoreError as error:
+            # One deadline for all that is looked up: a client with many answers waits no longer.
+            async with asyncio.timeout(LOOK_UP_S):
+                found = await self._look_up(request, caller, shape or "", returned, answers)
+        except (StoreError, TimeoutError) as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
-            self._log.error("history_unavailable", reason=str(error))
+            reason = str(error) or f"the record did not answer within {LOOK_UP_S:g} s"
+            self._log.error("history_unavailable", reason=reason)
             return _NOTHING
+        return _put_back(request, editor, found)
 
-    async def _restore(
+    async def _look_up(
         self,
         request: ClientRequest,
-        editor: BodyEditor,
         caller: str,
         shape: str,
         returned_calls: Sequence[ReturnedCalls],
         answers: Sequence[Answer],
-    ) -> "Restored":
-        continuation = b"" if request.continues is None else await self._resume(request, editor, caller)
-        turns, bound = int(bool(continuation)), bool(continuation)
-        untrusted, upstream = _marks(orjson.loads(continuation or b"{}"))
+    ) -> "_Found":
+        """What the record has of the caller's; nothing is put back before all of it is here."""
+        response: ResponseRecord | None = None
+        if request.continues is not None:
+            response = await self._store.find_response(request.continues, caller)
+        held: list[tuple[int, SuspendedTurn]] = []
         for returned in returned_calls[-_MOST_LOOKUPS:]:
             key = request.conversation_key(caller, returned.call_ids, upto=returned.position)
-            held = await self._store.find_suspended(key)
-            if held is not None and held.caller == caller:
-                kept = orjson.loads(held.payload)
-                if _is_shown(request, returned.position, kept):
-                    editor.restore(returned.position, held.payload)
-                    turns += 1
-                    stranger, home = _marks(kept)
-                    untrusted, upstream = untrusted or stranger, upstream if bound else home
+            turn = await self._store.find_suspended(key)
+            if turn is not None and turn.caller == caller:
+                held.append((returned.position, turn))
         answers = answers[:_MOST_LOOKUPS]
         keys = [request.answer_key(caller, shape, each.text, upto=each.position) for each in answers]
-        hidden = await self._store.find_all_hidden(keys) if keys else {}
+        known = await self._store.find_all_hidden(keys) if keys else {}
+        hidden: list[tuple[int, HiddenTurns]] = []
         for answer, key in zip(answers, keys, strict=True):
-            found = hidden[key]
-            if len(found) > 1:
+            variants = known[key]
+            if len(variants) > 1:
                 # The same words came about in two ways: from here on it is the client's version.
                 break
-            if found and found[0].caller == caller:
-                kept = orjson.loads(found[0].payload)
-                if _is_shown(request, answer.position, kept):
-                    editor.restore(answer.position, found[0].payload, needed=False)
-                    turns += 1
-                    stranger, home = _marks(kept)
-                    untrusted, upstream = untrusted or stranger, upstream if bound else home
-        return Restored(turns, untrusted, upstream, bound) if turns else _NOTHING
+            if variants and variants[0].caller == caller:
+                hidden.append((answer.position, variants[0]))
+        return _Found(response, held, hidden)
 
     def remember(
         self,
@@ -168,16 +174,6 @@ class History:
             )
         )
         return True
-
-    async def _resume(self, request: ClientRequest, editor: BodyEditor, caller: str) -> bytes:
-        """Go on from a response of ours; what it left, empty if the request names none of the caller's."""
-        if request.continues is None or not isinstance(editor, ChainedEditor):
-            return b""
-        record = await self._store.find_response(request.continues, caller)
-        if record is None:
-            return b""
-        editor.resume(record.continuation)
-        return record.continuation
 
     def keep(
         self,
@@ -231,7 +227,8 @@ class History:
         Upstreams use ids again, so another turn may be held under the same key.  The newer one takes its
         place: who returns the older shows other calls, and gets nothing put back.  Of two with the same
         calls nobody can say which one a client returns, and neither is put back (rule R4); text beside
-        calls may be left out, so it does not tell them apart.
+        calls may be left out, so it does not tell them apart.  Raises :class:`~proxy.errors.StoreError`
+        where nobody can say whether there is another.
         """
         ids = [call.client_id for call in calls if call.client_id is not None]
         key = request.conversation_key(caller, ids)
@@ -258,15 +255,29 @@ class History:
 
     async def _is_only(self, key: str, asked: str, variant: str) -> bool:
         """Whether no other turn of these calls is known to be held under a key."""
-        try:
-            earlier = await self._store.find_suspended(key)
-        except StoreError as error:
-            self._log.error("history_unavailable", reason=str(error))
-            return False
+        earlier = await self._store.find_suspended(key)
         if earlier is None:
             return True
         kept = orjson.loads(earlier.payload)
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
+
+
+def _put_back(request: ClientRequest, editor: BodyEditor, found: _Found) -> Restored:
+    """Put back what was found, as far as it fits what the client shows."""
+    turns, untrusted, upstream, bound = 0, "", "", False
+    if found.response is not None and isinstance(editor, ChainedEditor):
+        editor.resume(found.response.continuation)
+        untrusted, upstream = _marks(orjson.loads(found.response.continuation))
+        turns, bound = 1, True
+    for needed, kept_turns in ((True, found.held), (False, found.hidden)):
+        for position, turn in kept_turns:
+            kept = orjson.loads(turn.payload)
+            if _is_shown(request, position, kept):
+                editor.restore(position, turn.payload, needed=needed)
+                turns += 1
+                stranger, home = _marks(kept)
+                untrusted, upstream = untrusted or stranger, upstream if bound else home
+    return Restored(turns, untrusted, upstream, bound) if turns else _NOTHING
 
 
 def _marked(payload: bytes, **marks: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import orjson
 
+from proxy.caches import CacheSize, declare, text_bytes
 from proxy.errors import ToolRelayError, Unreadable, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.fallback import Reread, ask
@@ -26,6 +27,9 @@ _MAX_MESSAGE = 4096
 _MAX_WAIT_S = 5.0
 _WAITS = ("retry-after", "retry-after-ms")
 _REFUSALS = (400, 404, 413, 422)
+_MOST_FAULTS = 32
+_MOST_FIELDS = 32
+"""Remembered for one model; real ones refuse one or two."""
 _STREAMED = (
     ("cache-control", ("Cache-Control", "no-cache")),
     ("x-accel-buffering", ("X-Accel-Buffering", "no")),
@@ -62,8 +66,13 @@ class TurnRejected(ToolRelayError):
 Refused = Literal["tools", "images"]
 
 
+_MAX_MODEL_CHARS = 200
+_MAX_FIELDS_BYTES = 2000
+
+
 class ToolMemory:
-    """Which models of which upstreams were seen to take no tools, or no images in their results.
+    """Which models of which upstreams were seen to take no tools, or no images in their results, and
+    which fields of their own messages they do not take back.
 
     Bounded, and forgotten in time.
     """
@@ -72,6 +81,8 @@ class ToolMemory:
         self._keep_s = keep_s
         self._most = most
         self._refused: dict[tuple[str, str, Refused], float] = {}
+        self._fields: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
+        declare("refusals", self._cache_size)
 
     def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
         """Whether this model was seen lately to refuse them."""
@@ -79,9 +90,32 @@ class ToolMemory:
         return until is not None and until > time.monotonic()
 
     def remember(self, upstream: str, model: str, what: Refused = "tools") -> None:
+        if len(model) > _MAX_MODEL_CHARS:
+            return  # What a client makes up is not kept.
         if len(self._refused) >= self._most:
             self._refused.pop(next(iter(self._refused)))
         self._refused[upstream, model, what] = time.monotonic() + self._keep_s
+
+    def refused_fields(self, upstream: str, model: str) -> frozenset[str]:
+        """What this model was seen lately to refuse of its own messages."""
+        until, names = self._fields.get((upstream, model), (0.0, frozenset()))
+        return names if until > time.monotonic() else frozenset()
+
+    def remember_fields(self, upstream: str, model: str, names: frozenset[str]) -> None:
+        if len(model) > _MAX_MODEL_CHARS:
+            return
+        known = self.refused_fields(upstream, model) | names
+        self._fields.pop((upstream, model), None)
+        if len(self._fields) >= self._most:
+            self._fields.pop(next(iter(self._fields)))
+        if len(known) <= _MOST_FIELDS and text_bytes(known) <= _MAX_FIELDS_BYTES:
+            self._fields[upstream, model] = time.monotonic() + self._keep_s, known
+
+    def _cache_size(self) -> CacheSize:
+        entry = 400 + 4 * _MAX_MODEL_CHARS
+        fields = sum(entry + 100 * len(names) + text_bytes(names) for _, names in self._fields.values())
+        more = 100 * _MOST_FIELDS + _MAX_FIELDS_BYTES
+        return CacheSize(entry * len(self._refused) + fields, (2 * entry + more) * self._most)
 
 
 class ModelTurns:
@@ -110,10 +144,15 @@ class ModelTurns:
         place = job.route.served.upstream.name, job.route.model
         if command.number == 1 and self._memory.refuses(*place, "images"):
             job.editor.leave_out_images()
+        if fields := self._memory.refused_fields(*place):
+            job.editor.leave_out_fields(fields)
         response = await self._open(job, state, command)
         if response.status < 300 and job.editor.images_refused:
             # It took without them what it had refused with them.
             self._memory.remember(*place, "images")
+        if response.status < 300 and job.editor.fields_refused:
+            # As with tools: what an error says may be the client's own words, so success decides.
+            self._memory.remember_fields(*place, job.editor.fields_refused)
         try:
             if response.status >= 300:
                 # Only the first turn comes back with an error status; it is the client's to see.
@@ -324,10 +363,23 @@ def _error_message(body: bytes) -> tuple[str, str | None]:
         return error[:_MAX_MESSAGE], None
     if not isinstance(error, dict):
         return "", None
-    message = error.get("message") or error.get("detail")
     code = error.get("code")
-    said = message[:_MAX_MESSAGE] if isinstance(message, str) else ""
+    said = _words(error.get("message") or error.get("detail"))[:_MAX_MESSAGE]
     return said, (code[:_MAX_MESSAGE] if isinstance(code, str) else None)
+
+
+def _words(message: object) -> str:
+    """A message, or the places and words of the list that pydantic makes (FastAPI, Mistral).
+
+    That list repeats what was sent beside each place, which is left out.
+    """
+    if isinstance(message, dict):
+        message = message.get("detail")
+    if not isinstance(message, list):
+        return message if isinstance(message, str) else ""
+    faults = [fault for fault in message[:_MOST_FAULTS] if isinstance(fault, dict)]
+    placed = [(fault["loc"], fault.get("msg")) for fault in faults if isinstance(fault.get("loc"), list)]
+    return "\n".join(f"{'.'.join(map(str, place))}: {words}" for place, words in placed)
 
 
 def _unexpected(response: UpstreamResponse) -> str:

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from proxy.caches import Memo, text_bytes
 from proxy.errors import RequestError
 from proxy.events import ToolDefinition
 from proxy.tools.policy import Policy
@@ -31,7 +32,7 @@ __all__ = [
 
 RESERVED_PREFIX = "core__"
 HEADER = "x-toolrelay-tools"
-_MOST = 1024
+_MAX_BYTES = 16 << 20
 """Offers that are held: a few for each selection, and selections are few."""
 
 
@@ -99,6 +100,13 @@ class Offer:
 
     def __bool__(self) -> bool:
         return bool(self.names)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it takes in memory, less the tools that the registry has anyway."""
+        ours = len(self.added) + len(self.replaced) + len(self.withheld) + 2 * len(self.names)
+        # A client's names stand in two sets.
+        return 4000 + 300 * ours + text_bytes(self.client_names) + 250 * len(self.client_names)
 
     def is_hidden(self, name: str) -> bool:
         """Whether a call of this name must not reach the client: ours, or nobody's."""
@@ -194,7 +202,9 @@ class Offers:
 
     def __init__(self, rules: OfferRules) -> None:
         self._rules = rules
-        self._known: dict[tuple[int, str | None, bool], tuple[Selection, Offer]] = {}
+        self._known: Memo[tuple[int, str | None, bool], tuple[Selection, Offer]] = Memo(
+            "offers", _MAX_BYTES, lambda known: known[1].kept_bytes
+        )
 
     def decide(
         self,
@@ -213,9 +223,7 @@ class Offers:
         known = self._known.get(key)
         if known is None:
             offer = decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            known = self._known[key] = (selection, offer)
+            known = self._known.put(key, (selection, offer))
         return known[1]
 
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import orjson
-import structlog
-
-from proxy.errors import ServerStopping, ToolFailure, UpstreamError, WireError, error_body
+from proxy.caches import Memo
+from proxy.errors import NotOnRecord, ToolFailure, UpstreamError, WireError
 from proxy.events import ToolCall, ToolResult
 from proxy.records import RunStatus, ToolEffect
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
+from proxy.relay.failing import tell_failure
 from proxy.relay.fallback import NextUpstream
 from proxy.relay.headers import RESTORED, restored_words
 from proxy.relay.history import History
@@ -28,6 +27,7 @@ from proxy.relay.offer import Offer, guarded_names, offered_only
 from proxy.relay.prices import estimated_usage
 from proxy.relay.repeats import Repeats
 from proxy.relay.run import CallModel, Command, Finish, Run, RunTools, Suspend
+from proxy.relay.settling import Settling
 from proxy.relay.stopping import said_of, stopped
 from proxy.relay.threads import Threads, threads_of
 from proxy.relay.waiting import Bell, keeping_alive
@@ -42,9 +42,7 @@ from proxy.wires.base import HeldTurn, Mask
 
 __all__ = ["Orchestrator"]
 
-_MOST_NARROWED = 256
-_SETTLE_S = 1.0
-"""A record that is slower than this holds up no answer; the client's own version goes then."""
+_NARROWED_BYTES = 16 << 20
 
 
 class Orchestrator:
@@ -60,6 +58,7 @@ class Orchestrator:
         settings: RunSettings,
         memory: ToolMemory,
         repeats: Repeats,
+        settling: Settling,
         watch: RunEvents = no_events,
         broken: OnBroken = ignore_broken,
         now: Callable[[], float] = time.time,
@@ -71,14 +70,16 @@ class Orchestrator:
         self._history = history
         self._threads = Threads(store)
         self._repeats = repeats
+        self._settling = settling
         self._settings = settings
         self._turns = ModelTurns(settings, memory, broken)
         self._journal = Journal(store, watch)
         self._watch = watch
-        self._narrowed: dict[tuple[int, int, tuple[str, ...]], tuple[Policy, Offer, Policy]] = {}
+        self._narrowed: Memo[tuple[int, int, tuple[str, ...]], tuple[Policy, Offer, Policy]] = Memo(
+            "narrowed_policies", _NARROWED_BYTES, lambda known: 8000 + known[1].kept_bytes
+        )
         self._now = now
         self._clock = clock
-        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def run(self, job: Job, client: ClientStream) -> None:
         """Serve one request to its end.
@@ -102,7 +103,10 @@ class Orchestrator:
         except (UpstreamError, WireError, TurnRejected) as fault:
             error = getattr(fault, "code", "upstream_malformed")
             self._journal.turn_ended(job, state, error)
-            await self._fail(job, state, fault)
+            await tell_failure(job, state, fault)
+        except NotOnRecord as fault:
+            error = fault.code
+            await tell_failure(job, state, fault)
         except ConnectionError:
             # The client has gone; there is nobody left to tell.
             status, error = "cancelled", "client_gone"
@@ -114,13 +118,13 @@ class Orchestrator:
             error = end.code
             if state.told < state.run.turn.number:
                 self._journal.turn_ended(job, state, error)
-            await self._fail(job, state, end)
+            await tell_failure(job, state, end)
         finally:
             self._settle(job, state)
             self._journal.ended(job, state, status, error, self._mask(state))
             if status in ("completed", "suspended"):
                 self._repeats.answered(job.repeat, job.ledger)
-            job.ledger.forget_images()
+            self._repeats.ended(job.repeat, job.ledger)
 
     def _begin(self, job: Job, client: ClientStream, started_at: float | None = None) -> State:
         request, served = job.request, job.route.served
@@ -179,8 +183,7 @@ class Orchestrator:
                     command = self._tools_ran(job, state, results)
                 case Suspend():
                     await state.send(state.writer.turn_ended("suspended"))
-                    await self._hold(job, state)
-                    await self._end(job, state, "tool_calls")
+                    await self._end(job, state, "tool_calls", suspends=True)
                     return "suspended", None
                 case Finish():
                     return await self._finish(job, state, command)
@@ -280,13 +283,8 @@ class Orchestrator:
         key = (id(job.policy), id(state.offer), asking)
         known = self._narrowed.get(key)
         if known is None:
-            if len(self._narrowed) >= _MOST_NARROWED:
-                self._narrowed.clear()
-            known = self._narrowed[key] = (
-                job.policy,
-                state.offer,
-                offered_only(job.policy, state.offer, asking),
-            )
+            narrowed = offered_only(job.policy, state.offer, asking)
+            known = self._narrowed.put(key, (job.policy, state.offer, narrowed))
         return known[2]
 
     def _has_effect(self, name: str) -> bool:
@@ -375,10 +373,11 @@ class Orchestrator:
                 upstream=job.route.served.upstream.name,
             )
 
-    async def _hold(self, job: Job, state: State) -> None:
-        """Keep what the client does not see of this turn until it returns, if one person is who asks."""
+    async def _hold(self, job: Job, state: State) -> bool:
+        """Keep what the client does not see of this turn until it returns, if one person is who asks;
+        whether the record has something to be found."""
         if not job.named:
-            return
+            return state.to_find
         state.to_find |= await self._history.hold(
             job.request,
             job.editor,
@@ -393,6 +392,7 @@ class Orchestrator:
             untrusted=self._read_from_strangers(job),
             upstream=job.route.served.upstream.name,
         )
+        return state.to_find
 
     @staticmethod
     def _read_from_strangers(job: Job) -> str:
@@ -441,7 +441,7 @@ class Orchestrator:
         error = command.error
         code = str(error.get("code") or error.get("type") or "upstream_error")[:64] if error else None
         if error is not None and not command.shown and not command.answered:
-            await self._fail(job, state, TurnRejected(502, said_of(error), code))
+            await tell_failure(job, state, TurnRejected(502, said_of(error), code))
         elif not command.answered:
             if command.note:
                 for call in state.run.hidden_calls:
@@ -450,47 +450,26 @@ class Orchestrator:
             await self._end(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)
 
-    async def _end(self, job: Job, state: State, reason: str | None) -> None:
-        """Let go what is held back, and end the client's response."""
+    async def _end(self, job: Job, state: State, reason: str | None, *, suspends: bool = False) -> None:
+        """Let go what is held back, and end the client's response.
+
+        Raises :class:`~proxy.errors.NotOnRecord` for a turn that waits for the client and is nowhere kept.
+        """
         writer, client = state.writer, state.client
         state.finish_reason = reason or state.run.turn.reason
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep(job, state)
         self._remember(job, state)
         self._note_threads(job, state)
-        if self._settings.shared and state.to_find:
+        if suspends:
+            client.flush()
+            held = self._settling.held(lambda: self._hold(job, state))
+            await keeping_alive(held, self._settings.keepalive_s, state.keep_alive)
+        elif state.to_find:
             # The client goes on as soon as it has this end, and may reach another process.
             client.flush()
-            await self._store.settle(_SETTLE_S)
+            await self._settling.answered()
         if not job.request.stream:
             client.start(200, [*state.answer, ("Content-Length", str(len(data)))])
         await state.send(data, last=True)
         client.finish()
-
-    async def _fail(
-        self, job: Job, state: State, fault: UpstreamError | WireError | TurnRejected | ServerStopping
-    ) -> None:
-        """Tell the client: with a status while nothing has been sent, inside the stream after that."""
-        client = state.client
-        message = str(fault)
-        code = getattr(fault, "code", "upstream_malformed")
-        kind = getattr(fault, "type", "upstream_error")
-        self._log.warning("run_failed", run_id=job.run_id, error_code=code, turn=state.run.turn.number)
-        try:
-            if client.started:
-                # Some clients show the message alone, and no header.
-                said = f"{message} ({job.run_id})"
-                await client.write(state.writer.fail(said, type=kind, code=code))
-            else:
-                body = orjson.dumps(error_body(message, type=kind, code=code))
-                headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-                headers += getattr(fault, "headers", ())
-                if state.effects:
-                    # An SDK that repeats the request would repeat the effect (rule E3).
-                    headers.append(("x-should-retry", "false"))
-                status = getattr(fault, "status", 502)
-                client.start(status if status >= 400 else 502, headers)
-                await client.write(body)
-            client.finish()
-        except ConnectionError:
-            return

@@ -115,6 +115,8 @@ async def pump(
         stopped()
         client.abort()
         return
+    if (wait := client.settled()) is not None:
+        await wait
     client.finish()
 
 

@@ -5,7 +5,7 @@ Nobody here sees them again, so what the model has read in them is noted when it
 never noted counts as untrusted: it may come from another program, or from before the record began.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -43,9 +43,12 @@ class Threads:
         said = [known.get(one, UNKNOWN_THREAD) for one in wanted]
         return next((word for word in said if word), "")
 
-    def made(self, thread: str, caller: str) -> None:
-        """Remember a thread that was made just now, with nothing in it but its caller's own words."""
-        self._store.put_threads([thread], caller, "")
+    def made(self, thread: str, caller: str, noted: Callable[[bool], None] | None = None) -> None:
+        """Remember a thread that was made just now, with nothing in it but its caller's own words.
+
+        ``noted`` is called once with whether that was committed.
+        """
+        self._store.put_threads([thread], caller, "", noted)
 
     def note(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
         """Remember what the model has read in threads."""

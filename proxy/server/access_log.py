@@ -4,6 +4,7 @@ import re
 from collections.abc import Container
 from typing import Any
 
+from proxy.caches import CacheSize, declare
 from proxy.server.event_writer import EventWriter
 from proxy.server.observing import RequestFacts
 from proxy.server.telemetry import ID, NUMBER, TENTHS
@@ -30,6 +31,7 @@ class AccessLog:
     def __init__(self, models: Container[str]) -> None:
         self._models = models
         self._seen: set[str] = set()
+        declare("log_models", self._cache_size)
         self._log = EventWriter("proxy.access")
 
     def write(self, facts: RequestFacts) -> None:
@@ -64,6 +66,9 @@ class AccessLog:
         request_id = facts.request_id.encode()
         times = (ms // 10, ms % 10, ttfb // 10, ttfb % 10, facts.sent, upstream // 10, upstream % 10)
         log.write_form(form, (*times, request_id, run_id.encode()) if run_id else (*times, request_id))
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(250 * len(self._seen), 250 * _MOST_MODELS)
 
     def _named(self, model: str) -> str:
         """The word for a model that is met for the first time."""

@@ -7,13 +7,14 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proxy import __version__
 from proxy.aiohttp_resolver import AiohttpResolver
-from proxy.errors import ConfigError, ServerStopping, UpstreamError
+from proxy.errors import ConfigError, Guard, ServerStopping, UpstreamError
 from proxy.records import TokenVault
 from proxy.relay.base import RunSettings
 from proxy.relay.breaker import Breaker
@@ -27,6 +28,7 @@ from proxy.relay.passthrough import ErrorEvent
 from proxy.relay.prices import Price, Prices, to_nanos
 from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Router, Served
+from proxy.relay.settling import Settling
 from proxy.resolver import Resolver
 from proxy.server.admin import Admin
 from proxy.server.client_address import TrustedProxies
@@ -133,12 +135,14 @@ class Services:
         """One fault for each tool that is allowed by its very name and lacks its credentials."""
         return missing_connections(self.registry, self.policy)
 
-    def misplaced_bounds(self) -> list[ConfigError]:
-        """One fault for each bound of arguments that bounds nothing."""
+    def misplaced_bounds(self, *, whole: bool = True) -> list[ConfigError]:
+        """One fault for each bound of arguments that bounds nothing; ``whole``: no tool is missing."""
         keys = {f"keys.{name}.arguments": key.arguments for name, key in self.config.keys.items()}
         written = {self.policy.arguments_setting: self.policy.arguments, **keys}
         return [
-            fault for where in written for fault in misplaced_bounds(self.registry, where, written[where])
+            fault
+            for where in written
+            for fault in misplaced_bounds(self.registry, where, written[where], whole=whole)
         ]
 
     @property
@@ -148,7 +152,7 @@ class Services:
 
     def router(self) -> Router:
         """The upstreams in the order of the configuration."""
-        return Router([_served(self, name) for name in self.config.upstreams])
+        return Router([_served(self, name) for name in self.upstreams])
 
     async def aclose(self, hurried: asyncio.Event | None = None) -> None:
         """Let effects end, unless somebody is in a hurry; then close everything, the record last."""
@@ -180,11 +184,12 @@ class App:
 
 
 async def create_services(
-    config: Config, *, overrides: Overrides | None = None, reap: bool = False
+    config: Config, *, overrides: Overrides | None = None, reap: bool = False, guard: Guard = nullcontext
 ) -> Services:
     """Make everything but the HTTP surface.
 
     ``reap`` marks what dead processes left open on record as interrupted; for the server alone.
+    ``guard`` stands around each tool, module of tools and upstream, which nothing else needs.
     Raises :class:`~proxy.errors.ConfigError` and :class:`~proxy.errors.StoreError`.
     """
     given = overrides or Overrides()
@@ -194,7 +199,8 @@ async def create_services(
     shelf = ResultShelf(record=store)
     capabilities, broker = _capabilities(config, clock, given.http, egress, store.vault)
     wrap_provider = given.wrap_provider or (lambda provider: provider)
-    registry = await Registry.load(map(wrap_provider, _providers(config, capabilities, clock, shelf)))
+    providers = _providers(config, capabilities, clock, shelf, guard)
+    registry = await Registry.load(map(wrap_provider, providers), guard)
     policy = Policy(
         **{**dict(config.policy), "arguments": _bounds(config)},
         unavailable=unconnected(registry, broker.names if broker is not None else None),
@@ -202,7 +208,7 @@ async def create_services(
     instruments = _instruments(config, registry)
     instruments.watch_store(store)
     limiter = _limiter(config, instruments)
-    upstreams = _upstreams(config, given, instruments)
+    upstreams = _upstreams(config, given, instruments, guard)
     # Last of what may fail: nothing would close it.
     await store.start()
     runner = Runner(
@@ -248,13 +254,13 @@ def _instruments(config: Config, registry: Registry) -> Instruments:
 
 
 def _providers(
-    config: Config, capabilities: Capabilities, clock: Clock, shelf: ResultShelf
+    config: Config, capabilities: Capabilities, clock: Clock, shelf: ResultShelf, guard: Guard
 ) -> list[ToolProvider]:
     """The curated tools, and the operator's own."""
     if capabilities.http is None:
         raise RuntimeError("no HTTP source for tools")
     tools, urls = config.tools, config.tools.base_urls
-    return [
+    providers: list[ToolProvider] = [
         core_provider(
             clock,
             capabilities.http,
@@ -264,9 +270,15 @@ def _providers(
         ),
         flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
         calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
-        *([web_provider(capabilities, hosts=tools.web_hosts)] if tools.web_hosts else ()),
-        *(load_module(module, base=Path.cwd(), capabilities=capabilities) for module in tools.modules),
     ]
+    if tools.web_hosts:
+        with guard():
+            providers.append(web_provider(capabilities, hosts=tools.web_hosts))
+    for module in tools.modules:
+        with guard():
+            loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)
+            providers.append(loaded)
+    return providers
 
 
 def _egress(config: Config) -> EgressPool:
@@ -313,14 +325,18 @@ def _connection(config: CredentialConfig) -> Connection:
     )
 
 
-def _upstreams(config: Config, given: Overrides, instruments: Instruments) -> dict[str, Upstream]:
+def _upstreams(
+    config: Config, given: Overrides, instruments: Instruments, guard: Guard
+) -> dict[str, Upstream]:
     wrap = given.wrap_upstream or (lambda upstream: upstream)
     names = Resolver("upstreams")
     forwards = config.auth.mode == "forward"
-    return {
-        name: instruments.observing.upstream(wrap(_upstream(name, upstream, names, forwards=forwards)))
-        for name, upstream in config.upstreams.items()
-    }
+    made: dict[str, Upstream] = {}
+    for name, upstream in config.upstreams.items():
+        with guard():
+            found = wrap(_upstream(name, upstream, names, forwards=forwards))
+            made[name] = instruments.observing.upstream(found)
+    return made
 
 
 def _upstream(name: str, config: UpstreamConfig, resolver: Resolver, *, forwards: bool) -> Upstream:
@@ -357,9 +373,9 @@ async def create_app(
     services, entrance, item_key = await _checked_services(config, overrides)
     given = overrides or Overrides()
     door = given.door or entrance.door
-    memory = ToolMemory()
-    repeats = Repeats(forget=services.store.release_effect)
+    memory, repeats = ToolMemory(), Repeats(forget=services.store.release_effect)
     history = History(services.store, time.time)
+    settling = _settling(services)
     orchestrator = Orchestrator(
         registry=services.registry,
         runner=services.runner,
@@ -368,13 +384,12 @@ async def create_app(
         settings=_run_settings(config),
         memory=memory,
         repeats=repeats,
+        settling=settling,
         watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.observing.broken,
     )
-    peers = peers or Peers()
     router = services.router()
     draining = Draining()
-    gate = _gate(services, draining)
     api = Api(
         views=_views(services, router),
         wires={"chat": ChatWire(), "responses": ResponsesWire(item_key)},
@@ -382,26 +397,38 @@ async def create_app(
         orchestrator=orchestrator,
         history=history,
         store=services.store,
-        responses=StoredResponses(services.store, retell, Forgetting(services.store, router, upstream_ids)),
+        settling=settling,
+        responses=StoredResponses(
+            services.store, settling, retell, Forgetting(services.store, router, upstream_ids)
+        ),
         memory=memory,
         repeats=repeats,
         door=door,
         tokens=entrance.tokens,
-        gate=gate,
+        gate=_gate(services, draining),
         instruments=services.instruments,
-        snapshot=_snapshot_of_all(services.instruments, peers),
+        snapshot=_snapshot_of_all(services.instruments, peers or Peers()),
         admin=_admin(services, door),
         settings=_api_settings(config),
         prices=_prices(config),
         listen=given.listen,
     )
-    services.instruments.watch_loop()
     return App(
         services=services,
         entrance=entrance,
         draining=draining,
         bounds=_bounds_of_connections(config),
         handle=_edge(config, services.instruments, draining, api, door).handle,
+    )
+
+
+def _settling(services: Services) -> Settling:
+    """Waits for the record where a client's next request may reach another process, or this one restarted."""
+    config = services.config
+    return Settling(
+        services.store,
+        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
+        late=services.instruments.observing.late,
     )
 
 
@@ -450,6 +477,7 @@ async def _checked_services(config: Config, overrides: Overrides | None) -> tupl
             await services.store.note_keys()
         _, hash_key = await services.store.hash_key()
         item_key = hashlib.blake2b(b"toolrelay shown items", key=hash_key, digest_size=32).digest()
+        services.instruments.watch_loop()
         return services, entrance, item_key
     except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
@@ -463,6 +491,7 @@ async def open_entrance(config: Config, store: KeySource) -> Entrance:
         store,
         {name: (key.secret.reveal(), key) for name, key in config.keys.items()},
         loopback=is_loopback(config.server.host),
+        start_token=config.start_token,
     )
 
 
@@ -561,7 +590,6 @@ def _run_settings(config: Config) -> RunSettings:
         keepalive_s=tools.keepalive_s,
         parallel=tools.parallel,
         max_argument_bytes=config.policy.max_argument_bytes,
-        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
     )
 
 

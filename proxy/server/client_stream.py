@@ -19,6 +19,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 
+from proxy.caches import declare_lru
 from proxy.errors import UpstreamBroken
 from proxy.server.edge_request import EdgeRequest
 from proxy.upstreams.base import Headers, Secrets
@@ -201,6 +202,9 @@ class HttpClientStream:
         if (wait := self.push(data)) is not None:
             await wait
 
+    def settled(self) -> Awaitable[None] | None:
+        return None
+
     def finish(self) -> None:
         if self._left:
             # The client would take the next response for the rest of this one.
@@ -350,3 +354,7 @@ def _status_words(status: int) -> str:
 def _sent(status: int, keep_alive: bool) -> _SentResponse:
     """Nothing of it is one response's alone."""
     return _SentResponse(status, keep_alive=keep_alive)
+
+
+declare_lru("statuses", _status_words, 300)
+declare_lru("sent_responses", _sent, 2000)

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from proxy.errors import ConfigError
 from proxy.server.config_faults import explain, model_of, unknown_setting
+from proxy.server.config_left import TOGETHER, what_is_left, without_secrets
 from proxy.server.config_rules import find_conflicts, find_unbuilt, resolve_paths, resolve_secrets
 from proxy.server.settings import DEFAULT_BASE_URL, DEFAULT_KEY, Config, UpstreamConfig
 
@@ -30,12 +31,18 @@ _LINE_COLUMN = re.compile(r"\s*\(at line (\d+), column (\d+)\)$")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line may say over file and environment; ``None`` says nothing."""
+    """What the command line may say over file and environment; ``None`` says nothing.
+
+    ``start_token`` is what a command that serves has made, the same whenever the configuration is read
+    again for it.
+    """
 
     host: str | None = None
     port: int | None = None
     workers: int | None = None
     upstream: str | None = None
+    open: bool = False
+    start_token: str = field(default="", repr=False)
 
 
 @dataclass(slots=True)
@@ -81,29 +88,44 @@ def find_faults(
     options: Options | None = None,
     *,
     need_secrets: bool = True,
+    go_on: bool = False,
 ) -> tuple[Config | None, list[ConfigError]]:
     """What :func:`load_config` does, with every fault instead of the first.
 
-    The configuration is ``None`` where its faults leave nothing to build.
+    The configuration is ``None`` where there are faults.  With ``go_on`` it is what they leave of it, for
+    whoever looks on for others and serves nothing; ``None`` then means that they leave nothing.
     """
+    said = options or Options()
     try:
         draft = _read(path)
         in_file = _tables(draft)
         _apply_env(draft, env)
         _leave_keys_behind(draft, in_file)
-        dropped_key = _apply_options(draft, options or Options())
+        dropped_key = _apply_options(draft, said)
     except ConfigError as error:
         return None, [error]
     _imply_keys(draft, dropped_key)
+    faults: list[ConfigError] = []
+    spoilt: set[str] = set()
     try:
-        config = Config.model_validate(draft.data)
+        config = Config.model_validate(draft.data).with_start_token(said.start_token)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        return None, [explain(detail, draft.source) for detail in details]
-    faults = [*find_unbuilt(config), *find_conflicts(config)]
-    if faults:
+        faults = [explain(detail, draft.source) for detail in details]
+        rest, spoilt = what_is_left(draft.data, details)
+        if rest is None or not go_on:
+            return None, faults
+        config = rest
+    if not spoilt & TOGETHER:
+        faults += [*find_unbuilt(config), *find_conflicts(config)]
+    if faults and not go_on:
         return None, faults
-    return resolve_secrets(resolve_paths(config, draft.folder), env, draft.folder, need=need_secrets)
+    config = resolve_paths(config, draft.folder)
+    whole, missing = resolve_secrets(config, env, draft.folder, need=need_secrets)
+    if whole is None and go_on:
+        whole = without_secrets(config, env, draft.folder)
+    # A default in place of what was spoilt is nobody's fault.
+    return whole, faults + [fault for fault in missing if fault.setting.partition(".")[0] not in spoilt]
 
 
 # --- the file ---------------------------------------------------------------------------------
@@ -267,6 +289,8 @@ def _apply_options(draft: _Draft, options: Options) -> str | None:
     for key, value in server.items():
         if value is not None:
             _put(draft, ("server", key), value, f"from --{key}")
+    if options.open:
+        _put(draft, ("auth", "mode"), "open", "from --open")
     if options.upstream is None:
         return None
     upstreams = draft.data.get("upstreams", {})

@@ -151,6 +151,8 @@ class EdgeConnection(RequestHandler):
         before = len(self._messages)
         behind_body = (body := self._read_last) is None or body.is_eof()
         super().data_received(data)
+        if body is not None and body.is_eof():
+            self._read_last = None  # An open stream keeps nothing of its request.
         if self._left != _UNSURE and data:
             self._left = self._place_after(data, cut, self._messages[before:])
         if len(self._messages) > before:
@@ -158,7 +160,7 @@ class EdgeConnection(RequestHandler):
                 self._stop_waiting_for_head()
             if len(data) > MAX_HEAD_BYTES:
                 self._messages[before:] = less_large(self._messages[before:])
-            self._read_last = self._messages[-1][1]
+            self._read_last = None if (body := self._messages[-1][1]).is_eof() else body
             if not isinstance(self._messages[-1][0], RawRequestMessage):
                 self._fail_bodies()
         elif data and behind_body:

@@ -32,6 +32,7 @@ _EXPOSED = ", ".join(
         "x-should-retry",
         "x-toolrelay-restored",
         "x-toolrelay-run",
+        "x-toolrelay-trace",
         "x-upstream-request-id",
         *_RATE_LIMITS,
     )
@@ -52,6 +53,11 @@ class Cors:
             }
             for origin in origins
         }
+
+    @property
+    def origins(self) -> Sequence[str]:
+        """Those that are listed."""
+        return tuple(self._origins)
 
     def __bool__(self) -> bool:
         return bool(self._origins)

@@ -1,14 +1,15 @@
-"""The doors: open, for clients with a key, and for clients that bring the provider's own.
+"""The doors: open, for clients with a key or the start token, and for those that bring the provider's key.
 
 Which one there is, is settled when the server starts.  It counts the keys that were ever made: where
 the last one is revoked or no longer declared, or the record is lost, nobody comes in, and nothing opens.
+Before the first key there is the start token, which the server prints when it starts.
 """
 
 import hashlib
 import hmac
 import re
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, Literal, Protocol
@@ -17,12 +18,13 @@ from urllib.parse import unquote
 from aiohttp import hdrs
 from multidict import istr
 
+from proxy.caches import declare_lru
 from proxy.errors import ConfigError, RequestError
 from proxy.server.callers import Caller, Rights
 from proxy.server.client_address import counted_address
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.key_grants import KeyGrants
-from proxy.server.key_ring import Key, KeyRing
+from proxy.server.key_ring import Key, KeyRing, new_secret
 from proxy.server.minting import TOKEN_PREFIX, Minting
 from proxy.server.stored_responses import is_own_operation
 from proxy.store.base import KeySource
@@ -36,13 +38,14 @@ __all__ = [
     "KeyDoor",
     "Mode",
     "OpenDoor",
+    "StartTokenDoor",
     "credential",
     "fixed_mode",
     "make_entrance",
     "may_call",
 ]
 
-Mode = Literal["open", "keys", "forward"]
+Mode = Literal["open", "start_token", "keys", "forward"]
 
 TOKENS_PATH: Final = "/toolrelay/tokens"
 """Where tokens are made, below ``/v1``."""
@@ -88,12 +91,13 @@ def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) ->
     if keys:
         return "keys"
     if loopback:
-        return "open"
+        return "start_token"
     raise ConfigError(
         "auth.mode",
         "server.host lets other machines in and there are no client keys",
-        'Make one with: toolrelay keys create NAME. Or set auth.mode = "open" '
-        '(TOOLRELAY_AUTH__MODE=open) to let everybody in, or server.host = "127.0.0.1"',
+        'Make one with: toolrelay keys create NAME. Or set auth.mode = "start_token" '
+        "(TOOLRELAY_AUTH__MODE=start_token) for a token that is printed at each start, "
+        'auth.mode = "open" to let everybody in, or server.host = "127.0.0.1"',
     )
 
 
@@ -185,8 +189,8 @@ class _Admins:
         """Whether a key of the configuration, which looks like nothing, stands in a target."""
         path, _, query = target.partition("?")
         words = path.split("/")
-        for field in query.split("&"):
-            words += (field, field.partition("=")[2])
+        for said in query.split("&"):
+            words += (said, said.partition("=")[2])
         return any(self._ring.declares(unquote(word)) for word in words if len(word) >= _SHORTEST_KEY)
 
     async def admit_admin(self, request: EdgeRequest) -> Caller:
@@ -222,6 +226,9 @@ class OpenDoor(_Admins):
 def _anybody(address: str) -> Caller:
     """Whoever is counted by an address: to make one takes ten times as long as to find one."""
     return Caller(counted_as=address)
+
+
+declare_lru("anonymous_callers", _anybody, 1500)
 
 
 class KeyDoor(_Admins):
@@ -268,16 +275,7 @@ class KeyDoor(_Admins):
             if (said := request.headers.get(hdrs.AUTHORIZATION, "")) and said.isascii():
                 request.protocol.let_in = (said, key)
         if caller is None:
-            if not self._ring.keys():
-                raise RequestError(
-                    503,
-                    "No client key is valid here. The operator of this proxy makes one with: "
-                    "toolrelay keys create NAME",
-                    type="server_error",
-                    code="no_client_keys",
-                    headers={"x-should-retry": "false"},
-                )
-            raise _unknown()
+            raise self._refusal()
         if not may_call(caller.rights, request.method, below):
             raise RequestError(
                 403,
@@ -288,6 +286,58 @@ class KeyDoor(_Admins):
         if key is not None:
             request.head[self] = key
         return caller
+
+    def _refusal(self) -> RequestError:
+        """What one is told who is unknown."""
+        if not self._ring.keys():
+            return RequestError(
+                503,
+                "No client key is valid here. The operator of this proxy makes one with: "
+                "toolrelay keys create NAME",
+                type="server_error",
+                code="no_client_keys",
+                headers={"x-should-retry": "false"},
+            )
+        return _unknown()
+
+
+class StartTokenDoor(KeyDoor):
+    """Lets in who has the token that this start printed; and keys, from the first that is made on.
+
+    Who has it may do what everybody may where the door is open, and is counted by address likewise.
+    """
+
+    def __init__(self, ring: KeyRing, tokens: Minting, start_token: str) -> None:
+        super().__init__(ring, tokens)
+        self._start_token = start_token.encode()
+        self._shown = object()
+
+    def admit(self, request: EdgeRequest, below: str) -> Caller | Awaitable[Caller]:
+        """Whoever has the token, or a key; see :class:`Door`."""
+        # The token does not change, so a head that showed it once has it whenever it comes.
+        if self._shown in request.head:
+            return _anybody(counted_address(request))
+        if not self._is_shown(request):
+            return super().admit(request, below)
+        self._check_address(request)
+        request.head[self._shown] = True
+        return _anybody(counted_address(request))
+
+    async def admit_scraper(self, request: EdgeRequest) -> None:
+        """Whoever has the token, or an administrator."""
+        if not self._is_shown(request):
+            await super().admit_scraper(request)
+
+    def _is_shown(self, request: EdgeRequest) -> bool:
+        said = credential(request).encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(said, self._start_token)
+
+    def _refusal(self) -> RequestError:
+        return _unauthorized(
+            "Incorrect API key provided: send the start token as 'Authorization: Bearer tr_…'. toolrelay "
+            "printed it when it started, in the line that begins with 'auth: start token'. To serve without "
+            "one, start it with: toolrelay serve --open"
+        )
 
 
 class ForwardDoor(_Admins):
@@ -338,12 +388,16 @@ class ForwardDoor(_Admins):
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """How clients come in, for as long as the process lives.  ``tokens`` are made in ``keys`` mode only."""
+    """How clients come in, for as long as the process lives.
+
+    ``tokens`` are made where keys are asked for.  ``start_token`` is empty where none is.
+    """
 
     mode: Mode
     door: Door
     ring: KeyRing
     tokens: Minting | None
+    start_token: str = field(default="", repr=False)
 
 
 async def make_entrance(
@@ -352,10 +406,12 @@ async def make_entrance(
     declared: Mapping[str, tuple[str, KeyGrants]],
     *,
     loopback: bool,
+    start_token: str = "",
 ) -> Entrance:
     """The entrance that ``auth.mode`` means over this store and the keys that the configuration has.
 
-    Raises what :func:`fixed_mode` raises, and :class:`~proxy.errors.StoreError`.
+    Where a ``start_token`` is asked for and none is given, one is made.  Raises what :func:`fixed_mode`
+    raises, and :class:`~proxy.errors.StoreError`.
     """
     ring = KeyRing(store, declared)
     await ring.load()
@@ -363,6 +419,9 @@ async def make_entrance(
     if mode == "keys":
         tokens = Minting(ring)
         return Entrance(mode, KeyDoor(ring, tokens), ring, tokens)
+    if mode == "start_token":
+        tokens, shown = Minting(ring), start_token or new_secret()
+        return Entrance(mode, StartTokenDoor(ring, tokens, shown), ring, tokens, shown)
     if mode == "forward":
         _, hash_key = await store.hash_key()
         return Entrance(mode, ForwardDoor(ring, hash_key), ring, None)

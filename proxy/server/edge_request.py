@@ -52,8 +52,9 @@ class EdgeRequest:
     and logged.
     ``caller`` is there once the door has let it in, ``admission`` once the limits have.
     ``client_address`` is empty unless it came through a trusted proxy.  ``page_headers`` and
-    ``limit_headers`` go onto the head of its response, whoever writes it.  ``started`` says that a head
-    has gone out, ``cut_off`` that the task is cancelled by the server's own end and not by the client.
+    ``limit_headers`` go onto the head of its response, whoever writes it; the former has the trace, too,
+    that was asked for and granted.  ``started`` says that a head has gone out, ``cut_off`` that the task is
+    cancelled by the server's own end and not by the client.
     """
 
     __slots__ = (

@@ -11,11 +11,15 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor
 
+from proxy.caches import CacheSize, declare
 from proxy.server.telemetry import NOW, STAMP, JsonLines, Numbered, Stamper, add_origin
 
 __all__ = ["EventWriter"]
 
 _MOST_FORMS = 256
+_MAX_FORM = 4096
+"""Bytes of a form that is kept, of which its key has no more."""
+_FORM_BYTES = 2000
 
 
 class EventWriter:
@@ -31,6 +35,7 @@ class EventWriter:
         self._known: list[Processor] = []
         self._steps: list[Processor] = []
         self._forms: dict[Hashable, bytes] = {}
+        declare("log_forms", self._cache_size)
         self._stamp = Stamper()
         self._out = config["logger_factory"](name)
         self.enabled: bool = structlog.get_logger(name).bind().is_enabled_for(logging.INFO)
@@ -66,8 +71,14 @@ class EventWriter:
         """
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
-        form = self._forms[key] = self._formed(event)
+        form = self._formed(event)
+        if len(form) <= _MAX_FORM:
+            self._forms[key] = form
         return form
+
+    def _cache_size(self) -> CacheSize:
+        held = sum(_FORM_BYTES + 2 * len(form) for form in self._forms.values())
+        return CacheSize(held, _MOST_FORMS * (_FORM_BYTES + 2 * _MAX_FORM))
 
     def _formed(self, event: EventDict) -> bytes:
         *before, last = self._steps

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import orjson
@@ -23,13 +22,16 @@ from proxy.relay.passthrough import ErrorEvent, passthrough
 from proxy.relay.prices import Prices
 from proxy.relay.repeats import Repeats
 from proxy.relay.routing import Route
+from proxy.relay.settling import Settling
 from proxy.relay.threads import Threads
 from proxy.server.admin import Admin
+from proxy.server.azure_paths import name_deployment
 from proxy.server.body import body_here, check_counts, read_body, stream_body
 from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.doors import INFERENCE, TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.front_page import front_page
 from proxy.server.gate import Gate
 from proxy.server.http_errors import ERROR_CODE, error_response
 from proxy.server.instruments import Instruments
@@ -38,16 +40,14 @@ from proxy.server.metrics import render
 from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
-from proxy.server.owned_stream import client_stream
+from proxy.server.owned_stream import ClientStreams
 from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of, wants_history
 from proxy.server.query_rules import check_query
 from proxy.server.reading_rights import (
     READS_IDS,
-    check_models,
-    check_names,
     check_references,
+    check_rights,
     must_read,
-    not_found,
 )
 from proxy.server.request_target import Target, target_of
 from proxy.server.stored_responses import StoredResponses, is_own_operation, response_path
@@ -93,6 +93,7 @@ class Api:
         orchestrator: Orchestrator,
         history: History,
         store: Store,
+        settling: Settling,
         responses: StoredResponses,
         memory: ToolMemory,
         repeats: Repeats,
@@ -112,6 +113,7 @@ class Api:
         self._error_events = error_events
         self._orchestrator = orchestrator
         self._store = store
+        self._settling = settling
         self._responses = responses
         self._door = door
         self._tokens = tokens
@@ -122,9 +124,10 @@ class Api:
         self._settings = settings
         self._prices = prices
         self._listen = listen
+        threads = Threads(store)
         self._planner = Planner(
             history=history,
-            threads=Threads(store),
+            threads=threads,
             memory=memory,
             repeats=repeats,
             prices=prices,
@@ -132,6 +135,7 @@ class Api:
             keep_requests=settings.keep_requests,
             end_user=settings.end_user,
         )
+        self._clients = ClientStreams(store, threads, settling, gate.draining, self._planner.caller)
 
     async def serve(self, request: EdgeRequest) -> web.StreamResponse:
         """Serve any request that may come from where it comes from."""
@@ -175,6 +179,8 @@ class Api:
     async def _own(self, request: EdgeRequest, target: Target) -> web.StreamResponse:
         """What the proxy says of itself."""
         if request.method in ("GET", "HEAD"):
+            if target.path == "/":
+                return front_page(request)
             if target.path == "/healthz":
                 return web.json_response({"status": "ok"})
             if target.path == "/readyz":
@@ -193,7 +199,8 @@ class Api:
             return await self._admin.answer(request, target)
         raise RequestError(
             404,
-            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models.",
+            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models"
+            " (and below /openai for Azure's clients).",
             code="not_found",
         )
 
@@ -228,13 +235,17 @@ class Api:
         """What has no server tools: read only as far as it takes to know where it goes."""
         reads = must_read(request.caller.rights, request, below)
         posts = request.method == "POST"
+        if target.deployment and not posts:
+            raise RequestError(404, f"Nothing is served at {target.path[:100]}.", code="not_found")
         if reads or (posts and (below in _ROUTED or counted_by_body(request, below))):
-            raw, payload = await self._read(request)
+            raw, payload = await self._read(request, target)
             if reads and request.caller.rights.keyed:
-                self._check_body(request, view, payload)
+                check_rights(request.caller.rights, view.router.permits, payload)
                 if below in READS_IDS:
                     caller = self._planner.caller(request, payload)[0]
-                    await check_references(request.caller.rights, payload, caller, self._store)
+                    await check_references(
+                        request.caller.rights, payload, caller, self._store, self._settling
+                    )
             wire = "responses" if below.startswith("/responses") else "chat"
             model = payload.get("model")
             if (below in BY_BODY and not reads) or (below == "/responses/input_tokens" and model is None):
@@ -255,7 +266,7 @@ class Api:
             check_query(target.query, [Route(view.router.default, "", renamed=False)])
             if below not in _FORMS or request.content_type != _FORM:
                 # Nothing goes up that two readers could take for two things.
-                held = [((await self._read(request))[0], None)]
+                held = [((await self._read(request, target))[0], None)]
         return await self._pass_by(request, target, below, view, held)
 
     async def _mint(self, request: EdgeRequest, target: Target, below: str) -> web.StreamResponse:
@@ -273,33 +284,21 @@ class Api:
         response_id, rest = response_path(below) or ("", "")
         caller = self._planner.caller(request, {})[0]
         key = [("Authorization", value) for value in request.headers.getall("Authorization", ())]
-        own = await self._responses.answer(request.method, response_id, rest, target.query, caller, key)
+        own = await self._responses.own(
+            request.method, response_id, rest, target.query, caller, key, keyed=request.caller.rights.keyed
+        )
         if own is not None:
             return own
-        if request.caller.rights.keyed and not await self._store.owns_response(response_id, caller):
-            raise not_found(response_id)
         # Which upstream has it is not on record: they are asked in turn.
         routes = [Route(s, "", renamed=False) for s in view.router.served if "responses" in s.wires]
         if len(routes) > 1 and not request.body_exists:
             return await self._pass(request, target, below, [], Candidates(routes, BY_ID))
         return await self._pass_by(request, target, below, view)
 
-    def _check_body(self, request: EdgeRequest, view: View, payload: Mapping[str, Any]) -> None:
-        """Refuse what a client key's rights do not cover and only the body tells."""
-        check_names(payload)
-        for model in check_models(request.caller.rights, payload):
-            if not view.router.permits(model):
-                raise RequestError(
-                    404,
-                    f"The model {model[:100]!r} does not exist or is not served here.",
-                    param="model",
-                    code="model_not_found",
-                )
-
-    async def _read(self, request: EdgeRequest) -> tuple[bytes, dict[str, Any]]:
+    async def _read(self, request: EdgeRequest, target: Target) -> tuple[bytes, dict[str, Any]]:
         """A JSON body as its bytes and what they say."""
         raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
-        return raw, load_strict(raw)
+        return name_deployment(raw, load_strict(raw), target.deployment)
 
     @staticmethod
     def _json(body: bytes) -> web.Response:
@@ -324,13 +323,17 @@ class Api:
         self, request: EdgeRequest, target: Target, wire: Wire, view: View
     ) -> web.StreamResponse:
         whole = body_here(request, self._settings.max_body_bytes)
-        raw, payload = body = await self._read(request) if whole is None else (whole, load_strict(whole))
+        raw, payload = body = (
+            await self._read(request, target) if whole is None else (whole, load_strict(whole))
+        )
+        if target.deployment:
+            raw, payload = body = name_deployment(raw, payload, target.deployment)
         check_counts(payload, len(raw))
         caller, named = self._planner.caller(request, payload)
         if request.caller.rights.keyed:
-            self._check_body(request, view, payload)
+            check_rights(request.caller.rights, view.router.permits, payload)
             if wire.path in READS_IDS:
-                await check_references(request.caller.rights, payload, caller, self._store)
+                await check_references(request.caller.rights, payload, caller, self._store, self._settling)
         chooses = request.head[chooses_ours]
         wanted = wanted_of(request.head) if chooses else None
         routes = self._routes(request, view, payload.get("model"), wire.name)
@@ -338,7 +341,7 @@ class Api:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         check_query(target.query, routes)
         candidates = Candidates.of(routes, payload)
-        trace = trace_of(request.head, view) if chooses else view.trace
+        trace = trace_of(request, view) if chooses else view.trace
         recall = (not chooses or wants_history(request.head)) and self._settings.history
         # What earlier requests may have left with the client: an id of ours, or items.
         goes_on = payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
@@ -364,7 +367,7 @@ class Api:
     async def _orchestrate(self, call: Call, job: Job) -> web.StreamResponse:
         request = call.request
         request.facts.run_id = job.run_id
-        client = self._client(request, job.wire.path, job.caller)
+        client = self._clients.stream(request, job.wire.path, job.caller)
         client.tell("x-toolrelay-run", job.run_id)
         bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
         try:
@@ -457,7 +460,7 @@ class Api:
             headers = [*headers, ("Content-Length", str(length))]
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
-        client = self._client(request, below, caller)
+        client = self._clients.stream(request, below, caller)
         relayed = client if body is None else self._overheard(client, body[0])
         del body, raw, sent
         if candidates.last:
@@ -485,20 +488,6 @@ class Api:
         return stream_body(
             request, settings.max_upload_bytes, settings.body_timeout_s, settings.max_body_bytes
         )
-
-    def _client(self, request: EdgeRequest, below: str, caller: str) -> HttpClientStream:
-        sent = {"x-request-id": request.facts.request_id, "Server": "toolrelay"}
-        if request.page_headers:
-            sent.update(request.page_headers)
-        own: Callable[[str], None] | None = None
-        if caller and below == "/responses" and request.caller.rights.keyed:
-            # What the upstream keeps under our key is this caller's from now on, and nobody else's.
-            own = partial(self._store.put_owner, caller=caller)
-        elif below == "/conversations" and request.method == "POST":
-            own = partial(self._planner.threads.made, caller=self._planner.caller(request, {})[0])
-        client = client_stream(request, sent, own, last=self._gate.draining.closing)
-        request.facts.client = client
-        return client
 
     def _overheard(self, client: HttpClientStream, asked: bytes) -> ClientStream:
         return client if self._listen is None else OverheardStream(client, self._listen(asked))

@@ -134,7 +134,7 @@ class KeyGrants(BaseModel):
     shared: bool = Field(
         default=False,
         description="Whether several people use it: a request that names none of them gets no hidden turns "
-        "put back.",
+        "put back and is never taken for a repeat.",
     )
 
     def rights(self, tools: str, arguments: str) -> Rights:

@@ -17,6 +17,7 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from proxy.caches import CacheSize, declare
 from proxy.server.request_head import Head
 
 __all__ = ["HeadCut", "Key", "KnownHeads", "KnownMessage", "WholeBody", "ends_once", "head_cut"]
@@ -32,6 +33,12 @@ MOST_HEADS: Final = 128
 """In each of the two generations."""
 MOST_SEEN: Final = 1024
 AGE_S: Final = 60.0
+
+_HEAD_BYTES: Final = 4096
+_LINE_BYTES: Final = 300
+_MARK_BYTES: Final = 100
+"""What a head, each line of it, and the mark of one that was seen take beside their text."""
+_MOST_LINES: Final = 130
 
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"\r\nContent-Length: "
@@ -116,6 +123,7 @@ class KnownHeads:
         self._old: dict[Key, Head] = {}
         self._seen: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
+        declare("request_heads", self._cache_size)
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
@@ -152,6 +160,15 @@ class KnownHeads:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _cache_size(self) -> CacheSize:
+        heads = sum(
+            _HEAD_BYTES + 4 * (len(before) + len(behind)) + _LINE_BYTES * (before + behind).count(b"\n")
+            for known in (self._young, self._old)
+            for before, behind in known
+        )
+        most = 2 * MOST_HEADS * (_HEAD_BYTES + 4 * MAX_HEAD_BYTES + _LINE_BYTES * _MOST_LINES)
+        return CacheSize(heads + _MARK_BYTES * len(self._seen), most + _MARK_BYTES * MOST_SEEN)
 
     def _keep(self, key: Key, head: Head) -> None:
         if len(self._young) >= MOST_HEADS:

@@ -5,6 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from proxy.caches import CacheSize, declare
 from proxy.server.limits import SLOTS, Limit, Standing, Verdict
 
 __all__ = ["MemoryCounters"]
@@ -12,6 +13,15 @@ __all__ = ["MemoryCounters"]
 MOST_COUNTERS: Final = 100_000
 """Callers may be addresses, and there are many of those: past this the counter that nobody has asked
 for the longest is forgotten.  Never one in use: whoever makes tokens could empty its key's that way."""
+
+MOST_STAMPS: Final = 2_000_000
+"""Hits that are remembered of all callers together, each with its moment; a limit that is larger by itself
+has room for twice as many as it allows.  Past them the counters go that nobody asked for the longest."""
+
+_COUNTER_BYTES: Final = 1200
+_STAMP_BYTES: Final = 40
+_SLOT_STAMPS: Final = 4
+"""A part of a window takes as much as so many hits."""
 
 _STREAM_WAIT_S: Final = 1.0
 
@@ -87,6 +97,10 @@ class MemoryCounters:
         self._spent: OrderedDict[tuple[str, Limit], _Spent] = OrderedDict()
         self._open: dict[str, int] = {}
         self._sweep_at = 1024
+        self._most_stamps = MOST_STAMPS
+        self._stamps = 0
+        """Not fewer than there are: those that have left their windows are taken off when it is too many."""
+        declare("limit_counters", self._cache_size)
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
@@ -103,6 +117,7 @@ class MemoryCounters:
             if window is None:
                 self._make_room()
                 window = self._hits[key] = _Hits(limit.seconds)
+                self._most_stamps = max(self._most_stamps, 2 * limit.amount)
             else:
                 self._hits.move_to_end(key)
             count = window.count(now)
@@ -127,10 +142,13 @@ class MemoryCounters:
                 if not window.times:
                     self._hits[caller, limit] = window  # Making room may have swept it as idle.
                 window.times.append(now)
+                self._stamps += 1
                 count += 1
             reset = window.times[0] + limit.seconds - now if window.times else 0.0
             left = limit.amount - count
             standings.append(Standing(limit, left if left > 0 else 0, reset if reset > 0.0 else 0.0))
+        if self._stamps > self._most_stamps:
+            self._shed(now)
         if refused is None and streams is not None:
             self._open[caller] = self._open.get(caller, 0) + 1
         return Verdict(refused, longest, standings)
@@ -151,6 +169,9 @@ class MemoryCounters:
             times, limit = window.times, key[1]
             times.append(now)
             standings.append(Standing(limit, left, times[0] + limit.seconds - now))
+        self._stamps += len(known)
+        if self._stamps > self._most_stamps:
+            self._shed(now)
         return standings
 
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
@@ -163,6 +184,9 @@ class MemoryCounters:
                 counter = self._spent[caller, limit] = _Spent(limit.seconds)
             counter.sum(now)
             counter.add(now, amount)
+            self._stamps += _SLOT_STAMPS
+        if self._stamps > self._most_stamps:
+            self._shed(now)
 
     def release(self, caller: str, lease: str) -> None:
         """Give one place back."""
@@ -179,6 +203,27 @@ class MemoryCounters:
     def size(self) -> int:
         """How many counters there are."""
         return len(self._hits) + len(self._spent)
+
+    def _shed(self, now: float) -> None:
+        """Count anew what is remembered, and forget what was asked for the longest ago, a tenth at once."""
+        for window in self._hits.values():
+            window.count(now)
+        for spent in self._spent.values():
+            spent.sum(now)
+        self._stamps = self._counted()
+        while self._stamps > 0.9 * self._most_stamps and self.size > 1:
+            if self._hits and (len(self._hits) >= len(self._spent) or len(self._spent) <= 1):
+                self._stamps -= len(self._hits.popitem(last=False)[1].times)
+            else:
+                self._stamps -= _SLOT_STAMPS * len(self._spent.popitem(last=False)[1].slots)
+
+    def _counted(self) -> int:
+        hits = sum(len(window.times) for window in self._hits.values())
+        return hits + _SLOT_STAMPS * sum(len(spent.slots) for spent in self._spent.values())
+
+    def _cache_size(self) -> CacheSize:
+        most = _COUNTER_BYTES * (MOST_COUNTERS + 1) + _STAMP_BYTES * (self._most_stamps + 1)
+        return CacheSize(_COUNTER_BYTES * self.size + _STAMP_BYTES * self._counted(), most)
 
     def _make_room(self) -> None:
         """Forget counters that count nothing any more, each time their number has doubled."""

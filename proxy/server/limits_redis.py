@@ -20,6 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
+from proxy.caches import CacheSize, declare
 from proxy.server.limits import Limit, LimitsUnavailable, Standing, Verdict
 from proxy.server.limits_scripts import RENEW, SPEND, TAKE
 
@@ -80,6 +81,7 @@ class RedisCounters:
         }
         self._waiting: list[_Command] = []
         self._owed: dict[str, dict[Limit, int]] = {}
+        declare("limits_owed", self._cache_size)
         self._freed: list[tuple[str, str]] = []
         self._held: dict[str, set[str]] = {}
         self._worker: asyncio.Task[None] | None = None
@@ -137,6 +139,11 @@ class RedisCounters:
     def hit_now(self, caller: str, hits: Sequence[Limit]) -> None:
         """Nothing is known here without asking."""
         return
+
+    def _cache_size(self) -> CacheSize:
+        # A caller is an address, or named by the operator or within a bound.
+        held = sum(500 + 200 * len(owed) for owed in self._owed.values())
+        return CacheSize(held, _MOST_OWED * (500 + 200 * 16))
 
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
         """Count what was used, also past the limit; while Redis is away it is owed."""

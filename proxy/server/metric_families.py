@@ -95,6 +95,15 @@ FAMILIES = (
     Family("toolrelay_cost_total", "counter", "Cost of what was asked, in the unit of [prices].", ("model",)),
     Family("toolrelay_store_waiting_writes", "gauge", "Writes to the record that wait to be committed."),
     Family("toolrelay_store_lost_writes_total", "counter", "Writes that never reached the record."),
+    Family("toolrelay_cache_bytes", "gauge", "What is kept for later, estimated.", ("cache",)),
+    Family("toolrelay_cache_limit_bytes", "gauge", "What is kept of it at most.", ("cache",)),
+    Family(
+        "toolrelay_record_late_total",
+        "counter",
+        "What a client's next request goes on from and the record did not have in time: suspended (the "
+        "client was told), answer, owner.",
+        ("what",),
+    ),
     Family(
         "toolrelay_loop_held_seconds",
         "histogram",

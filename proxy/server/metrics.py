@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
+from proxy.caches import CacheSize, cache_sizes, declare
 from proxy.errors import ToolErrorCode
 from proxy.records import ToolInvocationRecord
 from proxy.server.metric_families import FAMILIES, Family, Labels
@@ -41,6 +42,7 @@ _OUTCOMES = frozenset(get_args(ToolErrorCode))
 _RUN_STATUSES = frozenset({"completed", "suspended", "failed", "cancelled"})
 _MOST_PLACES = 1024
 _MOST_KEPT = 64
+_PLACES_BYTES = 2000 + 3 * 32 * _MOST_KEPT
 
 
 class _Counter:
@@ -169,6 +171,7 @@ class Metrics(Observer):
         self._sources = [*sources]
         self._open = 0
         self._places: dict[tuple[Any, ...], _Places] = {}
+        declare("figures", self._cache_size)
         self._counters = {f.name: _Counter() for f in FAMILIES if f.kind != "histogram"}
         self._histograms = {f.name: _Histogram(f.buckets) for f in FAMILIES if f.kind == "histogram"}
         self._counters["toolrelay_build_info"].add((version,))
@@ -215,6 +218,9 @@ class Metrics(Observer):
             if began and facts.status < 400:
                 first.append(self._first_tokens.cell((operation, model)))
         return _Places([self._requests.cell((method, endpoint, _status(facts.status)))], whole, first)
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(_PLACES_BYTES * len(self._places), _PLACES_BYTES * _MOST_PLACES)
 
     def _keep(self, key: tuple[Any, ...], places: _Places) -> _Places:
         """Remember places; an upstream may say any status, so there is a bound."""
@@ -295,6 +301,10 @@ class Metrics(Observer):
         """The event loop was held for so long when its timer was due."""
         self._histograms["toolrelay_loop_held_seconds"].observe((), seconds)
 
+    def late(self, what: str) -> None:
+        """The record did not have in time what a client's next request is looked up in."""
+        self._counters["toolrelay_record_late_total"].add((what,))
+
     # What is handed over.
 
     def snapshot(self) -> bytes:
@@ -310,6 +320,9 @@ class Metrics(Observer):
             found[name] = list(histogram.cells.items())
         for name, value in read.items():
             found[name] = [((), value)]
+        caches = cache_sizes().items()
+        found["toolrelay_cache_bytes"] = [((name,), size.held) for name, size in caches]
+        found["toolrelay_cache_limit_bytes"] = [((name,), size.limit) for name, size in caches]
         return orjson.dumps({name: values for name, values in found.items() if values})
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from proxy.caches import CacheSize, declare
 from proxy.errors import RequestError
 from proxy.relay.routing import fits_all
 from proxy.server.callers import Caller, person_name
@@ -33,7 +34,9 @@ TOKEN_PREFIX: Final = "trt_"
 MAX_LIFE_S: Final = 900
 _MAX_LENGTH: Final = 4096
 _MOST_PATTERNS: Final = 32
-_MOST_KNOWN: Final = 4096
+_MAX_KNOWN_BYTES: Final = 16 * 2**20
+_KNOWN_BYTES: Final = 3000
+"""What a known token takes beside what it says, in memory eight times as long as on the wire."""
 _SETTING: Final = "tools of the token"
 
 
@@ -79,6 +82,9 @@ class Minting:
         self._ring = ring
         self._now = now
         self._known: OrderedDict[bytes, tuple[Key, int, Caller]] = OrderedDict()
+        self._sizes: dict[bytes, int] = {}
+        self._bytes = 0
+        declare("tokens", self._cache_size)
 
     async def mint(self, secret: str, body: bytes) -> dict[str, Any]:
         """A new token of the key that has ``secret``, as the body of the response.
@@ -147,10 +153,18 @@ class Minting:
             known = self._checked(key, text, said, signature)
             if known is None:
                 return None
-            self._known[name] = known
-            if len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
+            self._keep(name, known, _KNOWN_BYTES + 8 * len(token))
         return known[2] if self._now() < known[1] else None
+
+    def _keep(self, name: bytes, known: tuple[Key, int, Caller], size: int) -> None:
+        self._bytes += size - self._sizes.get(name, 0)
+        self._known[name], self._sizes[name] = known, size
+        while self._bytes > _MAX_KNOWN_BYTES:
+            gone, _ = self._known.popitem(last=False)
+            self._bytes -= self._sizes.pop(gone)
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes, _MAX_KNOWN_BYTES)
 
     def _checked(self, key: Key, text: str, said: str, signature: str) -> tuple[Key, int, Caller] | None:
         """A token whose signature is its key's, and which says what a token may say."""

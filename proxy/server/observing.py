@@ -163,6 +163,8 @@ class Observer:
 
     def limited(self, limit: str) -> None: ...
 
+    def late(self, what: str) -> None: ...
+
 
 class Observing:
     """The hooks, and the facts of the request that is served.
@@ -186,6 +188,7 @@ class Observing:
         self._invocation_ended = told("invocation_ended")
         self._run_ended: list[Callable[[str], None]] = told("run_ended")
         self._limited: list[Callable[[str], None]] = told("limited")
+        self._late: list[Callable[[str], None]] = told("late")
         self._facts: ContextVar[RequestFacts | None] = ContextVar("request-facts", default=None)
 
     @property
@@ -222,6 +225,11 @@ class Observing:
         """A limit of that kind refused something."""
         for tell in self._limited:
             tell(limit)
+
+    def late(self, what: str) -> None:
+        """The record did not have in time what a client's next request is looked up in."""
+        for tell in self._late:
+            tell(what)
 
     def broken(self, error: UpstreamError) -> None:
         """The upstream's response broke after its head was here."""

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TextIO
 
+from proxy.caches import CacheSize, declare
+
 __all__ = ["OutputQueue", "QueuedStream", "queue_output"]
 
 MAX_LINES: Final = 10_000
@@ -53,6 +55,11 @@ class OutputQueue:
         """Makes the line that tells of dropped ones."""
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
+        declare("log_lines", self._cache_size)
+
+    def _cache_size(self) -> CacheSize:
+        lines = 100 * len(self._lines)
+        return CacheSize(self._size + lines, self._max_bytes + 100 * self._max_lines + 4096)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()

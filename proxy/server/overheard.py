@@ -75,6 +75,9 @@ class OverheardStream:
             self._listener.ended()
         await self._client.write(data)
 
+    def settled(self) -> Awaitable[None] | None:
+        return self._client.settled()
+
     def finish(self) -> None:
         self._listener.ended()
         self._client.finish()

@@ -13,17 +13,22 @@ from typing import Final
 from aiohttp import hdrs, web
 from multidict import istr
 
+from proxy.caches import CacheSize, declare
 from proxy.errors import RequestError
 from proxy.server.client_address import TrustedProxies
 from proxy.server.cors import METHODS, Cors
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.refused_origins import RefusedOrigins
 from proxy.server.request_target import target_of
 
-__all__ = ["HostRule", "PageGuard"]
+__all__ = ["HostRule", "PageGuard", "host_name"]
 
 _METHODS: Final = frozenset({*METHODS, "OPTIONS"})
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?\Z")
 _SEC_FETCH_SITE: Final = istr("Sec-Fetch-Site")
+_UNASKED: Final = frozenset({"GET", "HEAD"})
+"""What a page may send to another site with nobody being asked, and without a body that tells it."""
+
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _LONGEST_KNOWN: Final = 64
 _MOST_KNOWN: Final = 64
@@ -59,7 +64,7 @@ _TAKES_FILES: Final = frozenset(
 """First parts of the paths to which files are sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class HostRule:
     """Which names a client may call the server by.
 
@@ -78,6 +83,11 @@ class HostRule:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_exact", frozenset({"localhost", "127.0.0.1", "::1", *self.names}))
         object.__setattr__(self, "_below", tuple(name[1:] for name in self.names if name.startswith("*.")))
+        declare("hosts", self._cache_size)
+
+    def _cache_size(self) -> CacheSize:
+        entry = 200 + _LONGEST_KNOWN
+        return CacheSize(entry * len(self._known), entry * _MOST_KNOWN)
 
     def allows(self, host: str) -> bool:
         """Whether a ``Host`` header names this server."""
@@ -89,16 +99,15 @@ class HostRule:
         return known
 
     def _names_us(self, host: str) -> bool:
-        matched = _HOST.match(host.lower())
-        if matched is None:
+        name = host_name(host)
+        if not name:
             return False
-        name = matched[1] or matched[2]
         if name in self._exact:
             return True
         try:
             address = ip_address(name)
         except ValueError:
-            return matched[1] is None and name.endswith(self._below)
+            return ":" not in name and not host.startswith("[") and name.endswith(self._below)
         return address.is_loopback or not self.loopback_only
 
 
@@ -114,6 +123,7 @@ class PageGuard:
         self._hosts = hosts
         self._keyed = keyed
         self._proxies = proxies if proxies else None
+        self._refused = RefusedOrigins(cors.origins)
         # Without either nobody asks for the peer, and there is nothing to tell a page.
         self._by_head = not cors and self._proxies is None
 
@@ -136,14 +146,19 @@ class PageGuard:
         from_page = hdrs.ORIGIN in headers
         if from_page:
             if not _may_call(self._cors, request):
+                self._refused.refused(headers[hdrs.ORIGIN])
                 raise _not_allowed("Web pages of this origin may not call; server.cors_origins has no such")
-        elif _SEC_FETCH_SITE in headers and not _is_own_site(request):
-            # Images, scripts and links of other sites: browsers name no origin there.
-            raise _not_allowed("Web pages of other sites may not call without naming their origin")
+        elif _SEC_FETCH_SITE in headers:
+            if not _is_own_site(request):
+                # Images, scripts and links of other sites: browsers name no origin there.
+                raise _not_allowed("Web pages of other sites may not call without naming their origin")
+        elif not self._keyed and method in _UNASKED:
+            _check_unmarked(request)
         through = self._proxies is not None and self._proxies.trusts(request.remote)
         if not self._keyed:
             if not through:
                 _check_direct(request)
+                _check_version(request)
             if method == "POST":
                 _check_media_type(request, from_page)
         if from_page and method == "OPTIONS" and hdrs.ACCESS_CONTROL_REQUEST_METHOD in headers:
@@ -204,6 +219,56 @@ def _check_direct(request: EdgeRequest) -> None:
                 "Name the proxy's address in server.trusted_proxies, or make client keys.",
                 code="forwarded_not_allowed",
             )
+
+
+def _check_version(request: EdgeRequest) -> None:
+    """Refuse what comes through a proxy that says nothing of itself.
+
+    nginx with a bare ``proxy_pass`` speaks HTTP/1.0, adds no header and puts its own name for us into
+    ``Host``.  No client of today speaks it unasked.
+    """
+    if request.version < (1, 1):
+        raise RequestError(
+            403,
+            "An open server takes no HTTP/1.0, which reverse proxies speak that say nothing of themselves. "
+            "Call with HTTP/1.1. Behind a proxy, serve with the start token or client keys (no --open, no "
+            'auth.mode = "open"), or name the proxy\'s address in server.trusted_proxies.',
+            code="http_version_not_allowed",
+            headers={"Connection": "close"},
+        )
+
+
+def _check_unmarked(request: EdgeRequest) -> None:
+    """Refuse a GET that a page of another site may have sent, where no browser would say that it did.
+
+    Browsers say which site sent a request to a server that is reached by https or on the loopback, and to
+    others they say nothing.  So there a GET of the API needs what no page can send unasked.
+    """
+    if request.head[target_of].below_v1 is None or _is_program(request):
+        return
+    said = request.headers.getall(hdrs.HOST, ())
+    if len(said) == 1 and _is_loopback_name(said[0]):
+        return
+    raise _not_allowed(
+        "By this address an open server cannot tell a program's GET from a web page's. Send any key, as in "
+        "Authorization: Bearer unused: a page of another site cannot"
+    )
+
+
+def host_name(host: str) -> str:
+    """The name or address in a ``Host`` header, in lower case; empty where it has the form of none."""
+    matched = _HOST.match(host.lower())
+    return (matched[1] or matched[2]) if matched else ""
+
+
+def _is_loopback_name(host: str) -> bool:
+    name = host_name(host)
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_media_type(request: EdgeRequest, from_page: bool) -> None:

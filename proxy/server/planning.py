@@ -9,6 +9,7 @@ from typing import Any
 
 from multidict import istr
 
+from proxy.caches import Memo
 from proxy.errors import RequestError
 from proxy.relay.fallback import Candidates
 from proxy.relay.headers import forwardable
@@ -40,7 +41,7 @@ _IDEMPOTENCY_KEY = istr("Idempotency-Key")
 _RETRY_COUNT = istr("x-stainless-retry-count")
 _TOOLS = istr("x-toolrelay-tools")
 _TRACE = istr("x-toolrelay-trace")
-_MOST_GUARDING = 1024
+_GUARDING_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -100,7 +101,9 @@ class Planner:
         self._keep_requests = keep_requests
         self._end_user = end_user
         self.threads = threads
-        self._guarding: dict[tuple[int, int], tuple[Selection, Policy, bool]] = {}
+        self._guarding: Memo[tuple[int, int], tuple[Selection, Policy, bool]] = Memo(
+            "guarded_selections", _GUARDING_BYTES, lambda known: 4000 + 100 * len(known[0].offered)
+        )
         self.run_ids = new_ids("run_")
         """A new one for each run."""
 
@@ -140,17 +143,13 @@ class Planner:
         if not offer and not restored and not asked.brings_ours and not in_run:
             return Plan(route, None)
         check_switches(payload)
-        if call.ledger is None and not view.acts:
-            call.ledger = RunLedger()  # There is no effect that a repeat could share.
-        elif call.ledger is None:
-            call.repeat, again = repeat_key(caller, wire.path, call.raw, *request.head[_of_repeats])
-            call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
+        ledger = self._ledger(call, asked, named=named)
         policy = view.policies[route.served.upstream.name]
         notes_threads = self._guards(selection, policy)
         if untrusted := restored.untrusted or (
             notes_threads and await self._read_in(asked, restored, caller)
         ):
-            call.ledger.mark_untrusted(untrusted)
+            ledger.mark_untrusted(untrusted)
             offer = guard(offer, selection.offered, policy, untrusted)
         job = Job(
             run_id=call.run_id,
@@ -171,7 +170,7 @@ class Planner:
             named=named,
             shape=shape,
             repeat=call.repeat,
-            ledger=call.ledger,
+            ledger=ledger,
             prompt_shape=prompt_shape(payload, offer.shape),
             kept_request=call.raw if self._keep_requests else b"",
             meter=request.admission,
@@ -180,6 +179,17 @@ class Planner:
             elsewhere=lambda: self._elsewhere(call),
         )
         return Plan(route, job)
+
+    def _ledger(self, call: Call, asked: ClientRequest, *, named: bool) -> RunLedger:
+        """What a request has caused: its own, or for a repeat that of the request that it repeats."""
+        if call.ledger is None and not (call.view.acts and named):
+            # There is no effect that a repeat could share, or nobody knows whose repeat it would be.
+            call.ledger = RunLedger()
+        elif call.ledger is None:
+            of_repeats = call.request.head[_of_repeats]
+            call.repeat, again = repeat_key(call.caller, asked.people, call.wire.path, call.raw, *of_repeats)
+            call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
+        return call.ledger
 
     async def _read_in(self, asked: ClientRequest, restored: Restored, caller: str) -> str:
         """The tool whose untrusted result is in what only the upstream has of a conversation."""
@@ -193,11 +203,9 @@ class Planner:
         key = (id(selection), id(policy))
         known = self._guarding.get(key)
         if known is None:
-            if len(self._guarding) >= _MOST_GUARDING:
-                self._guarding.clear()
             found = any(not policy.decide(spec, untrusted="x").allowed for spec in selection.offered)
             # Both are held, so that no others get their identity.
-            known = self._guarding[key] = (selection, policy, found)
+            known = self._guarding.put(key, (selection, policy, found))
         return known[2]
 
     async def _elsewhere(self, call: Call) -> Job:
@@ -263,14 +271,20 @@ def wanted_of(head: Head) -> Wanted | None:
     return parse_wanted(head.sole(_TOOLS))
 
 
-def trace_of(head: Head, view: View) -> Trace:
-    """The trace a request gets: what it asks for, up to what the operator lets it."""
-    header = head.sole(_TRACE)
+def trace_of(request: EdgeRequest, view: View) -> Trace:
+    """The trace a request gets: what it asks for, or ``silent`` where that is more than it may.
+
+    The level below would do something else than was asked for: who wants ``events``, which stand beside
+    the answer, wants no line of ``status`` in its text.  The response says which it is.
+    """
+    header = request.head.sole(_TRACE)
     if header is None:
         return view.trace
     for level, name in enumerate(TRACES):
         if name == header.strip():
-            return TRACES[min(level, TRACES.index(view.trace_max))]
+            granted = name if level <= TRACES.index(view.trace_max) else "silent"
+            request.page_headers = {**request.page_headers, _TRACE: granted}
+            return granted
     raise RequestError(
         400,
         f"x-toolrelay-trace must be one of {', '.join(TRACES)}.",

@@ -1,4 +1,7 @@
-"""Asking an upstream what it can do: is it there, does it stream, take tools, count tokens, end well?"""
+"""Asking an upstream what it can do: is it there, does it stream, take tools, count tokens, end well?
+
+And whether its address lacks the ``/v1`` below which its API is, the commonest slip in one.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,7 +14,7 @@ from proxy.errors import UpstreamError, WireError
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.wires.sse import SSEParser
 
-__all__ = ["ProbeResult", "probe"]
+__all__ = ["ProbeResult", "lacks_v1", "probe", "v1_fault"]
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 TIMEOUT_S = 60.0
@@ -38,6 +41,55 @@ class ProbeResult:
     usage: bool | None = None
     end_mark: bool | None = None
     problem: str = ""
+    lacks_v1: bool = False
+
+
+def v1_fault(name: str, base_url: str) -> str:
+    """What is wrong with an upstream that :func:`lacks_v1`, and what to write."""
+    right = f"{base_url.rstrip('/')}/v1"
+    return (
+        f"upstreams.{name}.base_url: no API answers at {base_url}, one does at {right}. "
+        f'Set upstreams.{name}.base_url = "{right}" (or --upstream {right})'
+    )
+
+
+async def lacks_v1(upstream: Upstream, *, timeout_s: float) -> bool:
+    """Whether the API is below ``/v1`` of the upstream's address, and not at the address itself.
+
+    Never raises for what the upstream does: what does not answer lacks nothing that can be told.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return not (await _models_at(upstream, "/models")).is_api and await _is_below_v1(upstream)
+    except (TimeoutError, UpstreamError):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """What is answered where models should be listed; ``names`` is ``None`` where it is no list."""
+
+    status: int
+    names: tuple[str, ...] | None
+
+    @property
+    def is_api(self) -> bool:
+        """Whether an API is there: one that lists its models, or wants another key first."""
+        return self.names is not None or self.status in (401, 403)
+
+
+async def _models_at(upstream: Upstream, path: str) -> _Models:
+    response = await upstream.open(UpstreamRequest("GET", path))
+    try:
+        status, body = response.status, await response.read(MAX_BODY_BYTES)
+    finally:
+        await response.aclose()
+    is_list = status == 200 and isinstance(_object(body).get("data"), list)
+    return _Models(status, _model_names(body) if is_list else None)
+
+
+async def _is_below_v1(upstream: Upstream) -> bool:
+    return (await _models_at(upstream, "/v1/models")).is_api
 
 
 async def probe(upstream: Upstream, model: str | None = None, *, timeout_s: float = TIMEOUT_S) -> ProbeResult:
@@ -56,12 +108,12 @@ async def probe(upstream: Upstream, model: str | None = None, *, timeout_s: floa
 
 
 async def _probe(upstream: Upstream, model: str | None) -> ProbeResult:
-    response = await upstream.open(UpstreamRequest("GET", "/models"))
-    try:
-        status, body = response.status, await response.read(MAX_BODY_BYTES)
-    finally:
-        await response.aclose()
-    models = _model_names(body) if status == 200 else None
+    listed = await _models_at(upstream, "/models")
+    if not listed.is_api and await _is_below_v1(upstream):
+        return ProbeResult(reachable=True, problem="its API is below /v1", lacks_v1=True)
+    status, models = listed.status, listed.names
+    if status == 200 and models is None:
+        models = ()
     chosen = model or (models[0] if models else None)
     if status in (401, 403):
         return ProbeResult(reachable=True, problem=f"it refuses the key (status {status})")

@@ -11,6 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Literal
 
+from proxy.caches import Memo, declare_lru
 from proxy.errors import RequestError, ToolFailure
 from proxy.server.callers import Caller
 from proxy.server.limits import (
@@ -35,7 +36,8 @@ _SDK_WAITS_S: Final = 60
 """The official clients obey a ``Retry-After`` up to this, and else try again within seconds."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-_MOST_PLANS: Final = 10_000
+_PLAN_BYTES: Final = 2000
+_PLANS_BYTES: Final = 16 * 2**20
 _MOST_TOKENS: Final = 10**12
 
 
@@ -154,7 +156,7 @@ class RateLimiter:
         self._counters = counters
         self._on_error = on_error
         self._default = LimitSet.of(KeyLimits(), general)
-        self._plans: dict[int, tuple[KeyLimits, LimitSet]] = {}
+        self._plans: Memo[int, tuple[KeyLimits, LimitSet]] = Memo("limit_plans", _PLANS_BYTES, _plan_bytes)
 
     def admit_now(self, caller: Caller) -> Admission | None:
         """Let a request in about which there is nothing to wait for, else ``None``: :meth:`admit` knows."""
@@ -215,14 +217,18 @@ class RateLimiter:
         # By identity: to compare limits costs more than to count.  What is held here stays what it is.
         known = self._plans.get(id(own))
         if known is None:
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
-            known = self._plans[id(own)] = (own, LimitSet.of(own, self._general))
+            known = self._plans.put(id(own), (own, LimitSet.of(own, self._general)))
         return known[1]
 
     async def aclose(self) -> None:
         """Count what is still to be counted."""
         await self._counters.aclose()
+
+
+def _plan_bytes(plan: tuple[KeyLimits, LimitSet]) -> int:
+    own, _ = plan
+    limits = sum(map(len, (own.requests or (), own.tool_calls or (), own.tokens or (), own.cost or ())))
+    return _PLAN_BYTES + 400 * limits
 
 
 def _refusal(limit: Limit, wait_s: float, standings: Sequence[Standing]) -> RequestError:
@@ -290,3 +296,6 @@ def _whole_duration(seconds: int) -> str:
         return f"{rest}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
+
+
+declare_lru("durations", _whole_duration, 300)

@@ -1,15 +1,16 @@
 """What of a client key's rights only a request's body can tell: its models, and whose ids are in it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from proxy.errors import ModelMissing, RequestError
+from proxy.relay.settling import Settling
 from proxy.server.callers import Rights
 from proxy.server.edge_request import EdgeRequest
 from proxy.store.base import Store
 
-__all__ = ["READS_IDS", "check_models", "check_names", "check_references", "must_read", "not_found"]
+__all__ = ["READS_IDS", "check_names", "check_references", "check_rights", "must_read", "not_found"]
 
 READS_IDS: Final = frozenset({"/responses", "/responses/compact", "/responses/input_tokens"})
 """Paths whose body may name a response or a conversation to go on from."""
@@ -88,7 +89,24 @@ def check_names(payload: Mapping[str, Any]) -> None:
             raise RequestError(400, f"Write {folded!r} in lower case.", param=name[:40])
 
 
-def check_models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
+def check_rights(rights: Rights, permits: Callable[[str], bool], payload: Mapping[str, Any]) -> None:
+    """Refuse what a client key's rights do not cover and only the body tells.
+
+    ``permits`` says whether a further model that the body names may be used.  Raises
+    :class:`RequestError` (400, 404).
+    """
+    check_names(payload)
+    for model in _models(rights, payload):
+        if not permits(model):
+            raise RequestError(
+                404,
+                f"The model {model[:100]!r} does not exist or is not served here.",
+                param="model",
+                code="model_not_found",
+            )
+
+
+def _models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
     """Every further model that a body names, for whoever is limited to models.
 
     Raises :class:`RequestError` (400) where there is no model, since a provider would choose one, and
@@ -112,19 +130,25 @@ def check_models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
                 yield tool["model"]
 
 
-async def check_references(rights: Rights, payload: Mapping[str, Any], caller: str, store: Store) -> None:
+async def check_references(
+    rights: Rights, payload: Mapping[str, Any], caller: str, store: Store, settling: Settling
+) -> None:
     """Refuse a body that goes on from what is not the caller's: one provider key keeps everybody's.
 
-    Raises :class:`RequestError` (404), the same for what is another's and for what there is not.
+    Raises :class:`RequestError` (404), the same for what is another's and for what there is not, and
+    :class:`~proxy.errors.StoreError` where nobody can say.
     """
     previous = payload.get("previous_response_id")
-    if previous is not None and not (
-        isinstance(previous, str)
-        and (
-            await store.find_response(previous, caller) is not None
-            or await store.owns_response(previous, caller)
-        )
-    ):
+
+    async def look() -> bool | None:
+        if not isinstance(previous, str):
+            return False
+        if await store.find_response(previous, caller) is not None:
+            return True
+        return await store.owns_response(previous, caller) or None
+
+    # Another process may have given it to the client a moment ago.
+    if previous is not None and not await settling.look(look):
         raise RequestError(
             404,
             f"Previous response with id {str(previous)[:100]!r} not found.",

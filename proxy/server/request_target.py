@@ -4,7 +4,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from proxy.caches import declare_lru
 from proxy.errors import RequestError
+from proxy.server.azure_paths import below_openai, without_slashes
 from proxy.server.observing import endpoint_class
 from proxy.server.request_head import Head
 
@@ -25,13 +27,14 @@ class Target:
     """``path`` as sent (still percent-encoded), ``query`` without its question mark.
 
     ``below_v1`` is the path below ``/v1``, or ``None`` where it is another one; ``endpoint`` its class
-    for those who count.
+    for those who count.  ``deployment`` is the model that a path of Azure's names, else empty.
     """
 
     path: str
     query: str
     below_v1: str | None
     endpoint: str
+    deployment: str = ""
 
 
 def target_of(head: Head) -> Target:
@@ -45,6 +48,9 @@ def _remembered(raw: str) -> Target:
     return read_target(raw)
 
 
+declare_lru("targets", _remembered, 1000 + 12 * _SHORT)
+
+
 def read_target(raw: str) -> Target:
     """Read a request target.
 
@@ -56,17 +62,18 @@ def read_target(raw: str) -> Target:
     if len(raw) > _MAX_LENGTH:
         raise RequestError(414, f"The request target is longer than {_MAX_LENGTH} characters.")
     path, _, query = raw.partition("?")
-    segments = path.split("/")
+    decisive = without_slashes(path)
+    segments = decisive.split("/")
     if (
         not _PATH.match(path)
         or not _QUERY.match(query)
         or "//" in path
-        or any(not _stands_for_itself(escape[1]) for escape in _ESCAPE.finditer(path))
+        or any(not _stands_for_itself(escape[1]) for escape in _ESCAPE.finditer(decisive))
         or any(segment.partition(";")[0] in (".", "..") for segment in segments)
     ):
         raise RequestError(400, _NOT_NORMAL, code="invalid_path")
-    below = path[3:] if path.startswith("/v1/") else None
-    return Target(path, query, below, endpoint_class(path, below))
+    below, deployment = (path[3:], "") if path.startswith("/v1/") else below_openai(path)
+    return Target(path, query, below, endpoint_class(path, below), deployment)
 
 
 def _stands_for_itself(digits: str | None) -> bool:

@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainValidator,
+    PrivateAttr,
     model_validator,
 )
 
@@ -470,10 +471,11 @@ class LimitsConfig(Section):
 class AuthConfig(Section):
     """Who may come in."""
 
-    mode: Literal["auto", "open", "keys", "forward"] = Field(
+    mode: Literal["auto", "open", "start_token", "keys", "forward"] = Field(
         default="auto",
-        description="open, keys (clients need a key), forward (clients bring the provider's key), or auto: "
-        "keys once there ever was one, else open on loopback, and no start elsewhere.",
+        description="open (to everybody), start_token (clients need what serve prints when it starts), keys "
+        "(clients need a key), forward (clients bring the provider's key), or auto: keys once there ever was "
+        "one, else start_token on loopback, and no start elsewhere.",
     )
     end_user: Annotated[str, AfterValidator(check_end_user)] = Field(
         default="", description='Where a request names its end user: "header:NAME" or "body:user".'
@@ -549,6 +551,20 @@ class Config(Section):
     log: LogConfig = LogConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
+    # No setting: whoever serves makes it, for all processes of this start.
+    _start_token: str = PrivateAttr(default="")
+
+    def with_start_token(self, token: str) -> "Config":
+        """The same for a start that asks for this token, where clients need one."""
+        made = self.model_copy()
+        made._start_token = token
+        return made
+
+    @property
+    def start_token(self) -> str:
+        """What clients show before there is a key; empty where nobody has made one."""
+        return self._start_token
+
     @property
     def default_upstream(self) -> str:
         """The name of the first upstream."""
@@ -571,6 +587,7 @@ class Config(Section):
                 connection.refresh_token,
             ]
         values = [secret.reveal() for secret in found if secret is not None and secret.resolved]
+        values += [self._start_token] if self._start_token else []
         if isinstance(storage, str) or storage.resolved:
             values += passwords_in(self.limits.storage_url)
         return (*values, *passwords_in(self.store.url))

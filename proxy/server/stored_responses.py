@@ -13,6 +13,8 @@ from aiohttp import web
 
 from proxy.errors import RequestError
 from proxy.records import ResponseRecord
+from proxy.relay.settling import Settling
+from proxy.server.reading_rights import not_found
 from proxy.store.base import Store
 from proxy.upstreams.base import Headers
 
@@ -48,10 +50,40 @@ def is_own_operation(method: str, below: str) -> bool:
 class StoredResponses:
     """Our own responses, over HTTP.  ``retell`` makes a stream of a response that is over."""
 
-    def __init__(self, store: Store, retell: Retell, forget: Forget) -> None:
+    def __init__(self, store: Store, settling: Settling, retell: Retell, forget: Forget) -> None:
         self._store = store
+        self._settling = settling
         self._retell = retell
         self._forget = forget
+
+    async def own(
+        self,
+        method: str,
+        response_id: str,
+        rest: str,
+        query: str,
+        caller: str,
+        headers: Headers = (),
+        *,
+        keyed: bool,
+    ) -> web.Response | None:
+        """As :meth:`answer`; with client keys (``keyed``) an upstream is asked for the caller's own alone.
+
+        Raises :class:`RequestError` (404) for what is another's and for what there is not, and
+        :class:`~proxy.errors.StoreError` where nobody can say.
+        """
+
+        async def look() -> web.Response | bool | None:
+            own = await self.answer(method, response_id, rest, query, caller, headers)
+            if own is not None or not keyed:
+                return own or True
+            return await self._store.owns_response(response_id, caller) or None
+
+        # Another process may have given it to the client a moment ago.
+        found = await self._settling.look(look)
+        if found is None:
+            raise not_found(response_id)
+        return found if isinstance(found, web.Response) else None
 
     async def answer(
         self, method: str, response_id: str, rest: str, query: str, caller: str, headers: Headers = ()

@@ -20,6 +20,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from proxy.caches import CacheSize, declare
 from proxy.errors import ToolRelayError
 from proxy.server.log_output import LogLines, dropped_line
 from proxy.server.output_queue import QueuedStream
@@ -389,9 +390,14 @@ class JsonLines:
         self._clean = LineCleaner(secrets)
         self._known = [secret for secret in secrets if len(secret) >= _MIN_SECRET]
         self._fine: set[str] = set()
+        declare("log_words", self._cache_size)
         self._in_ids = any(
             len(secret) < _TOO_LONG_FOR_IDS and _OF_IDS.issuperset(secret) for secret in self._known
         )
+
+    def _cache_size(self) -> CacheSize:
+        held = sum(100 + len(text) for text in self._fine)
+        return CacheSize(held, _MOST_REMEMBERED * (100 + _MAX_REMEMBERED))
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         return self.encoded(logger, method, event)[:-1].decode()

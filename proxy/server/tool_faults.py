@@ -29,19 +29,21 @@ def missing_connections(registry: Registry, policy: Policy) -> list[ConfigError]
 
 
 def misplaced_bounds(
-    registry: Registry, where: str, arguments: Mapping[str, Iterable[str]]
+    registry: Registry, where: str, arguments: Mapping[str, Iterable[str]], *, whole: bool = True
 ) -> list[ConfigError]:
     """One fault for each bound of arguments that bounds nothing: a typing error there is a hole.
 
     ``arguments`` are the bounded paths by the pattern of their tools, ``where`` is what they are
-    written under.
+    written under.  Where the registry is not ``whole``, a pattern that fits no tool may fit one that
+    did not load.
     """
     faults = []
     for pattern, bounds in arguments.items():
         setting = f'{where}."{pattern}"'
         specs = [spec for spec in registry.tools() if fnmatchcase(spec.name, pattern)]
         if not specs:
-            faults.append(ConfigError(setting, "fits no tool that is loaded", "Correct it, or remove it"))
+            if whole:
+                faults.append(ConfigError(setting, "fits no tool that is loaded", "Correct it, or remove it"))
             continue
         faults += [
             ConfigError(f"{setting}.{path}", f"{specs[0].name} takes no such argument", "Correct it")

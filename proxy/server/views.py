@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from proxy.caches import CacheSize, declare
 from proxy.relay.routing import Router
 from proxy.server.callers import Rights
 from proxy.tools.bounds import ArgumentBound
@@ -19,6 +20,11 @@ TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 """From the least to the most that a client can see of server tools."""
 
 _MOST: Final = 1024
+_MAX_BYTES: Final = 32 * 2**20
+_VIEW_BYTES: Final = 20_000
+_UPSTREAM_BYTES: Final = 4000
+_TOOL_BYTES: Final = 500
+"""What a view takes, its routes and rights too; of each upstream a policy; of each tool its decision."""
 """Views that are held: keys are few, but each minted token may be narrowed in its own way."""
 
 
@@ -86,6 +92,8 @@ class Views:
         self._trace_max = TRACES.index(trace_max)
         self._views: OrderedDict[Rights, View] = OrderedDict()
         self._last: dict[int, tuple[Rights, View]] = {}
+        self._bytes = 0
+        declare("views", self._cache_size)
 
     def of(self, rights: Rights) -> View:
         """The view of everybody who has these rights."""
@@ -102,9 +110,15 @@ class Views:
         found = self._views.get(rights)
         if found is None:
             found = self._views[rights] = self._made(rights)
-            if len(self._views) > _MOST:
-                self._views.popitem(last=False)
+            self._bytes += _view_bytes(found)
+            while self._bytes > _MAX_BYTES or len(self._views) > _MOST:
+                _, gone = self._views.popitem(last=False)
+                self._bytes -= _view_bytes(gone)
+                self._last.clear()
         return found
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes + 200 * len(self._last), _MAX_BYTES + 200 * _MOST)
 
     def _made(self, rights: Rights) -> View:
         policy = narrowed_policy(self._policy, rights)
@@ -130,3 +144,8 @@ class Views:
             trace=TRACES[min(self._trace, most)],
             trace_max=TRACES[most],
         )
+
+
+def _view_bytes(view: View) -> int:
+    tools = sum(len(selection.offered) + len(selection.withheld) for selection in view.selections.values())
+    return _VIEW_BYTES + _UPSTREAM_BYTES * len(view.policies) + _TOOL_BYTES * tools

@@ -1,8 +1,8 @@
 """What a store remembers.  Policy never knows which one it has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from proxy.records import (
     ClientKey,
@@ -23,6 +23,7 @@ from proxy.records import (
 )
 
 __all__ = [
+    "LOOK_UP_S",
     "KeySource",
     "KeyStore",
     "PurgeFilter",
@@ -34,6 +35,9 @@ __all__ = [
     "UsageKey",
     "UsageRow",
 ]
+
+LOOK_UP_S: Final = 1.0
+"""The longest that a request waits for what it looks up in the record."""
 
 UsageKey = Literal["key", "caller", "model", "tool", "day"]
 """What usage can be told apart by: the key, the caller (each end user of a key), the model, the tool, the
@@ -164,8 +168,11 @@ class KeyStore(KeySource, Protocol):
         """Revoke a key, durably; whether there was one to revoke.  Raises StoreError."""
         ...
 
-    def put_owner(self, response_id: str, caller: str) -> None:
-        """Note whose a response is that only the upstream keeps.  Queued, as any write."""
+    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
+        """Note whose a response is that only the upstream keeps.  Queued, as any write.
+
+        ``settled`` is called once with whether it was committed, maybe before this returns.
+        """
         ...
 
     async def owns_response(self, response_id: str, caller: str) -> bool:
@@ -176,10 +183,17 @@ class KeyStore(KeySource, Protocol):
 class ThreadLog(Protocol):
     """What is known of the threads that upstreams keep for callers: conversations, responses, items."""
 
-    def put_threads(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
+    def put_threads(
+        self,
+        ids: Sequence[str],
+        caller: str,
+        untrusted: str,
+        settled: Callable[[bool], None] | None = None,
+    ) -> None:
         """Note threads of a caller, with the tool whose untrusted result is in them; empty for none.
 
-        Queued, as any write.  What is noted as untrusted stays so.
+        Queued, as any write.  What is noted as untrusted stays so.  ``settled`` is called once with whether
+        it was committed, maybe before this returns.
         """
         ...
 

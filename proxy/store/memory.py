@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from proxy.caches import CacheSize, declare, text_bytes, value_bytes
 from proxy.errors import StoreUnavailable
 from proxy.records import (
     RESULTS_KEPT_S,
@@ -40,6 +41,9 @@ from proxy.store.shelf import (
 __all__ = ["MemoryStore", "is_error"]
 
 _MAX_LISTED: Final = 1000
+_MAX_ROW_BYTES: Final = 64 * 2**20
+_ROW_BYTES: Final = 1000
+"""What a row takes in memory beside its values of any length."""
 
 
 def is_error(run: RunRecord) -> bool:
@@ -55,16 +59,17 @@ class _Kept:
     native_calls: dict[str, NativeCall] = field(default_factory=dict)
     content_at: float = 0.0
     content_bytes: int = 0
+    row_bytes: int = 0
     invocations: dict[str, ToolInvocationRecord] = field(default_factory=dict)
 
 
 class MemoryStore(MemoryKeys):
     """:class:`~proxy.store.base.Store` for trials and tests.
 
-    Holds the last ``max_runs`` runs and ``max_content_bytes`` each of messages, suspended turns,
-    hidden turns, responses and large results, ``max_per_caller`` of one caller (0: no bound); what no
-    longer fits goes, oldest first.  ``lost`` counts writes that
-    came before ``start`` or after ``aclose``.
+    Holds the last ``max_runs`` runs in ``max_row_bytes`` and ``max_content_bytes`` each of messages,
+    suspended turns, hidden turns, responses and large results, ``max_per_caller`` of one caller (0: no
+    bound); what no longer fits goes, oldest first.  ``lost`` counts writes that came before ``start`` or
+    after ``aclose``.
     """
 
     waiting = 0
@@ -78,6 +83,7 @@ class MemoryStore(MemoryKeys):
         clock: Callable[[], float] = time.time,
         max_runs: int = 1000,
         max_content_bytes: int = 64 * 2**20,
+        max_row_bytes: int = _MAX_ROW_BYTES,
         max_per_caller: int = 0,
     ) -> None:
         super().__init__(clock)
@@ -89,6 +95,10 @@ class MemoryStore(MemoryKeys):
         self._max_content_bytes = max_content_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._content_bytes = 0
+        self._max_row_bytes = max_row_bytes
+        self._row_bytes = 0
+        declare("runs", self._rows_size)
+        declare("messages", self._content_size)
         bounds = {"max_bytes": max_content_bytes, "max_per_caller": max_per_caller}
         self._suspended = suspended_shelf(self._oldest_kept, **bounds)
         self._hidden = hidden_shelf(self._oldest_kept, **bounds)
@@ -125,7 +135,9 @@ class MemoryStore(MemoryKeys):
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Keep the row in place of an earlier one with its id."""
         if (kept := self._of(record.run_id)) is not None:
+            before = kept.invocations.get(record.id)
             kept.invocations[record.id] = record
+            self._rows_grew(kept, _call_bytes(record) - (_call_bytes(before) if before is not None else 0))
             self._effects.closed(record)
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
@@ -156,11 +168,14 @@ class MemoryStore(MemoryKeys):
     def put_run(self, record: RunRecord) -> None:
         """Keep the run in place of an earlier one with its id."""
         if (kept := self._of(record.id)) is not None:
-            kept.run = record
+            before, kept.run = kept.run, record
+            self._rows_grew(kept, _run_bytes(record) - (_run_bytes(before) if before is not None else 0))
 
     def put_turn(self, record: TurnRecord) -> None:
         """Keep a turn in place of an earlier one with its number."""
         if (kept := self._of(record.run_id)) is not None:
+            if record.number not in kept.turns:
+                self._rows_grew(kept, _ROW_BYTES)
             kept.turns[record.number] = record
 
     def put_messages(self, records: Sequence[MessageRecord]) -> None:
@@ -182,7 +197,7 @@ class MemoryStore(MemoryKeys):
             return
         before = kept.native_calls.get(record.invocation_id)
         kept.native_calls[record.invocation_id] = record
-        self._grew(kept, len(record.payload) - (len(before.payload) if before is not None else 0))
+        self._grew(kept, _native_bytes(record) - (_native_bytes(before) if before is not None else 0))
         self._make_room()
 
     def put_suspended(self, record: SuspendedTurn) -> None:
@@ -223,9 +238,17 @@ class MemoryStore(MemoryKeys):
         else:
             self.lost += 1
 
-    def put_threads(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
+    def put_threads(
+        self,
+        ids: Sequence[str],
+        caller: str,
+        untrusted: str,
+        settled: Callable[[bool], None] | None = None,
+    ) -> None:
         """Note what is known of threads."""
         self._threads.put(ids, caller, untrusted)
+        if settled is not None:
+            settled(True)
 
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
         """What was noted of threads."""
@@ -311,7 +334,7 @@ class MemoryStore(MemoryKeys):
             if kept.run is not None and may_purge(wanted, kept.run, kept.invocations.values())
         }
         for key in gone:
-            self._content_bytes -= self._kept.pop(key).content_bytes
+            self._forget(key)
         self._suspended.drop_runs(gone)
         self._hidden.drop_runs(gone)
         self._responses.drop_runs(gone)
@@ -343,14 +366,24 @@ class MemoryStore(MemoryKeys):
             self._make_room()
         return kept
 
+    def _forget(self, run_id: str) -> None:
+        gone = self._kept.pop(run_id)
+        self._content_bytes -= gone.content_bytes
+        self._row_bytes -= gone.row_bytes
+
+    def _rows_grew(self, kept: _Kept, by: int) -> None:
+        kept.row_bytes += by
+        self._row_bytes += by
+        self._make_room()
+
     def _grew(self, kept: _Kept, by: int) -> None:
         kept.content_at = self._clock()
         kept.content_bytes += by
         self._content_bytes += by
 
     def _make_room(self) -> None:
-        while len(self._kept) > self._max_runs:
-            self._content_bytes -= self._kept.popitem(last=False)[1].content_bytes
+        while len(self._kept) > self._max_runs or self._row_bytes > self._max_row_bytes:
+            self._forget(next(iter(self._kept)))
         expired = self._oldest_kept()
         for kept in self._kept.values():
             too_old = kept.content_at < expired
@@ -361,10 +394,29 @@ class MemoryStore(MemoryKeys):
             kept.messages.clear()
             kept.native_calls.clear()
 
+    def _rows_size(self) -> CacheSize:
+        return CacheSize(self._row_bytes, self._max_row_bytes)
+
+    def _content_size(self) -> CacheSize:
+        return CacheSize(self._content_bytes, self._max_content_bytes)
+
 
 def _message_bytes(record: MessageRecord) -> int:
     texts = (record.content, record.content_json, record.tool_calls, record.function_call)
-    return 100 + sum(len(text) for text in texts if text is not None)
+    return _ROW_BYTES + text_bytes(texts)
+
+
+def _native_bytes(record: NativeCall) -> int:
+    return _ROW_BYTES + text_bytes((record.payload,))
+
+
+def _run_bytes(record: RunRecord) -> int:
+    names = (record.request_id, record.caller, record.model, record.upstream, record.error_code)
+    return 2 * _ROW_BYTES + text_bytes(names) + 100 * (len(record.offered) + len(record.withheld))
+
+
+def _call_bytes(record: ToolInvocationRecord) -> int:
+    return _ROW_BYTES + value_bytes([record.arguments_redacted, record.result_redacted])
 
 
 def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:

@@ -2,14 +2,18 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from proxy.caches import CacheSize, declare, text_bytes, value_bytes
 from proxy.records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim, EffectResult, ToolInvocationRecord
 
 __all__ = ["MemoryEffects"]
 
 _MOST: Final = 20_000
+_MAX_BYTES: Final = 64 * 2**20
+_CLAIM_BYTES: Final = 3000
+"""What a claim takes whose arguments and result are not kept: as many as there may be fit."""
 
 
 @dataclass(slots=True)
@@ -20,16 +24,26 @@ class _Effect:
     claim: EffectClaim
     at: float
     result: EffectResult | None = None
+    size: int = 0
 
 
 class MemoryEffects:
     """Claims by key, as :class:`~proxy.records.EffectLog` asks for them; the oldest make room.
 
+    Where they come to too many bytes, what calls gave and were given is forgotten first, the oldest at first:
+    a claim keeps an effect from happening twice also where its result is known no more.
+
     ``oldest`` tells from when on content is kept at this moment: results are.
     """
 
-    def __init__(self, clock: Callable[[], float], oldest: Callable[[], float]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES
+    ) -> None:
         self._clock = clock
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._filled: OrderedDict[str, _Effect] = OrderedDict()
+        declare("effects", self._cache_size)
         self._oldest = oldest
         self._claims: OrderedDict[str, _Effect] = OrderedDict()
         self._mine: dict[str, _Effect] = {}
@@ -42,11 +56,12 @@ class MemoryEffects:
                 return self._earlier(taken, another=key == claim.slot)
         effect = _Effect(record, claim, self._clock())
         self._mine[record.id] = effect
+        self._sized(effect)
         for key in claim.keys:
             self._claims[key] = effect
             self._claims.move_to_end(key)
         while len(self._claims) > _MOST:
-            self._mine.pop(self._claims.popitem(last=False)[1].record.id, None)
+            self._gone(self._claims.popitem(last=False)[1])
         return None
 
     def find(self, claim: EffectClaim) -> EarlierEffect | None:
@@ -70,16 +85,21 @@ class MemoryEffects:
         """Take note of how an execution stands."""
         if (effect := self._mine.get(record.id)) is not None:
             effect.record = record
+            self._sized(effect)
 
     def keep(self, invocation_id: str, result: EffectResult) -> None:
         """Keep what the model was given."""
         if (effect := self._mine.get(invocation_id)) is not None:
             effect.result = result
+            self._sized(effect)
 
     def release(self, invocation_id: str) -> None:
         """Forget what an execution has claimed."""
-        effect = self._mine.pop(invocation_id, None)
-        for key in () if effect is None else effect.claim.keys:
+        effect = self._mine.get(invocation_id)
+        if effect is None:
+            return
+        self._gone(effect)
+        for key in effect.claim.keys:
             if self._claims.get(key) is effect:
                 del self._claims[key]
 
@@ -88,6 +108,33 @@ class MemoryEffects:
         for effect in self._mine.values():
             if effect.record.run_id in run_ids:
                 effect.result = None
+                self._sized(effect)
+
+    def _gone(self, effect: _Effect) -> None:
+        """An effect is found by its execution no more."""
+        if self._mine.pop(effect.record.id, None) is not None:
+            self._filled.pop(effect.record.id, None)
+            self._bytes -= effect.size
+            effect.size = 0
+
+    def _sized(self, effect: _Effect) -> None:
+        """Count what an effect takes, and make room."""
+        record, result = effect.record, effect.result
+        content = value_bytes([record.arguments_redacted, record.result_redacted])
+        if result is not None:
+            content += text_bytes((result.content, result.safe_message)) + value_bytes(result.redacted)
+        self._bytes += _CLAIM_BYTES + content - effect.size
+        effect.size = _CLAIM_BYTES + content
+        self._filled[record.id] = effect
+        while self._bytes > self._max_bytes and self._filled:
+            _, oldest = self._filled.popitem(last=False)
+            oldest.record = replace(oldest.record, arguments_redacted=None, result_redacted=None)
+            oldest.result = None
+            self._bytes += _CLAIM_BYTES - oldest.size
+            oldest.size = _CLAIM_BYTES
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes, self._max_bytes)
 
     def _stands(self, taken: _Effect, claim: EffectClaim, key: str) -> bool:
         """Whether what is taken under a key is in the way of a claim."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from proxy.caches import CacheSize, declare, text_bytes
 from proxy.errors import StoreUnavailable
 from proxy.records import ClientKey, KeySet
 
@@ -13,6 +14,8 @@ __all__ = ["MemoryKeys"]
 
 _PEPPER: Final = "memory"
 _MAX_OWNERS: Final = 100_000
+_MAX_OWNER_BYTES: Final = 32 * 2**20
+_OVERHEAD_BYTES: Final = 300
 
 
 class MemoryKeys:
@@ -25,6 +28,8 @@ class MemoryKeys:
         self._keys_version = 0
         self._noted = False
         self._owners: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._owner_bytes = 0
+        declare("response_owners", self._owners_size)
 
     @property
     def keys_told(self) -> int:
@@ -65,13 +70,22 @@ class MemoryKeys:
         self._keys_version += 1
         return True
 
-    def put_owner(self, response_id: str, caller: str) -> None:
+    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
         """Note whose a response is; the oldest notes make room."""
-        self._owners[response_id, caller] = None
-        self._owners.move_to_end((response_id, caller))
-        while len(self._owners) > _MAX_OWNERS:
-            self._owners.popitem(last=False)
+        place = (response_id, caller)
+        if place not in self._owners:
+            self._owner_bytes += _OVERHEAD_BYTES + text_bytes(place)
+        self._owners[place] = None
+        self._owners.move_to_end(place)
+        while len(self._owners) > _MAX_OWNERS or self._owner_bytes > _MAX_OWNER_BYTES:
+            gone, _ = self._owners.popitem(last=False)
+            self._owner_bytes -= _OVERHEAD_BYTES + text_bytes(gone)
+        if settled is not None:
+            settled(True)
 
     async def owns_response(self, response_id: str, caller: str) -> bool:
         """Whether that was noted."""
         return (response_id, caller) in self._owners
+
+    def _owners_size(self) -> CacheSize:
+        return CacheSize(self._owner_bytes, _MAX_OWNER_BYTES)

@@ -22,6 +22,7 @@ import asyncpg
 
 from proxy.errors import StoreUnavailable
 from proxy.store import rows
+from proxy.store.base import LOOK_UP_S
 from proxy.store.key_mark import KeyMark, state_path
 from proxy.store.migrate_postgres import migrate_postgres
 from proxy.store.postgres_db import (
@@ -167,6 +168,7 @@ class PostgresStore(SqlStore):
 
         Rows that are still open become ``interrupted``: nobody is left to close them.
         """
+        self._look_ups.close()
         written = await self._writer.aclose(self._lock_timeout_s)
         if self._pool is not None and self._writer.prepared and written:
             try:
@@ -222,8 +224,9 @@ class PostgresStore(SqlStore):
         if self._pool is None:
             raise StoreUnavailable("the record is closed")
         try:
-            async with self._pool.acquire(timeout=CONNECT_S) as connection:
-                return await PostgresReader(connection).execute_fetchall(sql, values)
+            # What hangs is given up by itself, so that the few connections are there when the server is.
+            async with self._pool.acquire(timeout=LOOK_UP_S) as connection:
+                return await PostgresReader(connection, LOOK_UP_S).execute_fetchall(sql, values)
         except DRIVER_ERRORS as error:
             raise store_error(error) from error
 

@@ -152,16 +152,19 @@ async def _rolled_back(connection: "asyncpg.Connection[Any]", transaction: Trans
 
 
 class PostgresReader:
-    """A connection inside a transaction, as the stores in SQL ask for it."""
+    """A connection, as the stores in SQL ask for it; a query may take ``timeout_s``, else what is usual."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, timeout_s: float | None = None) -> None:
         self._connection = connection
+        self._timeout_s = timeout_s
 
     async def execute_fetchall(
         self, sql: str, parameters: Iterable[Any] | None = None, /
     ) -> Sequence[Sequence[Any]]:
         """The rows of a query."""
-        found = await self._connection.fetch(numbered(sql), *fitting(parameters or ()))
+        found = await self._connection.fetch(
+            numbered(sql), *fitting(parameters or ()), timeout=self._timeout_s
+        )
         return [tuple(row.values()) for row in found]
 
 

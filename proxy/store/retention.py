@@ -8,6 +8,7 @@ before it have gone too, and only goes where those do not make room enough.
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
+from proxy.caches import CacheSize, declare, text_bytes
 from proxy.store.base import PurgeFilter
 from proxy.store.rows import Row, clean_name
 from proxy.store.seal import CONTENT, ContentTable
@@ -23,6 +24,8 @@ SIZE_EVERY_S: Final = 60.0
 
 _DAY_S: Final = 86400.0
 _MOST_NOTED: Final = 10_000
+_MAX_NOTED_BYTES: Final = 8 * 2**20
+_NOTED_BYTES: Final = 300
 
 _OLDEST: Final = " UNION ALL ".join(
     f"SELECT created_at FROM (SELECT created_at FROM {table.name} WHERE created_at < ? "
@@ -79,11 +82,17 @@ class CallerCap:
     def __init__(self, most: int) -> None:
         self._most = most
         self._noted: dict[tuple[str, str], None] = {}
+        self._bytes = 0
+        declare("callers_to_trim", self._cache_size)
 
     def note(self, table: ContentTable, caller: str) -> None:
         """A caller has got one record more; remembered for a bounded number of them."""
-        if self._most and len(self._noted) < _MOST_NOTED:
-            self._noted[table.name, clean_name(caller)] = None
+        if not self._most or len(self._noted) >= _MOST_NOTED or self._bytes >= _MAX_NOTED_BYTES:
+            return
+        place = (table.name, clean_name(caller))
+        if place not in self._noted:
+            self._noted[place] = None
+            self._bytes += _size(place)
 
     async def trim(self, keeper: Keeper) -> bool:
         """Delete the oldest of one caller's that has too many; whether there may be more to do."""
@@ -100,10 +109,20 @@ class CallerCap:
                 await keeper.change(
                     f"DELETE FROM {name} WHERE caller = ? AND created_at <= ?", [(caller, found[0][0])]
                 )
-            self._noted.pop(place, None)
+            if place in self._noted:
+                del self._noted[place]
+                self._bytes -= _size(place)
             if found:
                 return bool(self._noted)
         return False
+
+    def _cache_size(self) -> CacheSize:
+        # The last that was noted may be longer than what was left.
+        return CacheSize(self._bytes, _MAX_NOTED_BYTES + 2**20)
+
+
+def _size(place: tuple[str, str]) -> int:
+    return _NOTED_BYTES + text_bytes(place[1:])
 
 
 async def _drop_content(keeper: Keeper, before: float) -> bool:

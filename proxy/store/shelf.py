@@ -1,9 +1,11 @@
 """Content that stays in memory: what may not be written, could not be, or has nowhere to go."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
+from proxy.caches import CacheSize, declare, text_bytes
 from proxy.records import HiddenTurns, KeptResult, ResponseRecord, SuspendedTurn
 
 __all__ = [
@@ -38,6 +40,9 @@ _DAY_S: Final = 86400.0
 _MAX_RECORDS: Final = 1000
 _MAX_BYTES: Final = 64 * 2**20
 
+_OVERHEAD_BYTES: Final = 800
+"""What a record takes in memory beside its content: its names, its places in the shelf's own lists."""
+
 
 def oldest_kept(now: float, keep_days: float) -> float:
     """Content from before this time is past its days; ``keep_days`` of 0 sets no limit."""
@@ -61,16 +66,28 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Record = TypeVar("_Record", bound=Dated)
 
 
+@dataclass(slots=True, eq=False)
+class _Share(Generic[_Key]):
+    """What one caller has, the oldest first."""
+
+    keys: dict[_Key, None] = field(default_factory=dict)
+    size: int = 0
+
+
 class Shelf(Generic[_Key, _Record]):
     """The newest records of one kind: so many, so many bytes of them, and none past its days.
 
-    ``max_per_caller`` bounds how many are one caller's; 0: only the others do.
-    ``oldest`` tells from when on content is kept at this moment.  ``group_of`` a key is what
-    :meth:`find_all` goes by; where it is not given each key is a group of its own.
+    Where there is no room, the oldest goes of whoever has the most: of the key that takes up most with all
+    its end users, and of these of the one who does.  So nobody's records go for what others keep while they
+    have less than an equal share.  ``max_per_caller`` bounds how many are one caller's; 0: only the others
+    do.  ``name`` is that of the cache in the metrics.  ``oldest`` tells from when on content is kept at
+    this moment.  ``group_of`` a key is what :meth:`find_all` goes by; where it is not given each key is a
+    group of its own.
     """
 
     def __init__(
         self,
+        name: str,
         key_of: Callable[[_Record], _Key],
         size_of: Callable[[_Record], int],
         oldest: Callable[[], float],
@@ -87,31 +104,40 @@ class Shelf(Generic[_Key, _Record]):
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._max_per_caller = max_per_caller
-        self._of_caller: Counter[str] = Counter()
+        self._shares: dict[str, dict[str, _Share[_Key]]] = {}
         self._records: OrderedDict[_Key, _Record] = OrderedDict()
         self._groups: dict[Hashable, dict[_Key, None]] = {}
         self._bytes = 0
+        declare(name, self._cache_size)
 
     def __contains__(self, key: _Key) -> bool:
         return key in self._records
 
     def put(self, record: _Record) -> None:
-        """Keep a record in place of an earlier one of its key; the oldest make room."""
+        """Keep a record in place of an earlier one of its key, unless it is too large by itself."""
         key = self.key_of(record)
         self.drop(key)
+        size = self._bytes_of(record)
+        if size > self._max_bytes:
+            return
         self._records[key] = record
         self._groups.setdefault(self.group_of(key), {})[key] = None
-        self._bytes += self._size_of(record)
-        self._of_caller[record.caller] += 1
-        if self._max_per_caller and self._of_caller[record.caller] > self._max_per_caller:
-            self.drop(next(key for key, each in self._records.items() if each.caller == record.caller))
+        self._bytes += size
+        share = self._shares.setdefault(_key_of(record.caller), {}).setdefault(record.caller, _Share())
+        share.keys[key] = None
+        share.size += size
+        if 0 < self._max_per_caller < len(share.keys):
+            self.drop(next(iter(share.keys)))
         oldest = self.oldest()
         while self._records:
             first, waiting = next(iter(self._records.items()))
-            within = len(self._records) <= self._max_records and self._bytes <= self._max_bytes
-            if within and waiting.created_at >= oldest:
-                return
+            if waiting.created_at >= oldest:
+                break
             self.drop(first)
+        while len(self._records) > self._max_records:
+            self.drop(self._oldest_of_most(lambda share: len(share.keys)))
+        while self._bytes > self._max_bytes:
+            self.drop(self._oldest_of_most(lambda share: share.size))
 
     def find(self, key: _Key) -> _Record | None:
         """The record of that key, unless its days are over."""
@@ -131,10 +157,16 @@ class Shelf(Generic[_Key, _Record]):
         gone = self._records.pop(key, None)
         if gone is None:
             return
-        self._bytes -= self._size_of(gone)
-        self._of_caller[gone.caller] -= 1
-        if not self._of_caller[gone.caller]:
-            del self._of_caller[gone.caller]
+        size = self._bytes_of(gone)
+        self._bytes -= size
+        callers = self._shares[_key_of(gone.caller)]
+        share = callers[gone.caller]
+        share.size -= size
+        del share.keys[key]
+        if not share.keys:
+            del callers[gone.caller]
+            if not callers:
+                del self._shares[_key_of(gone.caller)]
         group = self.group_of(key)
         del self._groups[group][key]
         if not self._groups[group]:
@@ -144,6 +176,21 @@ class Shelf(Generic[_Key, _Record]):
         """Forget what belongs to these runs."""
         for key in [key for key, record in self._records.items() if record.run_id in run_ids]:
             self.drop(key)
+
+    def _bytes_of(self, record: _Record) -> int:
+        return self._size_of(record) + _OVERHEAD_BYTES
+
+    def _oldest_of_most(self, amount: Callable[[_Share[_Key]], int]) -> _Key:
+        """The oldest of whoever has the most; there is one."""
+        callers = max(self._shares.values(), key=lambda callers: sum(map(amount, callers.values())))
+        return next(iter(max(callers.values(), key=amount).keys))
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes, self._max_bytes)
+
+
+def _key_of(caller: str) -> str:
+    return caller.partition("/")[0]
 
 
 def _itself(key: Hashable) -> Hashable:
@@ -155,6 +202,7 @@ def suspended_shelf(
 ) -> Shelf[str, SuspendedTurn]:
     """A shelf for suspended turns."""
     return Shelf(
+        "waiting_turns",
         lambda record: record.key,
         lambda record: len(record.payload),
         oldest,
@@ -168,6 +216,7 @@ def hidden_shelf(
 ) -> Shelf[HiddenKey, HiddenTurns]:
     """A shelf for hidden turns, where the variants of a key are a group."""
     return Shelf(
+        "hidden_turns",
         lambda record: (record.key, record.variant),
         lambda record: len(record.payload),
         oldest,
@@ -187,6 +236,7 @@ def response_shelf(
 ) -> Shelf[ResponseKey, ResponseRecord]:
     """A shelf for responses."""
     return Shelf(
+        "responses",
         lambda record: (record.id, record.caller),
         lambda record: len(record.response) + len(record.input_items) + len(record.continuation),
         oldest,
@@ -200,8 +250,9 @@ def result_shelf(
 ) -> Shelf[ResultKey, KeptResult]:
     """A shelf for large results."""
     return Shelf(
+        "large_results",
         lambda record: (record.handle, record.caller),
-        lambda record: len(record.content),
+        lambda record: text_bytes((record.content,)),
         oldest,
         max_bytes=max_bytes,
         max_per_caller=max_per_caller,

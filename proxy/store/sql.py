@@ -269,8 +269,9 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
         with self._responses.gone(key) as under_way:
             if not self._writes_response(key):
                 return held
-            async with self._snapshot() as db:
-                found = await select(db, "responses", ("created_at",), "id = ? AND caller = ?", *key)
+            found = list(
+                await self._look_up("SELECT created_at FROM responses WHERE id = ? AND caller = ?", key)
+            )
             if found or under_way:
                 # In order: after a put that is under way, and before one that follows.
                 await self._writer.commit(_DELETE_RESPONSE, [key], in_order=True)

@@ -2,11 +2,13 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from proxy.errors import StoreError
+from proxy.errors import StoreError, StoreUnavailable
 from proxy.store import rows
+from proxy.store.base import LOOK_UP_S
+from proxy.store.look_ups import LookUps
 from proxy.store.seal import CLAIMS, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, Seal, SealRing
 from proxy.store.shelf import ContentPolicy, oldest_kept
 from proxy.store.tokens import TOKENS
@@ -66,6 +68,7 @@ class SqlBase(ABC):
         self._content = content
         self._keep_days = keep_days
         self._clock = clock
+        self._look_ups = LookUps(self._ask)
 
     @property
     def waiting(self) -> int:
@@ -99,8 +102,28 @@ class SqlBase(ABC):
         """
 
     @abstractmethod
-    async def _query(self, sql: str, values: rows.Row) -> Iterable[Any]:
+    def _query(self, sql: str, values: rows.Row) -> Coroutine[Any, Any, Iterable[Any]]:
         """The rows of one query, which sees one state of the database; raises what a snapshot does."""
+
+    def _look_up(self, sql: str, values: rows.Row) -> Awaitable[Iterable[Any]]:
+        """The rows of a query that a request waits for: in time or not at all.
+
+        Raises what a snapshot does, and :class:`~proxy.errors.StoreUnavailable` at once while the record is
+        known not to answer.
+        """
+        return self._look_ups.within(self._query(sql, values))
+
+    async def _see_writes(self) -> None:
+        """Wait until a look-up sees what was queued before; as patient as that, and raises what it does."""
+        if self._writer.waiting:
+            if self._look_ups.away or self._writer.failure is not None:
+                reason = self._writer.failure or "it does not answer"
+                raise StoreUnavailable(f"the record cannot be written: {reason}")
+            await self._writer.flush(LOOK_UP_S)
+
+    async def _ask(self) -> None:
+        """A small question, to see whether the record answers."""
+        await self._query("SELECT count(*) FROM key_state", ())
 
     async def _check_seal(self) -> None:
         """Find out at once whether all content can be read.
@@ -163,7 +186,7 @@ class SqlBase(ABC):
 
     async def _find(self, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
         """The same where nothing else has to be seen in the same state."""
-        return self._opened(table, await self._query(_selecting(table, where), values))
+        return self._opened(table, await self._look_up(_selecting(table, where), values))
 
     def _opened(self, table: ContentTable, found: Iterable[Any]) -> list[rows.Row]:
         return [self._ring.open(table, tuple(row[:-1]), row[-1]) for row in found]

@@ -125,7 +125,7 @@ class SqlEffects(SqlBase):
         since = self._clock() - REPEATS_WITHIN_S
         for first in count(0, _STEP):
             numbers = {replace(claim, number=number).slot: number for number in range(first, first + _STEP)}
-            found = list(await self._query(_NUMBERED, (*numbers, since)))
+            found = list(await self._look_up(_NUMBERED, (*numbers, since)))
             for key, is_repeat, asked_at, invocation_id in found:
                 if claim.yields_to(key, is_repeat=bool(is_repeat), asked_at=asked_at):
                     known[numbers[key]] = invocation_id
@@ -154,7 +154,7 @@ class SqlEffects(SqlBase):
         """The claims of up to three keys that have not had their time, the oldest first."""
         asked = (*keys, *keys[:1] * (3 - len(keys)))
         since = self._clock() - REPEATS_WITHIN_S
-        return [tuple(row) for row in await self._query(_FIND, (self._oldest_kept(), *asked, since))]
+        return [tuple(row) for row in await self._look_up(_FIND, (self._oldest_kept(), *asked, since))]
 
     def _earlier(self, row: rows.Row, *, another: bool = False) -> EarlierEffect:
         invocation_id, value, sealed_by, status, error_code, arguments = row[3:]

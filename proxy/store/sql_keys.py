@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Final
 
 import orjson
@@ -125,10 +126,12 @@ class SqlKeys(SqlBase):
         await self._announce()
         return True
 
-    def put_owner(self, response_id: str, caller: str) -> None:
+    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
         """Queue whose a response is."""
         if rows.is_text(response_id) and "\0" not in response_id and len(response_id) <= rows.MAX_NAME:
-            self._writer.put(Write(_PUT_OWNER, [(response_id, caller, self._clock())]))
+            self._writer.put(Write(_PUT_OWNER, [(response_id, caller, self._clock())], settled=settled))
+        elif settled is not None:
+            settled(False)
 
     async def owns_response(self, response_id: str, caller: str) -> bool:
         """Whether a response was noted as the caller's, also while the note waits for its commit."""
@@ -136,14 +139,13 @@ class SqlKeys(SqlBase):
             return False
         wanted = (response_id, caller, self._oldest_kept())
         for last in (False, True):
-            async with self._snapshot() as db:
-                found = await db.execute_fetchall(
-                    f"SELECT 1 FROM {OWNERS} WHERE id = ? AND caller = ? AND created_at >= ?", wanted
-                )
+            found = await self._look_up(
+                f"SELECT 1 FROM {OWNERS} WHERE id = ? AND caller = ? AND created_at >= ?", wanted
+            )
             if list(found):
                 return True
             if not last:
-                await self._writer.flush()
+                await self._see_writes()
         return False
 
     async def _announce(self) -> None:

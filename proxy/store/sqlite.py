@@ -144,6 +144,7 @@ class SqliteStore(SqlStore):
 
         Rows that are still open become ``interrupted``: nobody is left to close them.
         """
+        self._look_ups.close()
         written = await self._writer.aclose(self._lock_timeout_s)
         ended = False
         if self._db is not None and self._writer.prepared and written:

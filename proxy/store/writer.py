@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from proxy.caches import CacheSize, declare
 from proxy.errors import StoreUnavailable
 from proxy.store.rows import Row
 from proxy.store.writes import Batch, Write, batches_of
@@ -94,6 +95,7 @@ class GroupWriter:
         self._queue: deque[Write] = deque()
         self._bytes = 0
         self._inflight = 0
+        self._inflight_bytes = 0
         self._db: Database | None = None
         self._task: asyncio.Task[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
@@ -102,6 +104,7 @@ class GroupWriter:
         self._closing = False
         self._prepared = False
         self._burst_lost = 0
+        declare("record_queue", self._cache_size)
 
     @property
     def waiting(self) -> int:
@@ -134,7 +137,7 @@ class GroupWriter:
         """Queue a write, or lose it where there is no room.  Never waits, never raises."""
         if self._closing or self._task is None or self._task.done():
             self.lose([write], "the record is closed")
-        elif len(self._queue) >= self._max_writes or self._bytes + write.size > self._max_bytes:
+        elif len(self._queue) >= self._max_writes or self._held + write.size > self._max_bytes:
             self.lose([write], f"too many writes wait ({self.failure or 'the disk is too slow'})")
         else:
             self._append(write)
@@ -172,6 +175,8 @@ class GroupWriter:
             raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
         done = asyncio.get_running_loop().create_future()
         write = Write(statement, rows, done=done, undo=undo, in_order=in_order, also=also)
+        if self._held + write.size > 2 * self._max_bytes:
+            raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
         await self._wait_for(write, self._lock_timeout_s)
 
     async def flush(self, timeout_s: float | None = None) -> None:
@@ -275,6 +280,7 @@ class GroupWriter:
     async def _group(self) -> None:
         group = self._take()
         self._inflight = len(group)
+        self._inflight_bytes = sum(write.size for write in group)
         try:
             await self._transaction(group)
         except WriteError as error:
@@ -290,6 +296,15 @@ class GroupWriter:
             self._settle(group)
         finally:
             self._inflight = 0
+            self._inflight_bytes = 0
+
+    @property
+    def _held(self) -> int:
+        return self._bytes + self._inflight_bytes
+
+    def _cache_size(self) -> CacheSize:
+        """A row, and beside it the record that it was made of."""
+        return CacheSize(2 * self._held, 4 * self._max_bytes)
 
     def _take(self) -> list[Write]:
         group: list[Write] = []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from proxy.caches import CacheSize, declare, value_bytes
 from proxy.tools.results import Output
 
 __all__ = ["ResultCache", "SingleFlight", "WorkCancelled", "cache_key"]
@@ -119,6 +120,7 @@ class ResultCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._bytes = 0
         self.flights: SingleFlight[Output] = SingleFlight()
+        declare("tool_results", self._cache_size)
 
     def get(self, key: str) -> Output | None:
         """The result of this key that is still good."""
@@ -135,6 +137,7 @@ class ResultCache:
         """Keep a result for ``ttl_s`` seconds, and not past the moment ``until``."""
         self._remove(key)
         size = 4 * len(output.text) + sum(len(image.url) for image in output.images) + _ENTRY_OVERHEAD
+        size += value_bytes(output.redacted)
         if ttl_s <= 0 or size > self._max_bytes // 4 or (until is not None and self._wall() >= until):
             return
         # What redaction has looked at is not needed again; what it let through is kept.
@@ -150,3 +153,6 @@ class ResultCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry.size
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes, self._max_bytes)

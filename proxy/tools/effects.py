@@ -20,6 +20,7 @@ from proxy.events import ToolResult
 from proxy.records import EarlierEffect, EffectClaim, EffectLog, EffectResult
 from proxy.tools.arguments import utf8_length
 from proxy.tools.invocation import Invocation, InvocationJournal
+from proxy.tools.ledger import NOT_KEPT
 from proxy.tools.results import cut_by, failure_text, json_text, note_text
 
 __all__ = ["SharedEffects", "claim_of", "repeated_result"]
@@ -30,10 +31,6 @@ _LONGEST_PAUSE_S = 0.5
 _UNKNOWN = (
     "an earlier attempt of this request began this very call and nobody knows how it ended; it may have "
     "taken effect, so it was not made again: find out what became of it, or ask the user"
-)
-_NOT_KEPT = (
-    "an earlier attempt of this request made this very call and it succeeded; it was not made again, "
-    "and its result was not kept"
 )
 _ANOTHER = (
     "this request was sent again by the client, and an earlier attempt of it had already called this tool, "
@@ -169,7 +166,7 @@ def repeated_result(invocation: Invocation, earlier: EarlierEffect) -> ToolResul
         return _not_made(invocation, earlier)
     call_id, kept = invocation.call.call_id, earlier.result
     if earlier.status == "success":
-        content = note_text(_NOT_KEPT) if kept is None else kept.content
+        content = note_text(NOT_KEPT) if kept is None else kept.content
         return ToolResult(
             call_id,
             ok=True,

@@ -11,6 +11,7 @@ import json
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, Guard
 from proxy.tools.capabilities import (
     BoundedClient,
     CacheControl,
@@ -77,7 +78,8 @@ class _Bound:
 
 
 class FunctionProvider:
-    """Tools that are Python functions.  Raises ConfigError for the first one that cannot load."""
+    """Tools that are Python functions.  Raises ConfigError for the first one that cannot load, unless
+    ``guard``, which stands around each, keeps it."""
 
     def __init__(
         self,
@@ -86,15 +88,17 @@ class FunctionProvider:
         capabilities: Capabilities | None = None,
         *,
         max_threads: int = 8,
+        guard: Guard = nullcontext,
     ) -> None:
         self._name = name
         self._threads = ThreadBound(max_threads)
         self._tools: dict[str, _Bound] = {}
         for function in functions:
-            bound = _load(name, function, capabilities or Capabilities())
-            if bound.spec.name in self._tools:
-                raise ConfigError(f"tool {bound.spec.name}", "stands twice in one module")
-            self._tools[bound.spec.name] = bound
+            with guard():
+                bound = _load(name, function, capabilities or Capabilities())
+                if bound.spec.name in self._tools:
+                    raise ConfigError(f"tool {bound.spec.name}", "stands twice in one module")
+                self._tools[bound.spec.name] = bound
 
     @property
     def name(self) -> str:

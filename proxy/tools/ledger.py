@@ -2,14 +2,28 @@
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, Final
 
+import orjson
+
+from proxy.caches import text_bytes, value_bytes
 from proxy.events import ToolCall, ToolResult
 from proxy.records import Limiter
 from proxy.values import value_class
 
-__all__ = ["AskedFor", "Claim", "RunContext", "RunLedger", "fingerprint"]
+__all__ = ["NOT_KEPT", "AskedFor", "Claim", "RunContext", "RunLedger", "fingerprint"]
+
+NOT_KEPT: Final = (
+    "an earlier attempt of this request made this very call and it succeeded; it was not made again, "
+    "and its result was not kept"
+)
+_NOT_KEPT_FAILURE: Final = "an earlier attempt of this very call failed"
+_LEDGER_BYTES: Final = 2000
+_CLAIM_BYTES: Final = 1500
+"""What these take in memory beside what calls were given."""
 
 
 @dataclass(slots=True)
@@ -27,6 +41,11 @@ class Claim:
     result: asyncio.Future[ToolResult]
     begun: bool = False
     untrusted: bool = False
+
+    def keep(self, result: ToolResult) -> None:
+        """Put another result in place of the one that came; whoever waited has that one."""
+        self.result = self.result.get_loop().create_future()
+        self.result.set_result(result)
 
 
 @value_class
@@ -100,10 +119,31 @@ class RunLedger:
         """Whether the run has made as many calls as the ledger holds."""
         return len(self._places) >= self._max_calls
 
-    def forget_images(self) -> None:
-        """The run is over: what is kept of its results for a repeat of the request is text."""
-        for claim in (*self._places.values(), *self._effects.values()):
-            claim.result.add_done_callback(partial(_slim, claim))
+    def ended(self, measured: Callable[[], object]) -> None:
+        """The run is over: what is kept for a repeat of its request is its effects, and of these text.
+
+        ``measured`` is called each time when another effect has come to its end, and what is kept with it.
+        """
+        self._places.clear()
+
+        def slim(claim: Claim, done: asyncio.Future[ToolResult]) -> None:
+            if not done.cancelled() and done.result().images:
+                claim.keep(done.result().to_keep())
+            measured()
+
+        for claim in self._effects.values():
+            claim.result.add_done_callback(partial(slim, claim))
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of the run once it has ended, in memory."""
+        return _LEDGER_BYTES + 200 * len(self.caused) + sum(map(_claim_bytes, self._effects.values()))
+
+    def forget_results(self) -> None:
+        """Keep of the effects only that they happened: a repeat is told so, in place of what they gave."""
+        for claim in self._effects.values():
+            if claim.result.done() and not claim.result.cancelled():
+                claim.keep(_without_content(claim.result.result()))
 
     def place(self, turn: int, seq: int) -> Claim | None:
         """Who has taken this place of the run."""
@@ -126,11 +166,27 @@ class RunLedger:
         self._effects.pop(key, None)
 
 
-def _slim(claim: Claim, done: asyncio.Future[ToolResult]) -> None:
-    """Put words in place of the images of a result that is kept."""
-    if not done.cancelled() and done.result().images:
-        claim.result = done.get_loop().create_future()
-        claim.result.set_result(done.result().to_keep())
+def _claim_bytes(claim: Claim) -> int:
+    if not claim.result.done() or claim.result.cancelled():
+        return _CLAIM_BYTES
+    kept = claim.result.result()
+    shown = value_bytes([kept.redacted, kept.arguments_redacted])
+    return _CLAIM_BYTES + text_bytes((kept.content, kept.safe_message)) + shown
+
+
+def _without_content(result: ToolResult) -> ToolResult:
+    """A result with words in place of what the call was given and gave."""
+    message = NOT_KEPT if result.ok else _NOT_KEPT_FAILURE
+    said: dict[str, Any] = {"ok": result.ok, "message": message}
+    if not result.ok:
+        said["error_code"] = result.error_code
+    return ToolResult(
+        result.call_id,
+        ok=result.ok,
+        content=orjson.dumps(said).decode(),
+        error_code=result.error_code,
+        safe_message="" if result.ok else message,
+    )
 
 
 @value_class

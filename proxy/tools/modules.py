@@ -4,11 +4,12 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, Guard
 from proxy.tools.capabilities import Capabilities
 from proxy.tools.function import FunctionProvider, declared
 
@@ -17,12 +18,15 @@ __all__ = ["load_module"]
 _SETTING = "tools.modules"
 
 
-def load_module(entry: str, *, base: Path, capabilities: Capabilities) -> FunctionProvider:
+def load_module(
+    entry: str, *, base: Path, capabilities: Capabilities, guard: Guard = nullcontext
+) -> FunctionProvider:
     """The tools of one ``tools.modules`` entry, under the file's stem or the module's last name.
 
     ``entry`` is a path (``my_tools.py``, relative to ``base``) or a dotted name.  Raises
     :class:`~proxy.errors.ConfigError` for a file that is missing, an import that fails (with the
-    exception and its line), a module without tools, and a tool that cannot load (rule T4).
+    exception and its line), a module without tools, and a tool that cannot load (rule T4), around each
+    of which ``guard`` stands.
     """
     if entry.endswith(".py") or "/" in entry or "\\" in entry:
         path = (base / entry).resolve()
@@ -34,7 +38,7 @@ def load_module(entry: str, *, base: Path, capabilities: Capabilities) -> Functi
     found = {id(value): value for value in vars(module).values() if declared(value) is not None}
     if not found:
         raise ConfigError(_SETTING, f'"{entry}" has no tools', "Put @tool above a function in it")
-    return FunctionProvider(name, list(found.values()), capabilities)
+    return FunctionProvider(name, list(found.values()), capabilities, guard=guard)
 
 
 def _import_file(path: Path, entry: str) -> ModuleType:

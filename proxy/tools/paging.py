@@ -12,12 +12,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from proxy.caches import CacheSize, declare
 from proxy.records import RESULTS_KEPT_S, KeptResult, KeptResults
 
 __all__ = ["READ_RESULT", "Page", "ResultShelf"]
 
 READ_RESULT = "core__read_result"
 """The tool that reads pages; without it allowed nothing is kept."""
+
+
+_OVERHEAD_BYTES = 500
+"""What a kept result takes beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +79,14 @@ class ResultShelf:
         self._now = now
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
+        declare("paged_results", self._cache_size)
 
     def keep(self, caller: str, text: str, *, untrusted: bool, run_id: str = "") -> str | None:
         """A handle for ``text``, a result of ``run_id``; ``None`` where it is too large to be kept.
 
         The same text of the same caller keeps its handle.
         """
-        size = 4 * len(text)
+        size = 4 * len(text) + _OVERHEAD_BYTES
         if size > self._max_bytes // 4:
             return None
         self._drop_old()
@@ -129,6 +135,9 @@ class ResultShelf:
 
     def _remove(self, handle: str) -> None:
         self._bytes -= self._kept.pop(handle).size
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes, self._max_bytes)
 
 
 def _page(whole: str, untrusted: bool, offset: int, max_bytes: int) -> Page:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from proxy.caches import Memo
 from proxy.tools.bounds import ArgumentBound, FetchBounds, find_excess
 from proxy.tools.spec import ToolEffect, ToolSpec
 
@@ -184,19 +185,23 @@ class Intersections:
     Policies are told apart by identity, and held, so that no other gets the identity of one.
     """
 
-    def __init__(self, most: int = 1024) -> None:
-        self._most = most
-        self._known: dict[tuple[int, int], tuple[Policy, Policy, Policy]] = {}
+    def __init__(self, max_bytes: int = 16 << 20) -> None:
+        self._known: Memo[tuple[int, int], tuple[Policy, Policy, Policy]] = Memo(
+            "policies", max_bytes, _intersection_bytes
+        )
 
     def of(self, one: Policy, other: Policy) -> Policy:
         """``one.intersect(other)``, the same object each time."""
         key = (id(one), id(other))
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= self._most:
-                self._known.clear()
-            known = self._known[key] = (one, other, one.intersect(other))
+            known = self._known.put(key, (one, other, one.intersect(other)))
         return known[2]
+
+
+def _intersection_bytes(known: tuple[Policy, Policy, Policy]) -> int:
+    """Of the policies, and of what they decide of the tools that they name or allow by a pattern."""
+    return 16_000 + 500 * sum(len(policy.allow) + len(policy.arguments) for policy in known[:2])
 
 
 def _first_match(name: str, patterns: Sequence[str]) -> str | None:

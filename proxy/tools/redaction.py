@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from proxy.caches import declare_lru
 from proxy.tools.arguments import MAX_DEPTH, plain_kind
 from proxy.tools.schema import declares
 from proxy.tools.spec import Redaction, ToolSpec
@@ -161,6 +162,9 @@ def _tree(paths: tuple[str, ...]) -> _Tree:
             if at == len(parts) - 1:
                 node.clear()
     return root
+
+
+declare_lru("redaction_paths", _tree, 32_000)
 
 
 def _pick(value: Any, node: _Tree, depth: int) -> Any:

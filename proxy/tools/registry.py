@@ -1,9 +1,10 @@
 """Which tools there are.  A tool is looked up by its exact id; nothing is normalised or guessed."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, Guard
 from proxy.tools.capabilities import IdempotencyKey
 from proxy.tools.identifiers import check_tool_id
 from proxy.tools.policy import Policy
@@ -31,8 +32,8 @@ class Registry:
         self._providers = tuple(providers)
 
     @classmethod
-    async def load(cls, providers: Iterable[ToolProvider]) -> "Registry":
-        """Ask every provider for its tools.
+    async def load(cls, providers: Iterable[ToolProvider], guard: Guard = nullcontext) -> "Registry":
+        """Ask every provider for its tools; ``guard`` stands around each.
 
         Raises :class:`~proxy.errors.ConfigError` for an id that is not allowed, for one id of two
         tools (rule T5) and for a tool without a redaction rule (rule T4).
@@ -41,16 +42,19 @@ class Registry:
         asked = list(providers)
         for provider in asked:
             for spec in await provider.list_tools():
-                check_tool_id(spec.name, provider.name)
-                if spec.redaction is None:
-                    raise ConfigError(
-                        f"tool {spec.name}",
-                        "redaction_missing: a tool without a redaction rule does not load",
-                    )
-                _check_repetition(spec)
-                if spec.name in tools:
-                    raise ConfigError(f"tool {spec.name}", "two tools have this id", "rename or remove one")
-                tools[spec.name] = (spec, provider)
+                with guard():
+                    check_tool_id(spec.name, provider.name)
+                    if spec.redaction is None:
+                        raise ConfigError(
+                            f"tool {spec.name}",
+                            "redaction_missing: a tool without a redaction rule does not load",
+                        )
+                    _check_repetition(spec)
+                    if spec.name in tools:
+                        raise ConfigError(
+                            f"tool {spec.name}", "two tools have this id", "rename or remove one"
+                        )
+                    tools[spec.name] = (spec, provider)
         return cls(tools, asked)
 
     def get(self, name: str) -> ToolSpec | None:

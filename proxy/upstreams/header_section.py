@@ -10,6 +10,7 @@ from itertools import compress
 from operator import itemgetter
 from typing import NamedTuple, TypeVar, overload
 
+from proxy.caches import CacheSize, declare, declare_lru
 from proxy.upstreams.base import Headers
 
 __all__ = ["Columns", "HeaderSection", "by_names", "described"]
@@ -17,6 +18,10 @@ __all__ = ["Columns", "HeaderSection", "by_names", "described"]
 _MAX_KNOWN = 256
 _MAX_KNOWN_CHARS = 2048
 """Of all names together: whoever sends longer ones has them looked at each time."""
+_MAX_MEDIA_TYPE = 256
+_ENTRY_BYTES = 4096
+_CHARACTER_BYTES = 32
+"""What is worked out for names grows with them: masks, lines, an expression that reads them."""
 
 Name = TypeVar("Name", str, bytes)
 Found = TypeVar("Found")
@@ -27,6 +32,11 @@ class _Known(dict[tuple[Name, ...], Found]):
 
     def __init__(self, work_out: Callable[[tuple[Name, ...]], Found]) -> None:
         self._work_out: Callable[[tuple[Name, ...]], Found] = work_out
+        declare("header_names", self._cache_size)
+
+    def _cache_size(self) -> CacheSize:
+        held = sum(_ENTRY_BYTES + _CHARACTER_BYTES * sum(map(len, names)) for names in self)
+        return CacheSize(held, _MAX_KNOWN * (_ENTRY_BYTES + _CHARACTER_BYTES * _MAX_KNOWN_CHARS))
 
     def __missing__(self, names: tuple[Name, ...]) -> Found:
         found: Found = self._work_out(names)
@@ -153,6 +163,13 @@ def _coding(lines: Sequence[str]) -> str:
     return ", ".join([coding for coding in said if coding not in ("", "identity")])
 
 
-@lru_cache(maxsize=256)
 def _media_type(value: str) -> str:
+    return _known_media_type(value) if len(value) <= _MAX_MEDIA_TYPE else _known_media_type.__wrapped__(value)
+
+
+@lru_cache(maxsize=256)
+def _known_media_type(value: str) -> str:
     return value.split(";")[0].strip().lower()
+
+
+declare_lru("media_types", _known_media_type, 400 + 2 * _MAX_MEDIA_TYPE)

@@ -249,6 +249,15 @@ class BodyEditor(Protocol):
         """Whether :meth:`recover` left images out and the refusal was not about one of them."""
         ...
 
+    def leave_out_fields(self, names: Collection[str]) -> None:
+        """Leave these out of the model's own messages: this upstream was seen to refuse them there."""
+        ...
+
+    @property
+    def fields_refused(self) -> frozenset[str]:
+        """What :meth:`recover` left out of the model's own messages."""
+        ...
+
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """Stop forcing a call once these calls of server tools satisfied the choice (rule W9)."""
         ...

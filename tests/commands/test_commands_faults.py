@@ -66,7 +66,9 @@ def test_a_faulty_file_stops_the_start(tmp_path, text, words):
 
 def test_check_names_every_fault(tmp_path, here):
     """check prints one line per fault, not only the first."""
-    (tmp_path / "toolrelay.toml").write_text("[server]\nport='x'\nprot=1\n[tools]\ntrace=3\n")
+    (tmp_path / "toolrelay.toml").write_text(
+        "[server]\nport='x'\nprot=1\n[upstreams.a]\nbase_url='replay:'\n[tools]\ntrace=3\n"
+    )
     done = here("check")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 3

@@ -220,7 +220,10 @@ async def _nothing(addresses):
 
 def test_check_says_who_comes_in(tmp_path, here, quiet):
     """check names the mode and counts the valid keys, of the configuration and of the record."""
-    assert "auth: open to everybody who reaches the address, since there never were" in quiet().stdout
+    said = quiet().stdout
+    assert "auth: start token, which serve prints when it starts" in said
+    assert "tr_" not in said, "one that no server asks for"
+    assert "auth: open to everybody who reaches" in quiet('[auth]\nmode = "open"\n').stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toolrelay.toml"]
     assert "auth: forward" in quiet('[auth]\nmode = "forward"\n').stdout
     assert "no client key is valid" in quiet('[auth]\nmode = "keys"\n').stdout

@@ -96,7 +96,8 @@ def answers(address: str, question: str) -> str:
 
 def replay_config(folder: Path, more: str = "") -> None:
     (folder / "toolrelay.toml").write_text(
-        f"[upstreams.recorded]\nbase_url = 'replay:{packaged_fixtures()}'\nwires = ['chat']\n{more}"
+        f"[upstreams.recorded]\nbase_url = 'replay:{packaged_fixtures()}'\nwires = ['chat']\n"
+        f"[auth]\nmode = 'open'\n{more}"
     )
 
 
@@ -390,7 +391,7 @@ def test_record_makes_fixtures_that_replay(tmp_path):
     assert list((tmp_path / "saved").rglob("response.sse"))
     assert (tmp_path / "saved").stat().st_mode & 0o777 == 0o700
     (tmp_path / "toolrelay.toml").write_text("[upstreams.saved]\nbase_url='replay:saved'\n")
-    with running(tmp_path, "serve", "--port", "0") as again:
+    with running(tmp_path, "serve", "--open", "--port", "0") as again:
         assert answers(again.address, question) == original
     assert original
 

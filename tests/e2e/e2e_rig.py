@@ -24,7 +24,14 @@ from proxy.records import ToolInvocationRecord
 from proxy.server.app import Overrides, Services, create_app
 from proxy.server.config import Config
 from proxy.server.edge_runner import EdgeRunner
-from proxy.server.settings import LogConfig, PolicyConfig, StoreConfig, ToolsConfig, UpstreamConfig
+from proxy.server.settings import (
+    AuthConfig,
+    LogConfig,
+    PolicyConfig,
+    StoreConfig,
+    ToolsConfig,
+    UpstreamConfig,
+)
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
@@ -177,7 +184,7 @@ async def proxy_for(
             policy=PolicyConfig(allow=allow),
             store=StoreConfig(url=f"sqlite:///{Path(folder) / 'e2e.db'}"),
             log=LogConfig(level="error"),
-            **sections,
+            **{"auth": AuthConfig(mode="open"), **sections},
         )
         http = RecordedHttpClient(FIXTURES / "demo" / "http")
         overrides = Overrides(

@@ -74,7 +74,7 @@ def test_runs_are_read_while_the_server_runs(folder: Path, env: dict[str, str]) 
         "[server]\nport = 0\n"
     )
     request = (FIXTURES / "demo/time/client/request.json").read_text("utf-8")
-    with serving([str(TOOLRELAY), "serve"], folder, env) as server:
+    with serving([str(TOOLRELAY), "serve", "--open"], folder, env) as server:
         address = server.read_until(r"listens on (\S+)/v1")[1]
         curl = ["curl", "-sSN", f"{address}/v1/chat/completions", "-H", "content-type: application/json"]
         body = run([*curl, "-d", "@-"], folder, env, stdin=request).encode()

@@ -141,6 +141,7 @@ async def serve_process(
         "policy": {"allow": list(allow)},
         "limits": {"requests": ["1000000/minute"], "concurrent_streams": 2000},
         "store": {"url": f"sqlite:///{folder}/record.db"},
+        "auth": {"mode": "open"},
         **sections,
     }
     file = folder / "toolrelay.toml"

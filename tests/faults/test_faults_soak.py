@@ -18,6 +18,8 @@ from running_proxy import Answer, Proxy
 from waiting import LATE_S, until
 from wire_kits import KITS, Kit
 
+from proxy.caches import cache_sizes
+
 STREAMS = int(os.environ.get("TOOLRELAY_TEST_SOAK", "2000"))
 AT_ONCE = 32
 FIRST = 400
@@ -163,7 +165,8 @@ async def test_soak(tmp_path: Path) -> None:
     """C39: streams, tools and faults at once; then no descriptor, task, object or megabyte is left over."""
     rng = random.Random(20)
     store = {"url": f"sqlite:///{tmp_path}/record.db"}
-    async with before(_play, store=store, served={"idle_timeout_s": LATE_S}) as (proxy, upstream):
+    served = {"idle_timeout_s": LATE_S, "forward_headers": ["x-case"]}
+    async with before(_play, store=store, served=served) as (proxy, upstream):
 
         async def quiet() -> bool:
             return not any(run.status == "running" for run in await proxy.runs())
@@ -187,4 +190,6 @@ async def test_soak(tmp_path: Path) -> None:
             kind: count - kinds[kind] for kind, count in now.items() if count - kinds[kind] > 3 * AT_ONCE
         }
         assert grown == {}
+        over = {name: size for name, size in cache_sizes().items() if size.held > size.limit}
+        assert over == {}
         assert _rss() - memory <= 32 << 20

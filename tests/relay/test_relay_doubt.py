@@ -307,8 +307,9 @@ async def test_an_id_used_again_for_another_call_leaves_the_newer_turn() -> None
     assert lengths == [4, 3]
 
 
-async def test_a_turn_that_waits_beside_what_could_not_be_read_goes_back_to_nobody() -> None:
-    """Rule R4: where nobody could see whether another turn is held under its key, there is a doubt."""
+async def test_a_turn_that_waits_beside_what_could_not_be_read_is_not_held() -> None:
+    """Rule R4: where nobody can see whether another turn is held under its key, there is a doubt: whoever
+    holds it is told, and an earlier one stays as it was."""
 
     class Broken(MemoryStore):
         broken = False
@@ -322,10 +323,10 @@ async def test_a_turn_that_waits_beside_what_could_not_be_read_goes_back_to_nobo
     await store.start()
     history = History(store)
 
-    async def restored() -> int:
+    async def held() -> bool:
         first = ask(HI, tools=[CLIENT_TOOL])
         asked = wire.parse(first)
-        await history.hold(
+        return await history.hold(
             asked,
             wire.editor(json.dumps(first).encode(), asked),
             "Wait.",
@@ -337,14 +338,18 @@ async def test_a_turn_that_waits_beside_what_could_not_be_read_goes_back_to_nobo
             shown=[ToolCall("mine:0", "mine", '{"a":1}', 0)],
             mask=lambda name, arguments: arguments,
         )
-        store.broken = False
+
+    async def restored() -> int:
         back = ask(HI, WAITING, RESULT, tools=[CLIENT_TOOL])
         asked = wire.parse(back)
         return (await history.restore(asked, wire.editor(json.dumps(back).encode(), asked), "me")).turns
 
-    assert await restored() == 1
+    assert await held()
     store.broken = True
-    assert await restored() == 0
+    with pytest.raises(StoreError):
+        await held()
+    store.broken = False
+    assert await restored() == 1
     await store.aclose()
 
 

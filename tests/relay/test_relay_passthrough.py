@@ -511,8 +511,8 @@ async def test_headers_that_stay_here(allow: tuple[str, ...]) -> None:
 async def test_the_query_is_forwarded(allow: tuple[str, ...]) -> None:
     """The query goes upstream as it came, escapes and all, whether tools are offered or not."""
     async with proxied(reply("hi"), allow=allow) as (proxy, upstream):
-        await proxy.ask(PLAIN, path="/v1/chat/completions?api-version=2024-10&x=%2F%20a+b")
-        assert upstream.requests[0].target == "/v1/chat/completions?api-version=2024-10&x=%2F%20a+b"
+        await proxy.ask(PLAIN, path="/v1/chat/completions?api-version=2024-10&beta=%2F%20a+b")
+        assert upstream.requests[0].target == "/v1/chat/completions?api-version=2024-10&beta=%2F%20a+b"
 
 
 @both

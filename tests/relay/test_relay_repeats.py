@@ -1,5 +1,6 @@
 """Requests that are sent again: their side effects are not caused again."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 
@@ -11,8 +12,9 @@ from raw_upstream import Step, whole
 from responses_script import function_call, message
 from responses_script import stream as response_stream
 
+from proxy.events import ToolResult
 from proxy.relay.repeats import Repeats, repeat_key
-from proxy.tools.ledger import RunLedger
+from proxy.tools.ledger import Claim, RunLedger
 
 
 def buying(*things: str) -> list[Step]:
@@ -219,26 +221,64 @@ def _nothing(_: str) -> None:
     """For what has no record."""
 
 
-def test_a_repeat_shares_effects_and_no_places() -> None:
+def _claim(content: str) -> Claim:
+    """An effect that has come to its end."""
+    result = asyncio.get_running_loop().create_future()
+    result.set_result(ToolResult("call_1", ok=True, content=content, redacted={"all": content}))
+    return Claim("inv_1", "f", result, begun=True)
+
+
+async def test_what_is_remembered_is_bounded_in_bytes() -> None:
+    """Rule R5: past its bytes the oldest results go, and it stays known that their calls were made."""
+    repeats = Repeats(forget=_nothing, max_bytes=1_000_000)
+    for number in range(100):
+        ledger = repeats.begin(f"k{number}", is_repeat=False)
+        repeats.caused(f"k{number}", ledger)
+        ledger.take_effect("e", _claim("x" * 32_000))
+        repeats.ended(f"k{number}", ledger)
+        await asyncio.sleep(0)
+    assert repeats._cache_size().held <= 1_000_000
+    found = [repeats.begin(f"k{number}", is_repeat=True).effect("e") for number in range(100)]
+    assert all(found)
+    said = [claim.result.result() for claim in found if claim]
+    assert all(result.ok for result in said)
+    assert "it was not made again, and its result was not kept" in said[0].content
+    assert said[0].redacted is None
+    assert said[-1].content == "x" * 32_000
+
+
+async def test_a_failure_that_is_forgotten_stays_a_failure() -> None:
+    """What a call failed with may be long; that it failed, and how, is kept."""
+    ledger = RunLedger()
+    claim = _claim("")
+    claim.keep(ToolResult("call_1", ok=False, content="x", error_code="timeout", safe_message="x" * 9000))
+    ledger.take_effect("e", claim)
+    ledger.forget_results()
+    result = claim.result.result()
+    assert (result.ok, result.error_code) == (False, "timeout")
+    assert len(result.content) < 200
+
+
+async def test_a_repeat_shares_effects_and_no_places() -> None:
     """The ledger of a repeat knows what was caused, and has every place of its own run free."""
     repeats = Repeats(forget=_nothing)
     first = repeats.begin("k", is_repeat=False)
     repeats.caused("k", first)
     second = repeats.begin("k", is_repeat=True)
     assert second is not first
-    first.take_effect("e", object())  # type: ignore[arg-type]
+    first.take_effect("e", _claim(""))
     first.take_place(1, 0, object())  # type: ignore[arg-type]
     assert second.effect("e") is first.effect("e")
     assert second.place(1, 0) is None
 
 
-def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
+async def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
     """Old requests make room, and after their time a repeat is a request like any other."""
     now = 0.0
     repeats = Repeats(forget=_nothing, keep_s=10, most=2, clock=lambda: now)
     ledgers = {key: RunLedger() for key in "abc"}
     for key, ledger in ledgers.items():
-        ledger.take_effect("e", object())  # type: ignore[arg-type]
+        ledger.take_effect("e", _claim(""))
         repeats.caused(key, ledger)
     assert repeats.begin("a", is_repeat=True).effect("e") is None
     assert repeats.begin("c", is_repeat=True).effect("e") is not None
@@ -246,15 +286,17 @@ def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
     assert repeats.begin("c", is_repeat=True).effect("e") is None
 
 
-def test_keys_tell_callers_paths_and_bodies_apart() -> None:
+def test_keys_tell_callers_people_paths_and_bodies_apart() -> None:
     """No two of these are the same request, however their parts are cut."""
     body = json.dumps(ASK).encode()
     keys = [
-        repeat_key("me", "/chat/completions", body),
-        repeat_key("you", "/chat/completions", body),
-        repeat_key("me", "/responses", body),
-        repeat_key("me", "/chat/completions", body + b" "),
-        repeat_key("me", "/chat/completions", body, "a"),
-        repeat_key("me/chat", "/completions", body),
+        repeat_key("me", "", "/chat/completions", body),
+        repeat_key("you", "", "/chat/completions", body),
+        repeat_key("me", "ann", "/chat/completions", body),
+        repeat_key("me", "", "/responses", body),
+        repeat_key("me", "", "/chat/completions", body + b" "),
+        repeat_key("me", "", "/chat/completions", body, "a"),
+        repeat_key("me", "ann", "/chat/completions", body, "a"),
+        repeat_key("me/chat", "", "/completions", body),
     ]
     assert len({key for key, _ in keys}) == len(keys)

@@ -848,14 +848,14 @@ async def test_what_the_upstream_is_asked_is_the_clients_own(watch: Watch) -> No
     raw = b'{"model":"m","stream":true,"input":[{"role":"user","content":"a\\u00e9","x":1.0}],'
     raw += b'"seed":12345678901234567890}'
     async with client_of(stream(NOW), stream(NOON, id="resp_2")) as client:
-        answer = await client.proxy.ask(raw, {"x-own": "1"}, path=f"{PATH}?a=b")
+        answer = await client.proxy.ask(raw, {"openai-beta": "own=1"}, path=f"{PATH}?beta=b")
         check_response_stream(answer.body, hidden=HIDDEN)
         requests: list[RawRequest] = client.upstream.requests
         for request in requests:
             assert b'{"role":"user","content":"a\\u00e9","x":1.0}' in request.body
             assert b'"seed":12345678901234567890' in request.body
-            assert request.target == f"{PATH}?a=b"
-            assert request.header("x-own") == "1"
+            assert request.target == f"{PATH}?beta=b"
+            assert request.header("openai-beta") == "own=1"
     assert watch.started == []
 
 

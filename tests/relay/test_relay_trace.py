@@ -7,6 +7,7 @@ import pytest
 from chat_script import DONE, call, content, finish, payloads_of, reply, role, stream, text_of
 from looping import ANSWER, ASK, CLIENT_TOOL, called, looping, one_loop
 from probe_tools import Watch
+from raw_upstream import whole
 
 from proxy.relay.waiting import Bell
 
@@ -137,10 +138,34 @@ async def test_a_reply_shows_lines_too(trace: str, field: str) -> None:
 
 
 async def test_a_client_gets_no_more_than_it_may() -> None:
-    """``events`` under a bound of ``status`` shows what ``status`` shows."""
+    """``events`` under a bound of ``status`` shows nothing: who wants no line in the text gets none.  The
+    response says so."""
+    quiet, _ = await one_loop(called(ECHO_A), ANSWER)
     answer, _ = await one_loop(called(ECHO_A), ANSWER, headers={"x-toolrelay-trace": "events"})
     assert traces_of(answer.body) == []
-    assert text_of(payloads_of(answer.body)).startswith("> probe_tools__echo(")
+    assert text_of(payloads_of(answer.body)) == text_of(payloads_of(quiet.body))
+    assert answer.header("x-toolrelay-trace") == "silent"
+    assert quiet.header("x-toolrelay-trace") is None
+
+
+@pytest.mark.parametrize("most", ["silent", "reasoning", "status", "events"])
+@pytest.mark.parametrize("asked", ["silent", "reasoning", "status", "events"])
+@pytest.mark.parametrize("streams", [True, False])
+async def test_the_response_says_which_trace_it_is(asked: str, most: str, streams: bool) -> None:
+    """What is asked for within the bound, else silent; on streams and on whole answers, with and without a
+    tool to show."""
+    levels = ("silent", "reasoning", "status", "events")
+    granted = asked if levels.index(asked) <= levels.index(most) else "silent"
+    tools = {"trace_max": most, "trace": "silent"}
+    for extra in ({}, {"x-toolrelay-tools": "none"}):
+        turns = (called(ECHO_A), ANSWER) if not extra else (ANSWER,)
+        if not streams:
+            turns = (whole(json.dumps({"choices": [{"message": {"content": "x"}}]}).encode()),)
+        answer, _ = await one_loop(
+            *turns, ask={**ASK, "stream": streams}, headers={"x-toolrelay-trace": asked, **extra}, tools=tools
+        )
+        assert answer.status == 200
+        assert [value for name, value in answer.headers if name.lower() == "x-toolrelay-trace"] == [granted]
 
 
 async def test_a_trace_that_does_not_exist_is_refused() -> None:

@@ -40,7 +40,8 @@ async def book() -> str:
     return "".join(f"line {number}\\n" for number in range(3000))
 """
 BUY = called(("call_b", "shop__buy", '{"what":"milk"}'))
-AGAIN = [("x-stainless-retry-count", "1")]
+ADA = [("x-user", "ada")]
+AGAIN = [*ADA, ("x-stainless-retry-count", "1")]
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ class Site:
             f'[upstreams.default]\nbase_url = "{upstream.url}"\nwires = ["chat"]\n'
             '[tools]\nmodules = ["shop.py"]\n'
             '[policy]\nallow = ["shop__*", "core__*"]\nmax_result_bytes = 2000\n'
-            '[auth]\nend_user = "header:x-user"\n'
+            '[auth]\nmode = "open"\nend_user = "header:x-user"\n'
             f'[store]\nurl = "{url or "sqlite:///r.db"}"\ncontent = "{content}"\n'
         )
 
@@ -143,7 +144,7 @@ async def _other_words(folder: Path, url: str) -> None:
         upstream,
     ):
         async with served.worker() as one:
-            first = asyncio.create_task(one.ask(ASK))
+            first = asyncio.create_task(one.ask(ASK, ADA))
             await served.until_bought()
             await one.kill()
             await asyncio.gather(first, return_exceptions=True)
@@ -177,7 +178,7 @@ async def _one_effect(folder: Path, url: str) -> None:
     async with site(folder, BUY, BUY, ANSWER, ANSWER, BUY, ANSWER, url=url) as (served, upstream):
         async with served.worker() as one:
             async with served.worker() as two:
-                first = asyncio.create_task(one.ask(ASK))
+                first = asyncio.create_task(one.ask(ASK, ADA))
                 await served.until_bought()
                 second = asyncio.create_task(two.ask(ASK, AGAIN))
                 await upstream.asked(2)
@@ -209,8 +210,8 @@ async def test_a_repeat_elsewhere_is_one_of_the_newest_request(tmp_path: Path) -
         served.worker() as one,
         served.worker() as two,
     ):
-        await one.ask(ASK)
-        await one.ask(ASK)
+        await one.ask(ASK, ADA)
+        await one.ask(ASK, ADA)
         await one.wrote()
         for worker in (two, one):
             await worker.ask(ASK, AGAIN)
@@ -222,7 +223,7 @@ async def test_after_a_kill_in_an_effect_nobody_repeats_it(tmp_path: Path) -> No
     (tmp_path / "hold").touch()
     async with site(tmp_path, BUY, BUY, ANSWER, BUY, ANSWER) as (served, upstream):
         async with served.worker() as one:
-            first = asyncio.create_task(one.ask(ASK))
+            first = asyncio.create_task(one.ask(ASK, ADA))
             await served.until_bought()
             await one.kill()
             await asyncio.gather(first, return_exceptions=True)
@@ -233,7 +234,7 @@ async def test_after_a_kill_in_an_effect_nobody_repeats_it(tmp_path: Path) -> No
             told = json.loads(given(upstream, 2))
             assert (told["ok"], told["error_code"]) == (False, "execution_failed")
             assert "nobody knows how it ended" in told["message"]
-            await two.ask(ASK)
+            await two.ask(ASK, ADA)
             assert served.bought() == ["milk", "milk"]
 
 
@@ -241,7 +242,7 @@ async def test_without_content_a_repeat_learns_that_it_was_done(tmp_path: Path) 
     """Rules R3, R5: where no content is kept, what was bought is not bought again, nor told."""
     async with site(tmp_path, BUY, ANSWER, BUY, ANSWER, content="none") as (served, upstream):
         async with served.worker() as one, served.worker() as two:
-            await one.ask(ASK)
+            await one.ask(ASK, ADA)
             await two.ask(ASK, AGAIN)
         assert served.bought() == ["milk"]
         told = json.loads(given(upstream, 3))

@@ -31,11 +31,14 @@ SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 
 
 @asynccontextmanager
-async def before(*scripts: list[Step]) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy without tools before a raw upstream."""
+async def before(*scripts: list[Step], old: bool = False) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy without tools before a raw upstream; one that takes ``old`` HTTP, as from a proxy it trusts."""
+    config = dict(ONLY_DEPARTURE)
+    if old:
+        config["server"] = {**config["server"], "trusted_proxies": ("127.0.0.1",)}
     async with (
         RawUpstream(*scripts) as upstream,
-        running(make_config(upstream.url, allow=(), **ONLY_DEPARTURE)) as proxy,
+        running(make_config(upstream.url, allow=(), **config)) as proxy,
     ):
         yield proxy, upstream
 
@@ -93,7 +96,7 @@ async def test_pipelined_requests_are_answered_in_order_and_apart() -> None:
 
 async def test_an_old_client_gets_its_body_until_the_end_of_the_connection() -> None:
     """HTTP/1.0 has no chunks; with a length its connection can be kept."""
-    async with before(chunked(b"a", b"b"), whole(b"{}")) as (proxy, _):
+    async with before(chunked(b"a", b"b"), whole(b"{}"), old=True) as (proxy, _):
         response = await exchanged(proxy, get("/files", version="1.0"))
         assert body_of(response) == b"ab"
         assert b"chunked" not in response
@@ -113,7 +116,7 @@ async def test_a_body_that_broke_never_looks_whole(ending: Step) -> None:
         0.05,
         ending,
     ]
-    async with before(script) as (proxy, _):
+    async with before(script, old=True) as (proxy, _):
         assert (await exchanged(proxy, get("/files", version="1.0"))).endswith(b"RESET")
         newer = await exchanged(proxy, get("/files"))
         assert newer.endswith(b"1\r\na\r\n")
@@ -378,6 +381,9 @@ class Client:
 
     async def write(self, data: bytes) -> None:
         self.push(data)
+
+    def settled(self) -> Awaitable[None] | None:
+        return None
 
     def finish(self) -> None:
         return

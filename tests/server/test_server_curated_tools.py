@@ -137,7 +137,7 @@ async def test_pages_need_hosts_and_their_library(tmp_path, monkeypatch):
     ]
     path.write_text('[store]\nurl = "memory:"\n[tools]\nweb_hosts = ["a.example"]\n', encoding="utf-8")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'toolrelay\[web\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[web\]'"):
         await create_services(load_config(path, {"OPENAI_API_KEY": "x"}))
 
 

@@ -18,6 +18,7 @@ from proxy.server.callers import Rights
 from proxy.server.doors import fixed_mode, may_call
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+START = "tr_" + "s7" * 21 + "A"
 MODELS = whole(b'{"object":"list","data":[{"id":"gpt-4o"},{"id":"gpt-4o-mini"},{"id":"o9"}]}')
 
 
@@ -186,7 +187,7 @@ async def test_a_declared_key_in_an_address_is_refused() -> None:
             f"/v1/chat/completions?api_key={ALICE}",
         ):
             # The connection knows its key by then.
-            assert (await asked(bearer(ALICE), "/v1/chat/completions?x=" + "y" * 80)).status == 200
+            assert (await asked(bearer(ALICE), "/v1/chat/completions?beta=" + "y" * 80)).status == 200
             for headers in (bearer(ALICE), {}):
                 answer = await asked(headers, path)
                 assert (answer.status, answer.error["code"]) == (400, "key_in_address"), path
@@ -202,7 +203,7 @@ async def test_a_key_in_an_address_is_refused_where_none_is_asked_for(mode: str)
             answer = await proxy.ask(ASK, bearer("sk-of-the-provider"), path=path)
             assert (answer.status, answer.error["code"]) == (400, "key_in_address"), path
         assert upstream.requests == []
-        path = "/v1/chat/completions?x=" + "y" * 80
+        path = "/v1/chat/completions?beta=" + "y" * 80
         assert (await proxy.ask(ASK, bearer("sk-of-the-provider"), path=path)).status == 200
 
 
@@ -472,10 +473,11 @@ async def test_an_upstream_that_is_no_more_serves_nobody() -> None:
 @pytest.mark.parametrize(
     ("wanted", "keys", "loopback", "mode"),
     [
-        ("auto", False, True, "open"),
+        ("auto", False, True, "start_token"),
         ("auto", True, True, "keys"),
         ("auto", True, False, "keys"),
         ("open", True, False, "open"),
+        ("start_token", True, False, "start_token"),
         ("keys", False, False, "keys"),
         ("forward", True, False, "forward"),
     ],
@@ -488,8 +490,9 @@ def test_the_mode_is_fixed_by_keys_that_ever_were(wanted: Any, keys: bool, loopb
 async def test_auto_does_not_open_the_door_to_other_machines() -> None:
     """Without keys auth.mode auto starts on loopback only, and says what to do; a key lets it start."""
     for sections in ({}, {"keys": {"alice": declared(ALICE)}}):
-        config = make_config("http://127.0.0.1:9/v1", server={"host": "0.0.0.0"}, **sections)
-        if sections:
+        sections = {"auth": {"mode": "auto"}, "server": {"host": "0.0.0.0"}, **sections}
+        config = make_config("http://127.0.0.1:9/v1", **sections)
+        if "keys" in sections:
             app = await create_app(config)
             assert app.entrance.mode == "keys"
             await app.aclose()
@@ -497,6 +500,7 @@ async def test_auto_does_not_open_the_door_to_other_machines() -> None:
         with pytest.raises(ConfigError, match="toolrelay keys create NAME") as caught:
             await create_app(config)
         assert caught.value.setting == "auth.mode"
+        assert "TOOLRELAY_AUTH__MODE=start_token" in str(caught.value)
         assert 'auth.mode = "open"' in str(caught.value)
 
 
@@ -511,18 +515,19 @@ async def test_an_open_door_stays_what_it_was_until_the_next_start() -> None:
 async def test_a_lost_record_does_not_open_the_door(tmp_path: Any) -> None:
     """Once a key was made, auto starts with keys, though its record is gone: everybody gets a 503."""
     async with RawUpstream(OK) as upstream:
-        config = make_config(upstream.url, store={"url": f"sqlite:///{tmp_path / 'r.db'}"})
+        sections = {"store": {"url": f"sqlite:///{tmp_path / 'r.db'}"}, "auth": {"mode": "auto"}}
+        config = make_config(upstream.url, **sections).with_start_token(START)
         async with running(config) as proxy:
-            assert (await proxy.ask(ASK)).status == 200
+            assert (await proxy.ask(ASK, bearer(START))).status == 200
             secret = await made(proxy.services.store)
         async with running(config) as proxy:
-            assert (await proxy.ask(ASK)).status == 401
+            assert (await proxy.ask(ASK, bearer(START))).status == 401
             assert (await proxy.ask(ASK, bearer(secret))).status == 200
         for path in tmp_path.iterdir():
             if path.is_file() and path.suffix != ".keys":
                 path.unlink()
         async with running(config) as proxy:
-            for headers in ({}, bearer(secret)):
+            for headers in ({}, bearer(START), bearer(secret)):
                 answer = await proxy.ask(ASK, headers)
                 assert (answer.status, answer.error["code"]) == (503, "no_client_keys")
         assert len(upstream.requests) == 2
@@ -531,7 +536,7 @@ async def test_a_lost_record_does_not_open_the_door(tmp_path: Any) -> None:
 @pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
 async def test_keys_taken_out_of_the_configuration_open_nothing(tmp_path: Any, lost: bool) -> None:
     """auto counts keys that were declared once, also where the record is gone since: everybody gets a 503."""
-    sections = {"store": {"url": f"sqlite:///{tmp_path / 'r.db'}"}}
+    sections = {"store": {"url": f"sqlite:///{tmp_path / 'r.db'}"}, "auth": {"mode": "auto"}}
     async with RawUpstream(OK) as upstream:
         async with running(key_config(upstream.url, **sections)) as proxy:
             assert (await proxy.ask(ASK, bearer(ALICE))).status == 200
@@ -591,7 +596,7 @@ async def test_forward_tells_callers_apart(tmp_path: Any) -> None:
     assert "sk-one" not in str(names)
 
 
-@pytest.mark.parametrize("mode", ["open", "keys", "forward", "auto"])
+@pytest.mark.parametrize("mode", ["open", "start_token", "keys", "forward", "auto"])
 async def test_administrators_come_with_a_key_in_every_mode(mode: str) -> None:
     """/admin is for keys with admin, of the configuration and of the record; all others get one 401."""
     keys = {"alice": declared(ALICE, admin=True), "bob": declared(BOB, mint=True)}
@@ -603,7 +608,7 @@ async def test_administrators_come_with_a_key_in_every_mode(mode: str) -> None:
             assert answer.status == 200
         await store.revoke_key((await store.read_keys()).keys[0].id)
         refused = [None, BOB, stored, "sk-somebody", "trt_config:alice.e30.AA"]
-        if mode in ("keys", "auto"):
+        if mode in ("start_token", "keys", "auto"):
             token = await proxy.ask({}, bearer(BOB), path="/v1/toolrelay/tokens")
             refused.append(token.json["token"])
         for one in refused:

@@ -122,7 +122,7 @@ def test_a_target_has_a_bound() -> None:
     assert caught.value.status == 414
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/administrator", "/V1/models", "/models"])
+@pytest.mark.parametrize("path", ["/favicon.ico", "/v1", "/administrator", "/V1/models", "/models"])
 async def test_what_is_not_served_is_404(path: str) -> None:
     """Rule E1: outside of /v1 there is nothing, and the error says where the API is."""
     async with edge() as (proxy, upstream):

@@ -184,7 +184,7 @@ def test_an_object_in_many_pieces_is_not_parsed_at_each() -> None:
             parsed += len(text) if self._looking else 0
             super()._read(text)
 
-    stream = Counted(edge_request("POST"), [], lambda found: None)
+    stream = Counted(edge_request("POST"), [], lambda found, noted: None)
     stream._looking = True
     for _ in range(4000):
         stream._look(b'{"a":{}' + b" " * 1000 + b"}")

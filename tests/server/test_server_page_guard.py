@@ -213,6 +213,75 @@ async def test_what_comes_from_other_sites_without_an_origin_is_refused(site: st
             assert upstream.requests == []
 
 
+BEYOND = ["10.0.0.1", "192.168.1.7:8080", "[fd00::2]:8080", "relay.lan"]
+"""Addresses to which browsers do not say where a request comes from, unless it is by https."""
+
+
+@pytest.mark.parametrize("host", BEYOND)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_beyond_loopback_a_get_shows_that_no_page_sent_it(host: str, method: str) -> None:
+    """What an image or a script of another site sends there is like a program's GET, but for headers that no
+    page can add: an open server takes those alone."""
+    async with guarded(host="0.0.0.0", allowed_hosts=("relay.lan",)) as (proxy, upstream):
+
+        async def asked(*headers: tuple[str, str], path: str = "/v1/models") -> int:
+            async with proxy.sent(None, [("Host", host), *headers], method=method, path=path) as sent:
+                return (await sent.head()).status
+
+        browser = ("User-Agent", "Mozilla/5.0"), ("Accept", "image/*"), ("Authorization", "Basic dTpw")
+        for headers in ((), browser, (("Referer", f"http://{host}/"),)):
+            for path in ("/v1/models", "/v1/files/f/content", "/v1/responses/resp_1"):
+                assert await asked(*headers, path=path) == 403
+        assert upstream.requests == []
+        for proof in [header for header, proves in PROOFS if proves]:
+            assert await asked(proof) == 200
+        # By https a browser does say it, and so does a page that is listed or our own.
+        assert await asked(("Sec-Fetch-Site", "same-origin")) == 200
+        assert await asked(("Sec-Fetch-Site", "cross-site")) == 403
+        assert await asked(("Origin", f"http://{host}")) == 200
+        # Probes have no key, and there is nothing to be had.
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert await asked(path=path) == 200
+
+
+async def test_a_get_by_a_local_name_needs_nothing() -> None:
+    """Browsers say of the loopback where a request comes from, however far the server listens."""
+    for listening in ("127.0.0.1", "0.0.0.0"):
+        async with guarded(host=listening) as (proxy, _):
+            for host in ("localhost:8080", "127.0.0.1", "[::1]:80"):
+                assert await looked_at(proxy, ("Host", host)) == 200
+
+
+async def test_with_keys_a_get_needs_only_its_key() -> None:
+    """No page has a key, by whatever address it calls."""
+    async with guarded(host="0.0.0.0", keyed=True) as (proxy, _):
+        assert await looked_at(proxy, ("Host", "10.0.0.1"), ("Authorization", "Bearer good")) == 200
+        assert await looked_at(proxy, ("Host", "10.0.0.1")) == "invalid_api_key"
+
+
+async def test_an_open_server_takes_no_http_1_0() -> None:
+    """Reverse proxies speak it that say nothing of themselves; with keys, or through one that is trusted, it
+    may be spoken."""
+
+    async def asked(proxy: Proxy, *headers: str) -> int:
+        lines = ("GET /v1/models HTTP/1.0", "Host: localhost", *headers, "", "")
+        async with proxy.connect() as conversation:
+            conversation.writer.write("\r\n".join(lines).encode())
+            answer = await conversation.answer()
+            if answer.status >= 400:
+                assert answer.error["code"] == "http_version_not_allowed"
+            return answer.status
+
+    async with guarded() as (proxy, upstream):
+        assert [await asked(proxy) for _ in range(3)] == [403] * 3
+        assert await asked(proxy, "Authorization: Bearer unused", "Connection: keep-alive") == 403
+        assert upstream.requests == []
+    async with guarded(trusted_proxies=("127.0.0.1",)) as (proxy, _):
+        assert await asked(proxy) == 200
+    async with guarded(keyed=True) as (proxy, _):
+        assert await asked(proxy, "Authorization: Bearer good") == 200
+
+
 @pytest.mark.parametrize("site", ["none", "same-origin"])
 async def test_an_address_that_somebody_typed_is_served(site: str) -> None:
     """What a person enters into a browser comes from no page."""

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamUnreachable
-from proxy.server.probe import ProbeResult, probe
+from proxy.server.probe import ProbeResult, lacks_v1, probe, v1_fault
 from proxy.upstreams.base import Headers, UpstreamRequest
 
 MODELS = orjson.dumps({"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
@@ -58,10 +58,15 @@ class Scripted:
         raise AssertionError("a probe does not close what it was lent")
 
 
-def upstream(*chat: Answer, models: Answer | None = None) -> Scripted:
+NOT_FOUND = Answer(b"<html>", status=404, kind="text/html")
+LISTED = Answer(MODELS, kind="application/json")
+REFUSED = Answer(b"{}", status=401, kind="application/json")
+
+
+def upstream(*chat: Answer, models: Answer = LISTED, below: Answer = NOT_FOUND) -> Scripted:
     left = list(chat)
-    listed = models or Answer(MODELS, kind="application/json")
-    return Scripted(lambda request: listed if request.path == "/models" else left.pop(0))
+    at = {"/models": models, "/v1/models": below}
+    return Scripted(lambda request: at.get(request.path) or left.pop(0))
 
 
 async def test_a_good_upstream():
@@ -124,12 +129,12 @@ async def test_marks_are_found_however_the_stream_is_cut(cut):
         ([], Answer(b"{}", status=401, kind="application/json"), "refuses the key (status 401)"),
         ([], Answer(b"<html>", status=404, kind="text/html"), "lists no models (status 404)"),
         ([], Answer(b'{"data":[{"id":3},null]}', kind="application/json"), "lists no models (status 200)"),
-        ([Answer(b"", status=500), Answer(b"", status=503)], None, "answered with status 503"),
-        ([Answer(DELTA, breaks=True)], None, "its stream broke: the connection was reset"),
-        ([Answer(b'{"usage":{}}', kind="application/json")], None, "with application/json"),
-        ([Answer(b"", kind="")], None, "with no content type"),
-        ([Answer(*[DELTA * 20000] * 4)], None, "is over 4194304 bytes"),
-        ([Answer(b"data: " + b"x" * 20_000_000)], None, "is no event stream"),
+        ([Answer(b"", status=500), Answer(b"", status=503)], LISTED, "answered with status 503"),
+        ([Answer(DELTA, breaks=True)], LISTED, "its stream broke: the connection was reset"),
+        ([Answer(b'{"usage":{}}', kind="application/json")], LISTED, "with application/json"),
+        ([Answer(b"", kind="")], LISTED, "with no content type"),
+        ([Answer(*[DELTA * 20000] * 4)], LISTED, "is over 4194304 bytes"),
+        ([Answer(b"data: " + b"x" * 20_000_000)], LISTED, "is no event stream"),
     ],
 )
 async def test_each_fault_is_one_line(chat, models, words):
@@ -140,6 +145,34 @@ async def test_each_fault_is_one_line(chat, models, words):
     assert "\n" not in result.problem
 
 
+@pytest.mark.parametrize(
+    ("models", "below", "lacks"),
+    [
+        (NOT_FOUND, LISTED, True),
+        (NOT_FOUND, REFUSED, True),
+        (Answer(b"<html>", kind="text/html"), LISTED, True),
+        (NOT_FOUND, NOT_FOUND, False),
+        (NOT_FOUND, Answer(b"<html>", kind="text/html"), False),
+        (LISTED, LISTED, False),
+        (REFUSED, REFUSED, False),
+    ],
+)
+async def test_an_address_without_v1(models, below, lacks):
+    """It is said only where an API answers below /v1 and none at the address; and no model is asked then."""
+    assert await lacks_v1(upstream(models=models, below=below), timeout_s=10) is lacks
+    asked = upstream(Answer(DONE), Answer(DONE), models=models, below=below)
+    assert (await probe(asked, "mine")).lacks_v1 is lacks
+    if lacks:
+        assert [request.path for request in asked.asked] == ["/models", "/v1/models"]
+
+
+def test_what_to_write_for_v1():
+    """The setting, and the value to write."""
+    line = v1_fault("x", "http://127.0.0.1:11434/")
+    assert line.startswith("upstreams.x.base_url: ")
+    assert 'Set upstreams.x.base_url = "http://127.0.0.1:11434/v1"' in line
+
+
 async def test_an_upstream_that_is_not_there():
     """No connection is a row, not an exception."""
 
@@ -147,6 +180,7 @@ async def test_an_upstream_that_is_not_there():
         raise UpstreamUnreachable("connection refused")
 
     assert await probe(Scripted(refuse)) == ProbeResult(reachable=False, problem="connection refused")
+    assert not await lacks_v1(Scripted(refuse), timeout_s=10)
 
 
 async def test_an_upstream_that_never_answers_is_given_up():

@@ -389,7 +389,7 @@ def test_redis_needs_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("proxy.server.limits_redis", *loaded):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    with pytest.raises(ConfigError, match=r"pip install 'toolrelay\[redis\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[redis\]'"):
         open_counters("redis://127.0.0.1")
 
 

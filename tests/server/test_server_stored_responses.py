@@ -12,6 +12,7 @@ from proxy.records import ResponseRecord, RunRecord
 from proxy.relay import forgetting
 from proxy.relay.forgetting import Forgetting
 from proxy.relay.routing import Router, Served
+from proxy.relay.settling import Settling
 from proxy.server.stored_responses import StoredResponses, response_path
 from proxy.store.memory import MemoryStore
 from proxy.upstreams.base import Headers, UpstreamRequest
@@ -55,7 +56,8 @@ async def stored(*records: ResponseRecord) -> tuple[StoredResponses, list[Respon
     async def forget(record: ResponseRecord, headers: Headers) -> None:
         forgotten.append(record)
 
-    return StoredResponses(store, lambda response, after: b"%r" % after, forget), forgotten
+    settling = Settling(store)
+    return StoredResponses(store, settling, lambda response, after: b"%r" % after, forget), forgotten
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ def _cleaned(value: Any) -> Any:
 
 async def test_memory_is_bounded_in_runs_and_in_content() -> None:
     """A memory store drops the oldest run past ``max_runs`` and the oldest messages past its bytes."""
-    store = MemoryStore(max_runs=3, max_content_bytes=2500, clock=lambda: T0)
+    store = MemoryStore(max_runs=3, max_content_bytes=4000, clock=lambda: T0)
     await store.start()
     for number in range(5):
         store.put_run(run(f"r{number}"))

@@ -125,10 +125,10 @@ async def test_without_its_driver_postgres_is_one_clear_line(monkeypatch: pytest
     for name in [name for name in sys.modules if name.startswith(("asyncpg", "proxy.store.postgres"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(ConfigError, match=r"asyncpg.*toolrelay\[postgres\]") as caught:
+    with pytest.raises(ConfigError, match=r"asyncpg.*\.\[postgres\]") as caught:
         open_store("postgresql://u:hunter2@host/db")
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(ConfigError, match=r"asyncpg.*toolrelay\[postgres\]"):
+    with pytest.raises(ConfigError, match=r"asyncpg.*\.\[postgres\]"):
         await migrate_store("postgresql://u:hunter2@host/db")
 
 

@@ -130,7 +130,7 @@ async def test_outside_its_life_a_store_keeps_no_hidden_turns(make: Make) -> Non
 
 async def test_memory_is_bounded_in_bytes_of_hidden_turns() -> None:
     """A memory store drops the oldest hidden turns past its bytes."""
-    store = MemoryStore(max_content_bytes=2500, clock=lambda: T0)
+    store = MemoryStore(max_content_bytes=4000, clock=lambda: T0)
     await store.start()
     for number in range(5):
         store.put_hidden(hidden(f"k{number}", payload=b"x" * 1000))

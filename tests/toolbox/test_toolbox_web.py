@@ -277,5 +277,5 @@ def test_the_reader_is_confined():
 def test_without_the_library(monkeypatch):
     """Where the extractor is not installed, one line says what to do."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"tools\.web_hosts: needs trafilatura.*toolrelay\[web\]"):
+    with pytest.raises(ConfigError, match=r"tools\.web_hosts: needs trafilatura.*\.\[web\]"):
         web_provider(Capabilities(clock=CLOCK), hosts=("example.com",))

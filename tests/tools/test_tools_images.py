@@ -272,13 +272,17 @@ async def test_a_ledger_that_is_kept_has_no_images():
     loop = asyncio.get_running_loop()
     early, late = (Claim(f"inv_{n}", "f", loop.create_future()) for n in "12")
     ledger.take_effect("early", early)
+    ledger.take_effect("late", late)
     ledger.take_place(1, 0, late)
+    measured: list[int] = []
     result = ToolResult("call_1", True, "done", images=(image,))
     early.result.set_result(result)
-    ledger.forget_images()
+    ledger.ended(lambda: measured.append(1))
     late.result.set_result(result)
     await asyncio.sleep(0)
-    for claim in (ledger.effect("early"), ledger.place(1, 0)):
+    assert ledger.place(1, 0) is None
+    assert len(measured) == 2
+    for claim in (ledger.effect("early"), ledger.effect("late")):
         assert claim is not None
         kept = await claim.result
         assert kept.images == ()

@@ -20,6 +20,7 @@ from proxy.wires.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, extend_array, extend_object, join_array, join_object, members
+from proxy.wires.refused_fields import MESSAGE_FIELDS, RefusedFields
 
 __all__ = ["ChatBody"]
 
@@ -44,6 +45,7 @@ class ChatBody:
         self._added: list[bytes] = []
         self._masked: dict[bytes, bytes] = {}
         self._used_tokens = 0
+        self._refused = RefusedFields("messages", MESSAGE_FIELDS, _is_assistant)
         self._withheld: frozenset[str] = frozenset()
         self._own: Collection[str] = request.declared
         self._offered: frozenset[str] = frozenset()
@@ -165,6 +167,13 @@ class ChatBody:
     def images_refused(self) -> bool:
         return False
 
+    def leave_out_fields(self, names: Collection[str]) -> None:
+        self._refused.leave_out(names)
+
+    @property
+    def fields_refused(self) -> frozenset[str]:
+        return self._refused.learned
+
     def relax_tool_choice(self, called: Collection[str]) -> None:
         if self._choice_key in self._members:
             choice = orjson.loads(self._members[self._choice_key])
@@ -184,17 +193,24 @@ class ChatBody:
         self._used_tokens = used
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Leave hidden turns out again where they make the conversation too long."""
-        return says_too_long(message, code) and drop_unneeded(self._put_back)
+        """Leave hidden turns out again where they make the conversation too long, or of the model's
+        messages what the upstream does not take back."""
+        if says_too_long(message, code):
+            return drop_unneeded(self._put_back)
+        if not (self._put_back or self._added):
+            return False
+        whole = [*laid_over(self._messages, self._put_back), *self._added]
+        return self._refused.learn(message, whole, self._messages)
 
     def render(self) -> bytes:
         if self._cut is None and not (self._put_back or self._added or self._withheld or self._used_tokens):
             return extend_object(self._raw, self._behind)
         parts = self._narrowed()
         if self._put_back:
-            parts["messages"] = join_array([*laid_over(self._messages, self._put_back), *self._added])
+            whole = [*laid_over(self._messages, self._put_back), *self._added]
+            parts["messages"] = join_array(self._refused.strip(whole, self._messages))
         else:
-            parts["messages"] = extend_array(parts["messages"], self._added)
+            parts["messages"] = extend_array(parts["messages"], self._refused.strip(self._added))
         if self._used_tokens:
             for key in ("max_completion_tokens", "max_tokens"):
                 bound = orjson.loads(parts[key]) if key in parts else None
@@ -249,6 +265,10 @@ def _written(definition: ToolDefinition, legacy: bool) -> bytes:
 def _tool_name(tool: Any) -> str | None:
     """The name of a tool where it is declared, in either way, or chosen."""
     return declared_name(tool) or declared_name(tool, legacy=True)
+
+
+def _is_assistant(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "assistant"
 
 
 def _answering(message: bytes, call_id: str) -> bytes:

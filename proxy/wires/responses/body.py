@@ -21,6 +21,7 @@ from proxy.wires.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.narrowed import without_tools
 from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
 from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
+from proxy.wires.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
@@ -80,6 +81,7 @@ class ResponsesBody:
         self._kept_upstream: list[str] = []
         self._without_images = False
         self._images_refused = False
+        self._refused = RefusedFields("input", ITEM_FIELDS, is_model_item)
         self._image_bytes: dict[int, int] = {}
         self._new_image_bytes = 0
         self._withheld: frozenset[str] = frozenset()
@@ -250,6 +252,13 @@ class ResponsesBody:
     def images_refused(self) -> bool:
         return self._images_refused
 
+    def leave_out_fields(self, names: Collection[str]) -> None:
+        self._refused.leave_out(names)
+
+    @property
+    def fields_refused(self) -> frozenset[str]:
+        return self._refused.learned
+
     def _count_images(self, place: int, items: Sequence[bytes]) -> None:
         """Count what came back at a place of the input, -1 for before all."""
         if size := image_bytes(items):
@@ -306,6 +315,8 @@ class ResponsesBody:
         if self._chained and "previous_response" in said:
             self._chained = False
             self._state = "stateless"
+            return True
+        if self._refused.learn(message, self._kept(self._ours()), self._input):
             return True
         ours = self._ours() if not self._without_images else []
         if any(without_images(item) != item for item in ours):
@@ -384,7 +395,7 @@ class ResponsesBody:
                 # By its id the provider would ask for the reasoning that belongs to it.
                 item = join_object({key: raw for key, raw in members(item).items() if key != "id"})
             kept.append(item)
-        return kept
+        return list(self._refused.strip(kept, self._input))
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows = []

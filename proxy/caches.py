@@ -1,0 +1,142 @@
+"""What a process keeps for later, and the most that it may keep of each: in bytes, for ``/metrics``.
+
+Memory that a client, a model or an upstream can make grow has a bound in bytes.  Whatever keeps
+something from one request to the next declares it here, by name, with a function that says how much it
+holds now and how much it may hold.  Nothing is counted per request: the functions are called when somebody
+asks.
+
+Bytes are estimates that err upward: the contents' own lengths (text at what its characters take at most)
+and a fixed sum for what Python adds to each entry.  What is declared is held by a weak reference, so that
+the list belongs to the process, as its memory does, and keeps nothing alive; several caches of one name are
+added up.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
+__all__ = ["CacheSize", "Memo", "cache_sizes", "declare", "declare_lru", "text_bytes", "value_bytes"]
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class CacheSize(NamedTuple):
+    """What a cache holds, and what it holds at most, in bytes."""
+
+    held: int
+    limit: int
+
+
+class _Declared:
+    """The caches of a process, by the methods that tell their sizes."""
+
+    def __init__(self) -> None:
+        self._methods: list[tuple[str, weakref.WeakMethod[Callable[[], CacheSize]]]] = []
+        self._functions: dict[str, tuple[_lru_cache_wrapper[Any], int]] = {}
+        self._sweep_at = 64
+
+    def note(self, name: str, size: Callable[[], CacheSize]) -> None:
+        if len(self._methods) >= self._sweep_at:
+            self._methods = [(each, method) for each, method in self._methods if method() is not None]
+            self._sweep_at = max(64, 2 * len(self._methods))
+        self._methods.append((name, weakref.WeakMethod(size)))
+
+    def note_function(self, name: str, function: "_lru_cache_wrapper[Any]", entry_bytes: int) -> None:
+        self._functions[name] = (function, entry_bytes)
+
+    def sizes(self) -> dict[str, CacheSize]:
+        found: dict[str, CacheSize] = {}
+        for name, method in self._methods:
+            if (size := method()) is not None:
+                _add(found, name, size())
+        for name, (function, entry_bytes) in self._functions.items():
+            info = function.cache_info()
+            most = info.maxsize or 0
+            _add(found, name, CacheSize(info.currsize * entry_bytes, most * entry_bytes))
+        return found
+
+
+def _add(found: dict[str, CacheSize], name: str, size: CacheSize) -> None:
+    before = found.get(name, CacheSize(0, 0))
+    found[name] = CacheSize(before.held + size.held, before.limit + size.limit)
+
+
+_DECLARED: Final = _Declared()
+
+
+def declare(name: str, size: Callable[[], CacheSize]) -> None:
+    """Report a cache under ``name`` for as long as it lives; ``size`` is a method of it."""
+    _DECLARED.note(name, size)
+
+
+def declare_lru(name: str, function: "_lru_cache_wrapper[Any]", entry_bytes: int) -> None:
+    """Report what an ``lru_cache`` keeps; no entry of it, key and all, takes more than ``entry_bytes``."""
+    _DECLARED.note_function(name, function, entry_bytes)
+
+
+def cache_sizes() -> Mapping[str, CacheSize]:
+    """Every cache of this process, in the order of their names."""
+    return dict(sorted(_DECLARED.sizes().items()))
+
+
+def text_bytes(texts: Iterable[str | bytes | None]) -> int:
+    """What texts take in memory at most, without looking into them: four bytes a character, one a byte."""
+    return sum(
+        (len(text) if isinstance(text, bytes) else len(text) if text.isascii() else 4 * len(text))
+        for text in texts
+        if text is not None
+    )
+
+
+def value_bytes(value: Any) -> int:
+    """What a JSON value takes in memory: an empty object is thirty times as large as on the wire."""
+    total, left = 0, [value]
+    while left:
+        each = left.pop()
+        total += sys.getsizeof(each)
+        if isinstance(each, Mapping):
+            left += each.keys()
+            left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
+    return total
+
+
+class Memo(Generic[_Key, _Value]):
+    """What was worked out before, by what it was worked out from; all of it goes when it is too much.
+
+    For what a handful of entries serve nearly every request with, and whose makers one cannot trust to stay
+    a handful.  ``get`` is a dictionary's own.
+    """
+
+    def __init__(self, name: str, limit: int, size_of: Callable[[_Value], int]) -> None:
+        """``size_of`` an entry is its bytes, its key included."""
+        self._found: dict[_Key, _Value] = {}
+        self._limit = limit
+        self._size_of = size_of
+        self._held = 0
+        self.get: Final = self._found.get
+        declare(name, self._cache_size)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def put(self, key: _Key, value: _Value) -> _Value:
+        """Keep a value under a key that has none, and give it back."""
+        size = self._size_of(value)
+        if size > self._limit:
+            return value
+        if self._held + size > self._limit:
+            self._found.clear()
+            self._held = 0
+        self._found[key] = value
+        self._held += size
+        return value
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._held, self._limit)

@@ -1,0 +1,124 @@
+"""Fields of the model's own messages that its upstream does not take back.
+
+The assistant message of a turn goes back as it came (thought signatures, reasoning), and some
+providers refuse a field there that they emitted themselves.  Which one it is only their words say:
+``'messages.2' : property 'reasoning' is unsupported`` (Groq), ``Extra inputs are not permitted``
+behind a path (Mistral, vLLM), ``Unknown parameter: 'messages[2].reasoning'`` (OpenAI).
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+__all__ = ["ITEM_FIELDS", "MESSAGE_FIELDS", "RefusedFields"]
+
+_FIELDS = frozenset({"type", "id", "role", "content", "name", "arguments", "input", "text"})
+MESSAGE_FIELDS = _FIELDS | {"tool_calls", "function_call", "function", "custom"}
+"""Without these a message of Chat would say something else."""
+ITEM_FIELDS = _FIELDS | {"call_id", "output", "summary", "refusal"}
+"""The same of an item of Responses."""
+_NESTED = ("tool_calls", "function", "custom", "content")
+_MOST = 4
+"""So often one request is tried again: some providers name one field at a time."""
+_LONGEST_NAME = 64
+_REFUSAL = re.compile(
+    r"(un|not[ _](be[ _])?|n't[ _](be[ _])?)(support|permit|allow|recogni[sz]|expect|known\b)"
+    r"|\bextra[_ ](inputs?|fields?|forbidden)|additional propert|cannot find field|no such field"
+    r"|does(n't| not) (take|support|accept|exist)",
+    re.IGNORECASE,
+)
+_NEAR = 160
+"""How far from such words the field stands; what is farther may be a quotation of the request."""
+
+
+class RefusedFields:
+    """What is left out of the model's messages of one run.
+
+    ``place`` is the member of the request that holds the messages; ``keep`` are fields that are never
+    left out; ``is_models`` says of a message whether a model wrote it.  ``theirs`` are always the
+    client's own, which nothing is left out of: they are known by being the same objects.
+    """
+
+    def __init__(
+        self, place: str, keep: frozenset[str], is_models: Callable[[Mapping[str, Any]], bool]
+    ) -> None:
+        self._is_models = is_models
+        self._position = re.compile(rf"\b{place}\W{{1,4}}(\d{{1,6}})")
+        self._keep = keep
+        self._left_out: frozenset[str] = frozenset()
+        self.learned: frozenset[str] = frozenset()
+        """Of these, what this run was told of."""
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Leave these out from the first request on."""
+        self._left_out |= frozenset(names)
+
+    def learn(self, said: str, messages: Sequence[bytes], theirs: Sequence[bytes]) -> bool:
+        """Take what these words refuse; whether there is something that was not left out before.
+
+        A refusal that names the position of another message is the client's to answer for.
+        """
+        sent = set(map(id, theirs))
+        ours = {
+            at: read
+            for at, raw in enumerate(messages)
+            if id(raw) not in sent and self._is_models(read := orjson.loads(raw))
+        }
+        if len(self.learned) >= _MOST or not ours:
+            return False
+        named = {int(position) for position in self._position.findall(said)}
+        if named and named.isdisjoint(ours):
+            return False
+        near = [said[max(0, m.start() - _NEAR) : m.end() + _NEAR] for m in _REFUSAL.finditer(said)]
+        held = {name for message in ours.values() for name in _names(message, self._keep)}
+        found = {
+            name for name in held - self._left_out if any(_is_named(name, words) for words in near)
+        }  # fmt: skip
+        self._left_out |= found
+        self.learned |= found
+        return bool(found)
+
+    def strip(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
+        """The messages without them; the same bytes where a message has none."""
+        if not self._left_out:
+            return messages
+        sent = set(map(id, theirs))
+        return [raw if id(raw) in sent else self._stripped(raw) for raw in messages]
+
+    def _stripped(self, raw: bytes) -> bytes:
+        message = orjson.loads(raw)
+        changed = self._is_models(message) and _drop(message, self._left_out)
+        return orjson.dumps(message) if changed else raw
+
+
+def _parts(value: Any) -> Iterator[dict[str, Any]]:
+    """A message, and the objects in it that a wire gives a form."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _parts(item)
+    elif isinstance(value, dict):
+        yield value
+        for name in _NESTED:
+            yield from _parts(value.get(name))
+
+
+def _names(message: Any, keep: frozenset[str]) -> set[str]:
+    return {
+        name for part in _parts(message) for name in part if name not in keep and len(name) <= _LONGEST_NAME
+    }
+
+
+def _is_named(name: str, words: str) -> bool:
+    """Whether a field stands there as one: in quotes, or as a step of a path."""
+    return re.search(rf"[\"'`.\[/]{re.escape(name)}(?![\w-])", words) is not None
+
+
+def _drop(message: Any, names: Collection[str]) -> bool:
+    dropped = False
+    for part in _parts(message):
+        for name in [name for name in part if name in names]:
+            del part[name]
+            dropped = True
+    return dropped

@@ -1,0 +1,75 @@
+"""An upstream's address that lacks its ``/v1``: found at the start and by ``check --probe``."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from proxy_process import serving, write_config
+from waiting import PATIENCE_S
+
+
+@asynccontextmanager
+async def model_server() -> AsyncIterator[tuple[str, list[str]]]:
+    """A server whose API is below /v1, as Ollama's is: its address, and what it was asked."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if request.path != "/v1/models":
+            return web.Response(status=404, text="404 page not found")
+        return web.json_response({"object": "list", "data": [{"id": "small-1"}]})
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    finally:
+        await runner.cleanup()
+
+
+async def test_the_start_says_what_to_write(tmp_path: Path) -> None:
+    """One warning that names the setting and its right value; the server serves all the same."""
+    async with model_server() as (url, asked):
+        write_config(tmp_path, url)
+        async with serving(tmp_path) as proxy:
+            warning = (await proxy.says("warning: upstreams.default.base_url"))[0]
+            assert warning
+            line = next(line for line in proxy.log if "base_url" in line)
+            assert f'Set upstreams.default.base_url = "{url}/v1"' in line
+            assert (await proxy.ask(method="GET", path="/healthz")).status == 200
+        assert asked == ["/models", "/v1/models"]
+
+
+async def test_an_address_with_a_version_is_asked_nothing(tmp_path: Path) -> None:
+    """A start costs the upstream no request."""
+    async with model_server() as (url, asked):
+        write_config(tmp_path, f"{url}/v1")
+        async with serving(tmp_path) as proxy:
+            assert (await proxy.ask(method="GET", path="/v1/models")).status == 200
+        assert asked == ["/v1/models"]
+
+
+@pytest.mark.parametrize("models", ["", 'models = ["small-1"]\n'])
+async def test_probing_says_it_too(tmp_path: Path, models: str) -> None:
+    """check --probe names setting and value, also where a model is configured, and asks for no answer."""
+    async with model_server() as (url, asked):
+        text = f'[upstreams.mine]\nbase_url = "{url}"\napi_key = ""\n{models}'
+        (tmp_path / "toolrelay.toml").write_text(text)
+        command = [sys.executable, "-m", "proxy", "check", "--probe"]
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            _, errors = await process.communicate()
+    (line,) = errors.decode().splitlines()
+    assert process.returncode == 1
+    assert line.startswith("toolrelay: upstreams.mine.base_url: no API answers at")
+    assert f'"{url}/v1"' in line
+    assert asked == ["/models", "/v1/models"]

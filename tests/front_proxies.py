@@ -1,0 +1,109 @@
+"""Real reverse proxies in front of a proxy under test, each as the shortest configuration has it."""
+
+import asyncio
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from require import require
+from running_proxy import Door
+from waiting import until
+
+__all__ = ["haproxy", "nginx"]
+
+_NGINX = """\
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.err;
+events {{ }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://127.0.0.1:{behind};
+      {more}
+    }}
+  }}
+}}
+"""
+_HAPROXY = """\
+defaults
+  mode http
+  timeout connect 60s
+  timeout client 600s
+  timeout server 600s
+frontend front
+  bind 127.0.0.1:{port}
+  default_backend back
+backend back
+  {more}
+  server one 127.0.0.1:{behind}
+"""
+
+
+@asynccontextmanager
+async def nginx(folder: Path, behind: int, more: str = "") -> AsyncIterator[Door]:
+    """nginx with a bare ``proxy_pass`` to a port, and ``more`` beside it."""
+    found = _program("nginx")
+    port = _free_port()
+    file = folder / f"nginx-{port}.conf"
+    file.write_text(_NGINX.format(folder=folder, port=port, behind=behind, more=more))
+    command = (found, "-c", str(file), "-p", str(folder), "-e", str(folder / "nginx.err"))
+    async with _running(port, *command) as door:
+        yield door
+
+
+@asynccontextmanager
+async def haproxy(folder: Path, behind: int, more: str = "") -> AsyncIterator[Door]:
+    """HAProxy with one server, and ``more`` for it."""
+    found = _program("haproxy")
+    port = _free_port()
+    file = folder / f"haproxy-{port}.cfg"
+    file.write_text(_HAPROXY.format(port=port, behind=behind, more=more))
+    async with _running(port, found, "-db", "-q", "-f", str(file)) as door:
+        yield door
+
+
+def _program(name: str) -> str:
+    # Debian has them where only root looks.
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    require(name, found is not None, f"{name} is not installed")
+    return found or ""
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@asynccontextmanager
+async def _running(port: int, *command: str) -> AsyncIterator[Door]:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+
+    async def listens() -> bool:
+        assert process.returncode is None, f"{command[0]} ended with {process.returncode}"
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    try:
+        await until(listens)
+        yield Door(port)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

@@ -1,0 +1,110 @@
+"""What is in memory alone is shared out: nobody's goes for what others keep (rule R3)."""
+
+from pathlib import Path
+
+import pytest
+from store_records import T0, suspended
+
+from proxy.caches import cache_sizes
+from proxy.records import EffectClaim, EffectResult, ToolInvocationRecord
+from proxy.store.memory import MemoryStore
+from proxy.store.memory_effects import MemoryEffects
+from proxy.store.shelf import suspended_shelf
+from proxy.store.sqlite import SqliteStore
+
+
+def test_a_caller_pushes_out_its_own() -> None:
+    """Two thousand turns of one caller leave another's where they are, and the newest of its own."""
+    shelf = suspended_shelf(lambda: 0.0)
+    for number in range(3):
+        shelf.put(suspended(f"ada{number}", caller="ada"))
+    for number in range(2000):
+        shelf.put(suspended(f"bob{number}", caller="bob"))
+    assert all(shelf.find(f"ada{number}") for number in range(3))
+    assert shelf.find("bob1999") is not None
+    assert shelf.find("bob1002") is None
+
+
+def test_a_caller_pushes_out_its_own_by_bytes() -> None:
+    """The same where bytes are what is short."""
+    shelf = suspended_shelf(lambda: 0.0, max_bytes=100_000)
+    shelf.put(suspended("ada", caller="ada", payload=b"x" * 20_000))
+    for number in range(50):
+        shelf.put(suspended(f"bob{number}", caller="bob", payload=b"x" * 30_000))
+    assert shelf.find("ada") is not None
+    assert [shelf.find(f"bob{number}") is not None for number in (47, 48, 49)] == [False, True, True]
+
+
+def test_end_users_made_up_by_one_key_push_out_that_keys() -> None:
+    """A key that names a new person each time has the share of one key."""
+    shelf = suspended_shelf(lambda: 0.0)
+    shelf.put(suspended("ada", caller="ada"))
+    shelf.put(suspended("cleo", caller="team/cleo"))
+    for number in range(3000):
+        shelf.put(suspended(f"k{number}", caller=f"key/{number}"))
+    assert shelf.find("ada") is not None
+    assert shelf.find("cleo") is not None
+
+
+def test_what_is_too_large_by_itself_pushes_out_nothing() -> None:
+    """A record larger than the whole shelf is not kept, and the others stay."""
+    shelf = suspended_shelf(lambda: 0.0, max_bytes=10_000)
+    shelf.put(suspended("small", payload=b"x"))
+    shelf.put(suspended("large", payload=b"x" * 10_000))
+    assert shelf.find("small") is not None
+    assert shelf.find("large") is None
+
+
+@pytest.mark.parametrize("where", ["memory", "none"])
+async def test_waiting_turns_of_a_store_are_shared_out(where: str, tmp_path: Path) -> None:
+    """With ``memory:`` and with ``content = "none"`` one caller's flood leaves another's turn waiting."""
+    made = (
+        MemoryStore(clock=lambda: T0)
+        if where == "memory"
+        else SqliteStore(tmp_path / "r.db", content="none", clock=lambda: T0)
+    )
+    await made.start()
+    try:
+        made.put_suspended(suspended("ada", caller="ada"))
+        for number in range(1500):
+            made.put_suspended(suspended(f"bob{number}", caller="bob"))
+        assert await made.find_suspended("ada") is not None
+        assert await made.find_suspended("bob1499") is not None
+        size = cache_sizes()["waiting_turns"]
+        assert 0 < size.held <= size.limit
+    finally:
+        await made.aclose()
+
+
+def _call(number: int) -> ToolInvocationRecord:
+    return ToolInvocationRecord(
+        id=f"inv_{number}",
+        run_id="run_1",
+        turn=1,
+        seq=number,
+        call_id=f"call_{number}",
+        tool="shop__order",
+        provider="shop",
+        spec_digest="d",
+        effect="external_side_effect",  # type: ignore[arg-type]
+        decision="allowed",
+        status="success",
+        started_at=T0,
+        arguments_redacted={"number": number},
+    )
+
+
+def test_effects_lose_what_they_gave_and_not_that_they_happened() -> None:
+    """Rule R5: past its bytes the memory of effects forgets results, the oldest first, and no claim."""
+    effects = MemoryEffects(lambda: T0, lambda: 0.0, max_bytes=400_000)
+    for number in range(50):
+        claim = EffectClaim(f"place:{number}", f"request:{number}", is_repeat=True)
+        assert effects.claim(_call(number), claim) is None
+        effects.keep(f"inv_{number}", EffectResult("x" * 32_000))
+    found = [effects.find(EffectClaim(f"place:{number}")) for number in range(50)]
+    assert all(each is not None and each.status == "success" for each in found)
+    kept = [each.result is not None for each in found if each]
+    assert kept == sorted(kept)
+    assert not kept[0]
+    assert kept[-1]
+    assert effects._cache_size().held <= 400_000

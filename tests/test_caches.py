@@ -1,0 +1,217 @@
+"""Whatever is kept from one request to the next has a bound in bytes, and says so.
+
+The syntax tree shows every container that an object fills for as long as it lives, and every remembered
+function.  Each of them is declared (:mod:`proxy.caches`), or stands here with the reason why it is none.
+"""
+
+import ast
+import gc
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from proxy.caches import CacheSize, Memo, cache_sizes, declare, text_bytes, value_bytes
+from proxy.server.metrics import Metrics, render
+
+PACKAGE = Path(__file__).resolve().parent.parent / "proxy"
+CONTAINERS = frozenset({"dict", "set", "list", "deque", "OrderedDict", "defaultdict", "Counter"})
+
+OF_ONE_REQUEST = (
+    "proxy.commands",
+    "proxy.events",
+    "proxy.records",
+    "proxy.toolbox",
+    "proxy.tools.testing",
+    "proxy.upstreams.record",
+    "proxy.wires",
+)
+"""A command's life is one order, a test's or a recording's too; a wire's readers, writers and bodies, words
+and what a tool reads of an answer live as long as their request."""
+
+NO_CACHE: dict[str, str] = {
+    "proxy.caches._Declared": "the list of caches itself: weak references",
+    "proxy.relay.deadlines.Deadlines": "requests that are open",
+    "proxy.relay.routing.Router": "part of a view, which counts it: 64 names of 100 characters",
+    "proxy.relay.run.Run": "lives as long as its run",
+    "proxy.server.draining.Draining": "requests that are open",
+    "proxy.server.key_ring.KeyRing": "keys of the configuration and of the record, which administrators make",
+    "proxy.server.limits_memory._Hits": "one of limit_counters",
+    "proxy.server.limits_memory._Spent": "one of limit_counters",
+    "proxy.server.connection.EdgeConnection": "lives as long as its connection, whose bodies are bounded",
+    "proxy.server.metrics._Counter": "figures themselves; labels come from closed lists",
+    "proxy.server.metrics._Histogram": "figures themselves; labels come from closed lists",
+    "proxy.server.metrics._Places": "one of figures",
+    "proxy.server.minting._Narrowed": "a part of a token",
+    "proxy.server.output_queue.QueuedStream": "the beginning of a line",
+    "proxy.server.peers.Peers": "the questions that workers answer: written in the code",
+    "proxy.server.pending_heads.PendingHeads": "addresses of heads that arrive; server.max_pending_heads",
+    "proxy.server.turns.Turns": "requests that are open",
+    "proxy.store.postgres.PostgresStore": "processes that may have died",
+    "proxy.store.write_behind.WriteBehind": "records whose rows are in record_queue, which counts them twice",
+    "proxy.tools.concurrency.Slots": "callers whose tools run",
+    "proxy.tools.cache.SingleFlight": "work that is under way",
+    "proxy.tools.function.FunctionProvider": "the tools of a module",
+    "proxy.tools.ledger.RunLedger": "lives as long as its run, and then is one of repeats",
+    "proxy.tools.runner.Runner": "calls that run",
+    "proxy.tools.strict._Converter": "lives as long as a schema is made strict",
+    "proxy.tools.supervisor.Supervisor": "calls that run, or do not end",
+    "proxy.upstreams.lean_connection.LeanPool": "open connections, bounded in number",
+    "proxy.upstreams.lean_exchange.Exchange": "lives as long as its request",
+    "proxy.upstreams.lean_reader.LengthReader": "lives as long as its response",
+    "proxy.upstreams.lean_reader.ResponseReader": "lives as long as its response",
+    "proxy.upstreams.response_heads.ResponseHeads": "four moulds, each of them one of header_names",
+}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Every module's syntax tree."""
+    return {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): ast.parse(path.read_text("utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def _begins_empty(value: ast.expr | None) -> bool:
+    """Whether this makes a container that is there to be filled."""
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.List):
+        return not value.elts
+    if not isinstance(value, ast.Call):
+        return False
+    name = ast.unparse(value.func).rpartition(".")[2]
+    return (name in CONTAINERS and not value.args) or (
+        name == "field"
+        and any(
+            keyword.arg == "default_factory" and ast.unparse(keyword.value).rpartition(".")[2] in CONTAINERS
+            for keyword in value.keywords
+        )
+    )
+
+
+def filled_classes() -> Iterator[tuple[str, bool]]:
+    """Each class that has a container of its own from the start, and whether it declares one."""
+    for module, tree in trees().items():
+        if module.startswith(OF_ONE_REQUEST):
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            made = [
+                each.value
+                for method in node.body
+                if isinstance(method, ast.FunctionDef) and method.name in ("__init__", "_reset")
+                for each in ast.walk(method)
+                if isinstance(each, ast.Assign | ast.AnnAssign)
+                and ast.unparse(each.targets[0] if isinstance(each, ast.Assign) else each.target).startswith(
+                    "self."
+                )
+            ]
+            if "slots=True" not in "".join(map(ast.unparse, node.decorator_list)):
+                made += [each.value for each in node.body if isinstance(each, ast.AnnAssign)]
+            if any(map(_begins_empty, made)):
+                declares = any(
+                    isinstance(each, ast.Call) and ast.unparse(each.func) == "declare"
+                    for each in ast.walk(node)
+                )
+                yield f"{module}.{node.name}", declares
+
+
+def test_every_container_is_declared_or_no_cache() -> None:
+    """A class that keeps something in a container says how much, or stands in the list with a reason."""
+    found = dict(filled_classes())
+    silent = {name for name, declares in found.items() if not declares}
+    assert silent - set(NO_CACHE) == set(), (
+        "declare a bound in bytes (proxy.caches), or say why it is no cache"
+    )
+    assert set(NO_CACHE) - set(found) == set(), "nothing is kept there any more"
+    assert {name for name in NO_CACHE if found.get(name)} == set(), "declared now: take it off the list"
+
+
+def test_every_remembered_function_is_declared() -> None:
+    """``lru_cache`` keeps whatever it is asked: each has a bound of its entries' bytes."""
+    for module, tree in trees().items():
+        remembered = {
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef)
+            and any("cache" in ast.unparse(each) for each in node.decorator_list)
+            and not any("property" in ast.unparse(each) for each in node.decorator_list)
+        }
+        declared = {
+            ast.unparse(node.args[1])
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "declare_lru"
+        }
+        assert remembered == declared, module
+
+
+class _Kept:
+    """A cache for a test."""
+
+    def __init__(self, held: int) -> None:
+        self.held = held
+        declare("of a test", self.size)
+
+    def size(self) -> CacheSize:
+        """What it holds."""
+        return CacheSize(self.held, 100)
+
+
+def test_caches_of_one_name_are_added_up_while_they_live() -> None:
+    """The list keeps nothing alive."""
+    first, second = _Kept(1), _Kept(20)
+    assert cache_sizes()["of a test"] == CacheSize(21, 200)
+    del first
+    gc.collect()
+    assert cache_sizes()["of a test"] == CacheSize(20, 100)
+    assert second.held == 20
+    del second
+    gc.collect()
+    assert "of a test" not in cache_sizes()
+
+
+def test_a_memo_stays_within_its_bytes() -> None:
+    """What would be too much empties it, and what is too large by itself is not kept."""
+    memo: Memo[int, bytes] = Memo("memo of a test", 100, len)
+    assert memo.put(1, b"x" * 60) == b"x" * 60
+    assert memo.get(1) is not None
+    memo.put(2, b"x" * 60)
+    assert memo.get(1) is None
+    assert memo.get(2) is not None
+    memo.put(3, b"x" * 101)
+    assert memo.get(3) is None
+    assert cache_sizes()["memo of a test"] == CacheSize(60, 100)
+
+
+@pytest.mark.parametrize(
+    ("texts", "size"), [(("abc", None), 3), ((b"abc", "ä"), 7), (("\U0001f600",), 4), ((), 0)]
+)
+def test_texts_are_counted_as_they_may_lie_in_memory(
+    texts: tuple[str | bytes | None, ...], size: int
+) -> None:
+    """Four bytes a character where one of them is not ASCII."""
+    assert text_bytes(texts) == size
+
+
+def test_values_are_counted_as_what_they_become() -> None:
+    """Thousands of empty objects are few bytes on the wire and many in memory, however deep they lie."""
+    wide = [{} for _ in range(10_000)]
+    assert value_bytes(wide) > 10_000 * 60
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert value_bytes(deep) > 100_000 * 50
+    assert value_bytes({"text": "x" * 1000}) > 1000
+
+
+def test_the_metrics_name_every_cache() -> None:
+    """What each holds and may hold is read when somebody asks, with the cache as a label."""
+    kept = _Kept(7)
+    text = render(Metrics(models=(), tools=(), version="1").snapshot())[0].decode()
+    assert f'toolrelay_cache_bytes{{cache="of a test"}} {float(kept.held)}' in text
+    assert 'toolrelay_cache_limit_bytes{cache="of a test"} 100.0' in text
+    assert 'toolrelay_cache_limit_bytes{cache="targets"}' in text

@@ -1,0 +1,57 @@
+"""Every promise in SECURITY.md's tables is held by tests that exist."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SECTIONS = ("Every crossing", "Every count")
+
+
+@cache
+def rows() -> dict[str, str]:
+    """The rows of SECURITY.md's tables of crossings and counts: what each is about, and its last cell."""
+    found: dict[str, str] = {}
+    text = (ROOT / "SECURITY.md").read_text("utf-8")
+    for section in SECTIONS:
+        body = text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+        table = ""
+        for line in body.splitlines():
+            if line.startswith("**"):
+                table = f" {line.strip('*')}"
+            cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+            if len(cells) > 1 and cells[0] != "what" and set(cells[0]) != {"-"}:
+                assert len(cells) == 3, f"three cells: {line}"
+                what = f"{section}{table}: {cells[0]}"
+                assert what not in found, f"a row stands once: {what}"
+                found[what] = cells[2]
+    return found
+
+
+@cache
+def names_of_tests() -> frozenset[str]:
+    """The names of all tests."""
+    return frozenset(
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    )
+
+
+@pytest.mark.parametrize("what", rows() or ["no row"])
+def test_each_row_names_tests_that_exist(what: str) -> None:
+    """A promise without a test that attacks it is only a sentence."""
+    named = re.findall(r"`(\w+)`", rows()[what])
+    assert named, f"no test is named for {what!r}"
+    assert [name for name in named if name not in names_of_tests()] == []
+    assert all(name.startswith("test_") for name in named)
+
+
+def test_both_tables_are_there() -> None:
+    """A section that lost its table would name no test, and nobody would miss it."""
+    for section in SECTIONS:
+        assert sum(what.startswith(section) for what in rows()) > 10, section
