@@ -110,8 +110,8 @@ async def test_a_stream_that_was_not_asked_for() -> None:
     [
         (b"", None), (b" \r\n", None), (b"\xef\xbb\xbf", None), (b"d", None), (b"dat", None), (b"data", None),
         (b"data:", True), (b"data :", True), (b":", True), (b"\n: x", True), (b"event: a", True),
-        (b"retry:", True), (b"id:", True), (b"i", None), (b"{", False), (b"[", False), (b"<", False), (b"datax", False),
-        (b"x", False), (b'"data:', False), (b"ideas: x", False),
+        (b"retry:", True), (b"id:", True), (b"i", None), (b"{", False), (b"[", False), (b"<", False),
+        (b"datax", False), (b"x", False), (b'"data:', False), (b"ideas: x", False),
     ],
 )  # fmt: skip
 def test_how_it_begins(data: bytes, verdict: bool | None) -> None:
