@@ -10,6 +10,7 @@ import orjson
 from proxy.caches import CacheSize, declare, text_bytes
 from proxy.errors import ToolRelayError, Unreadable, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
+from proxy.relay.begun import Begun
 from proxy.relay.fallback import Reread, ask
 from proxy.relay.headers import RESTORED, is_coded, restored_words, returned
 from proxy.relay.job import Job, State
@@ -267,6 +268,11 @@ class ModelTurns:
                 raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
             return await self._relay(job, state, response)
         streamed = response.content_type == "text/event-stream"
+        if job.request.stream and not streamed:
+            # Not every server says that it streams, and whoever waited for the end would stream nothing.
+            response = Begun(response, job.route.served.upstream.name)
+            if streamed := await response.is_stream():
+                state.answer = _labelled(state.answer)
         if job.request.stream and streamed:
             await read_stream(state, state.reader, response)
             return True
@@ -329,6 +335,12 @@ def _answer_head(response: UpstreamResponse, stream: bool) -> list[tuple[str, st
     if stream:
         headers += [pair for name, pair in _STREAMED if name not in present]
     return headers
+
+
+def _labelled(headers: Headers) -> list[tuple[str, str]]:
+    """The head of a stream whose upstream did not say that it is one."""
+    kept = [pair for pair in headers if pair[0].lower() != "content-type"]
+    return [*kept, ("Content-Type", "text/event-stream")]
 
 
 def _retry_wait(response: UpstreamResponse, attempt: int) -> float | None:

@@ -419,7 +419,6 @@ async def create_app(
         prices=_prices(config),
         listen=given.listen,
     )
-    services.instruments.watch_loop()
     return App(
         services=services,
         entrance=entrance,
@@ -484,6 +483,7 @@ async def _checked_services(config: Config, overrides: Overrides | None) -> tupl
             await services.store.note_keys()
         _, hash_key = await services.store.hash_key()
         item_key = hashlib.blake2b(b"toolrelay shown items", key=hash_key, digest_size=32).digest()
+        services.instruments.watch_loop()
         return services, entrance, item_key
     except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
