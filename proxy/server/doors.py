@@ -387,6 +387,9 @@ def _forwarded(name: str, address: str) -> Caller:
     return Caller(name=name, counted_as=name, also_counted_as=f"address:{address}")
 
 
+declare_lru("forwarding_callers", _forwarded, 1500)
+
+
 @dataclass(frozen=True, slots=True)
 class Entrance:
     """How clients come in, for as long as the process lives.
