@@ -302,7 +302,8 @@ class Api:
         settings, raw = self._settings, whole
         if raw is None:
             raw = await read_body(request, settings.max_body_bytes, settings.body_timeout_s)
-        payload = await self._bodies.load(raw, request.caller.counted_as)
+        caller = request.caller
+        payload = await self._bodies.load(raw, caller.counted_as, caller.also_counted_as)
         return name_deployment(raw, payload, target.deployment)
 
     @staticmethod
