@@ -23,6 +23,7 @@ WORDS = {
     "proxy.caches",
     "proxy.errors",
     "proxy.events",
+    "proxy.globs",
     "proxy.in_time",
     "proxy.json_size",
     "proxy.liveness",

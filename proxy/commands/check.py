@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.commands.common import console, say, say_error, table, text
 from proxy.commands.keys import bound_lines, bounds_of_keys, entrance_lines, key_table, peek_entrance
 from proxy.commands.reach import find_unreachable, places_of
 from proxy.errors import ConfigError, Faults, StoreError
+from proxy.globs import fits
 from proxy.relay.routing import Route, Router
 from proxy.server.app import Services, create_services
 from proxy.server.config import Config
@@ -250,7 +250,7 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
             spec.name
             for spec in services.registry.tools()
             if services.policy.decide(spec).allowed
-            and not any(fnmatchcase(spec.name, pattern) for pattern in patterns)
+            and not any(fits(spec.name, pattern) for pattern in patterns)
         ]
         if withheld:
             lines.append(f"upstream {name}: without {', '.join(withheld)} (upstreams.{name}.tools)")
@@ -291,10 +291,10 @@ def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
     names = [spec.name for spec in services.registry.tools()]
     lines: list[str] = []
     for pattern in config.policy.allow:
-        if any(fnmatchcase(name, pattern) for name in names):
+        if any(fits(name, pattern) for name in names):
             continue
         near = get_close_matches(pattern, names, n=1, cutoff=0.75)
-        if fnmatchcase("web__fetch_page", pattern) and not config.tools.web_hosts:
+        if fits("web__fetch_page", pattern) and not config.tools.web_hosts:
             remedy = ". web__fetch_page is there once tools.web_hosts lists hosts"
         else:
             remedy = f'. Did you mean "{near[0]}"?' if near else ""

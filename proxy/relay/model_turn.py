@@ -10,6 +10,7 @@ import orjson
 from proxy.caches import CacheSize, declare, text_bytes
 from proxy.errors import ToolRelayError, Unreadable, UpstreamError, WireError
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
+from proxy.relay.begun import Begun
 from proxy.relay.fallback import Reread, ask
 from proxy.relay.headers import RESTORED, is_coded, restored_words, returned
 from proxy.relay.job import Job, State
@@ -82,6 +83,8 @@ class ToolMemory:
         self._most = most
         self._refused: dict[tuple[str, str, Refused], float] = {}
         self._fields: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
+        self.knows_fields = False
+        """Whether any model was seen to refuse one."""
         declare("refusals", self._cache_size)
 
     def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
@@ -110,6 +113,7 @@ class ToolMemory:
             self._fields.pop(next(iter(self._fields)))
         if len(known) <= _MOST_FIELDS and text_bytes(known) <= _MAX_FIELDS_BYTES:
             self._fields[upstream, model] = time.monotonic() + self._keep_s, known
+            self.knows_fields = True
 
     def _cache_size(self) -> CacheSize:
         entry = 400 + 4 * _MAX_MODEL_CHARS
@@ -144,19 +148,19 @@ class ModelTurns:
         place = job.route.served.upstream.name, job.route.model
         if command.number == 1 and self._memory.refuses(*place, "images"):
             job.editor.leave_out_images()
-        if fields := self._memory.refused_fields(*place):
+        if self._memory.knows_fields and (fields := self._memory.refused_fields(*place)):
             job.editor.leave_out_fields(fields)
         response = await self._open(job, state, command)
         if response.status < 300 and job.editor.images_refused:
             # It took without them what it had refused with them.
             self._memory.remember(*place, "images")
-        if response.status < 300 and job.editor.fields_refused:
+        if state.recovered and response.status < 300 and job.editor.fields_refused:
             # As with tools: what an error says may be the client's own words, so success decides.
             self._memory.remember_fields(*place, job.editor.fields_refused)
         try:
             if response.status >= 300:
                 # Only the first turn comes back with an error status; it is the client's to see.
-                return await self._relay_refusal(state, response)
+                return await self._relay_refusal(job, state, response)
             if not await self._read(job, state, command, response):
                 # The client has it as it came; of an error under a 200 the record is to say so.
                 return Finish(error=state.run.turn.error, answered=True)
@@ -187,6 +191,7 @@ class ModelTurns:
                 refused = response.status in _REFUSALS
                 if not refused or not job.editor.recover(rejection.said, rejection.code):
                     raise rejection
+                state.recovered = True
                 continue
             await response.aclose()
             await keeping_alive(asyncio.sleep(wait), self._settings.keepalive_s, state.keep_alive)
@@ -216,6 +221,7 @@ class ModelTurns:
         no_tools = bool(state.offer and _NO_TOOLS.search(message) and not _MISSING.search(message))
         # What is said of images in results of tools sounds much the same.
         if not (no_tools and "image" not in message.lower()) and job.editor.recover(message, code):
+            state.recovered = True
             await response.aclose()
             state.client.tell(RESTORED, restored_words(*job.editor.put_back))
             return await self._request(job)
@@ -243,8 +249,9 @@ class ModelTurns:
             self._memory.remember(job.route.served.upstream.name, job.route.model)
         return response
 
-    async def _relay_refusal(self, state: State, response: UpstreamResponse) -> Finish:
-        await pump(response, state.client, error_event=None, broken=self._broken)
+    async def _relay_refusal(self, job: Job, state: State, response: UpstreamResponse) -> Finish:
+        secrets = job.route.served.secrets
+        await pump(response, state.client, error_event=None, broken=self._broken, secrets=secrets)
         state.run.turn.error = {"code": f"http_{response.status}"}
         return Finish(error=state.run.turn.error, answered=True)
 
@@ -259,8 +266,13 @@ class ModelTurns:
             if command.number > 1 or state.offer:
                 # Nobody here can tell whether a server's call hides in it (rule W5).
                 raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
-            return await self._relay(state, response)
+            return await self._relay(job, state, response)
         streamed = response.content_type == "text/event-stream"
+        if job.request.stream and not streamed:
+            # Not every server says that it streams, and whoever waited for the end would stream nothing.
+            response = Begun(response, job.route.served.upstream.name)
+            if streamed := await response.is_stream():
+                state.answer = _labelled(state.answer)
         if job.request.stream and streamed:
             await read_stream(state, state.reader, response)
             return True
@@ -274,13 +286,13 @@ class ModelTurns:
         except WireError:
             if command.number > 1 or await self._calls_ours(job, state, body):
                 raise
-            return await self._relay(state, Reread(response, body))
+            return await self._relay(job, state, Reread(response, body))
         state.run.observe(frame.events)
         if job.request.stream:
             # A stream was asked for and one object came: theirs to read, unless it calls our tools.
             if state.run.hidden_calls:
                 raise TurnRejected(502, _unexpected(response), "upstream_malformed")
-            return await self._relay(state, Reread(response, body))
+            return await self._relay(job, state, Reread(response, body))
         state.run.saw_end_mark()
         state.writer.write(frame)
         return True
@@ -300,9 +312,10 @@ class ModelTurns:
             state.run.observe(frame.events)
         return bool(state.run.hidden_calls) or reader.fault is not None
 
-    async def _relay(self, state: State, response: UpstreamResponse) -> bool:
+    async def _relay(self, job: Job, state: State, response: UpstreamResponse) -> bool:
         """Hand on a first turn that cannot be read here, or need not be (rule W2)."""
-        await pump(response, state.client, error_event=None, broken=self._broken)
+        secrets = job.route.served.secrets
+        await pump(response, state.client, error_event=None, broken=self._broken, secrets=secrets)
         return False
 
 
@@ -322,6 +335,12 @@ def _answer_head(response: UpstreamResponse, stream: bool) -> list[tuple[str, st
     if stream:
         headers += [pair for name, pair in _STREAMED if name not in present]
     return headers
+
+
+def _labelled(headers: Headers) -> list[tuple[str, str]]:
+    """The head of a stream whose upstream did not say that it is one."""
+    kept = [pair for pair in headers if pair[0].lower() != "content-type"]
+    return [*kept, ("Content-Type", "text/event-stream")]
 
 
 def _retry_wait(response: UpstreamResponse, attempt: int) -> float | None:

@@ -18,7 +18,7 @@ from proxy.relay.fallback import Candidates
 from proxy.relay.headers import is_coded, returned
 from proxy.relay.routing import Route
 from proxy.relay.stopping import stopped
-from proxy.upstreams.base import Headers, UpstreamRequest, UpstreamResponse
+from proxy.upstreams.base import Headers, Secrets, Sink, UpstreamRequest, UpstreamResponse, WholeSecrets
 from proxy.wires.sse import DONE, DONE_SIGN, END_MARK, EventBoundary
 from proxy.wires.usage_tap import UsageTap
 
@@ -65,6 +65,7 @@ async def passthrough(
             tap=tap,
             total=total,
             broken=broken,
+            secrets=route.served.secrets,
         )
     finally:
         await response.aclose()
@@ -80,8 +81,13 @@ async def pump(
     tap: UsageTap | None = None,
     total: Deadlines = ENDLESS,
     broken: OnBroken = ignore_broken,
+    secrets: Secrets | None = None,
 ) -> None:
-    """Relay a response whose head is here; ``broken`` is told if it does not come to its end."""
+    """Relay a response whose head is here; ``broken`` is told if it does not come to its end.
+
+    What ``secrets`` has is blanked out by the client's stream where it stands whole in a piece; of a body
+    that is no event stream also where the network cut it.
+    """
     streaming = response.content_type == "text/event-stream" and response.status < 300
     marked = streaming and error_event is not None and not is_coded(response.headers)
     theirs = returned(response.headers, keep_length=not marked)
@@ -93,7 +99,9 @@ async def pump(
             kept = (
                 tap if tap is not None and response.status < 300 and not is_coded(response.headers) else None
             )
-            rest = response.push(client.push if kept is None else _keeping(client, kept, streaming))
+            uncut = None if secrets is None or streaming else WholeSecrets(secrets, client.push)
+            push = uncut or client.push
+            rest = response.push(push if kept is None else _keeping(push, kept, streaming))
             if rest is not None:
                 client.flush()
                 async with asyncio.timeout(None) as patience:
@@ -102,6 +110,8 @@ async def pump(
                         await rest
                     finally:
                         total.end(patience)
+            if uncut is not None and (wait := uncut.finish()) is not None:
+                await wait
             if kept is not None:
                 kept.close() if streaming else kept.read_reply()
     except (UpstreamError, TimeoutError) as error:
@@ -120,15 +130,13 @@ async def pump(
     client.finish()
 
 
-def _keeping(
-    client: ClientStream, tap: UsageTap, streaming: bool
-) -> Callable[[bytes], Awaitable[None] | None]:
+def _keeping(push: Sink, tap: UsageTap, streaming: bool) -> Sink:
     """Relays pieces of a response as they are, and shows them to the tap."""
     show = tap.feed if streaming else tap.keep
 
     def relay(chunk: bytes) -> Awaitable[None] | None:
         show(chunk)
-        return client.push(chunk)
+        return push(chunk)
 
     return relay
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from fnmatch import fnmatchcase
 from typing import Final
 
 from proxy.events import Usage
+from proxy.globs import fits
 
 __all__ = ["NANOS", "Price", "Prices", "cost_number", "cost_text", "estimated_usage", "to_nanos"]
 
@@ -94,6 +94,6 @@ class Prices:
             if (exact := self._prices.get(name)) is not None:
                 return exact
             for pattern in self._patterns:
-                if fnmatchcase(name, pattern):
+                if fits(name, pattern):
                     return self._prices[pattern]
         return None

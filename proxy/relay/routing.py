@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from proxy.errors import RequestError
+from proxy.globs import fits
 from proxy.relay.breaker import Breaker
 from proxy.relay.deadlines import Deadlines
 from proxy.tools.policy import Policy
@@ -22,7 +22,7 @@ _MAX_KNOWN_CHARS = 100
 
 def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
     """Whether a model fits a pattern of each list."""
-    return all(any(fnmatchcase(model, pattern) for pattern in patterns) for patterns in lists)
+    return all(any(fits(model, pattern) for pattern in patterns) for patterns in lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class Served:
             return self.renamed.get(model)
         if self.models == ("*",):
             return model
-        return model if any(fnmatchcase(model, pattern) for pattern in self.models) else None
+        return model if any(fits(model, pattern) for pattern in self.models) else None
 
     def shown_name(self, model: str) -> str | None:
         """What a client calls the upstream's ``model``, or ``None`` where it is not served."""
         if self.renamed is not None:
             return next((name for name, target in self.renamed.items() if target == model), None)
-        return model if any(fnmatchcase(model, pattern) for pattern in self.models) else None
+        return model if any(fits(model, pattern) for pattern in self.models) else None
 
 
 @dataclass(frozen=True, slots=True)

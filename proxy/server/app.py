@@ -41,6 +41,7 @@ from proxy.server.edge import Edge
 from proxy.server.gate import Gate
 from proxy.server.handlers import Api, ApiSettings
 from proxy.server.instruments import Instruments, known_models, open_instruments
+from proxy.server.key_spellings import KeyFinder
 from proxy.server.limits import ConcurrentStreams, KeyLimits, parse_cost_limits, parse_limits
 from proxy.server.limits_storage import open_counters
 from proxy.server.overheard import Listen
@@ -50,6 +51,7 @@ from proxy.server.peers import Peers
 from proxy.server.pending_heads import PendingHeads
 from proxy.server.rate_limiter import RateLimiter
 from proxy.server.record import open_record
+from proxy.server.refused_keys import RefusedKeys
 from proxy.server.served import ConnectionBounds, Handler
 from proxy.server.settings import CredentialConfig, UpstreamConfig
 from proxy.server.snapshots import METRICS, merge
@@ -249,6 +251,7 @@ def _instruments(config: Config, registry: Registry) -> Instruments:
         upstreams={name: upstream.base_url for name, upstream in config.upstreams.items()},
         models=known_models((upstream.models for upstream in config.upstreams.values()), config.prices),
         tools=[spec.name for spec in registry.tools()],
+        keys=RefusedKeys(config.key_settings()),
         version=__version__,
     )
 
@@ -416,13 +419,12 @@ async def create_app(
         prices=_prices(config),
         listen=given.listen,
     )
-    services.instruments.watch_loop()
     return App(
         services=services,
         entrance=entrance,
         draining=draining,
         bounds=_bounds_of_connections(config),
-        handle=_edge(config, services.instruments, draining, api, door).handle,
+        handle=_edge(config, services.instruments, draining, api, door, entrance.finder).handle,
     )
 
 
@@ -481,6 +483,7 @@ async def _checked_services(config: Config, overrides: Overrides | None) -> tupl
             await services.store.note_keys()
         _, hash_key = await services.store.hash_key()
         item_key = hashlib.blake2b(b"toolrelay shown items", key=hash_key, digest_size=32).digest()
+        services.instruments.watch_loop()
         return services, entrance, item_key
     except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
@@ -539,7 +542,9 @@ def _prices(config: Config) -> Prices:
     )
 
 
-def _edge(config: Config, instruments: Instruments, draining: Draining, api: Api, door: Door) -> Edge:
+def _edge(
+    config: Config, instruments: Instruments, draining: Draining, api: Api, door: Door, finder: KeyFinder
+) -> Edge:
     """What every request passes first."""
     server = config.server
     cors = Cors(server.cors_origins)
@@ -556,6 +561,7 @@ def _edge(config: Config, instruments: Instruments, draining: Draining, api: Api
         draining=draining,
         observing=instruments.observing,
         models=instruments.models,
+        holds_key=finder.in_target,
     )
 
 
@@ -573,6 +579,7 @@ def _admin(services: Services, door: Door) -> Admin:
 def _api_settings(config: Config) -> ApiSettings:
     return ApiSettings(
         max_body_bytes=config.server.max_body_bytes,
+        max_json_values=config.server.max_json_values,
         max_upload_bytes=config.server.max_upload_bytes,
         body_timeout_s=config.server.body_timeout_s,
         history=config.store.history,

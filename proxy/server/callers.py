@@ -58,7 +58,8 @@ class Caller:
     upstream itself, or ``"open"``.  ``counted_as`` is what limits count by: the key, or the address
     where there are no keys.  ``limits`` are the caller's own; ``None`` where the general ones hold.
     ``also_counted_as`` is the key behind a minted token, and ``also_limits`` are its limits: they hold
-    as well, for all its tokens together.  ``end_user`` is the person that a token was made for.
+    as well, for all its tokens together.  It is the address of one who brings a credential that is not
+    checked here, under the general limits.  ``end_user`` is the person that a token was made for.
     """
 
     name: str = "open"

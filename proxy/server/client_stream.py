@@ -160,7 +160,10 @@ class HttpClientStream:
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         secrets = self._secrets
         # Where there is nothing to replace the same object comes back, in two thirds of the time of a search.
-        if secrets is not None and secrets.sign in data and data.replace(secrets.beginning, b"*") is not data:
+        # Its letters may be escaped as well, but few providers escape any that are in ASCII.
+        if secrets is not None and (
+            (secrets.sign in data and data.replace(secrets.beginning, b"*") is not data) or b"\\u00" in data
+        ):
             data = secrets.blanked(data)
         if last or not self._flows or not data:
             return self._push(data, last)

@@ -5,26 +5,28 @@ the last one is revoked or no longer declared, or the record is lost, nobody com
 Before the first key there is the start token, which the server prints when it starts.
 """
 
+import base64
+import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, Literal, Protocol
-from urllib.parse import unquote
 
 from aiohttp import hdrs
 from multidict import istr
 
 from proxy.caches import declare_lru
 from proxy.errors import ConfigError, RequestError
+from proxy.globs import fits
 from proxy.server.callers import Caller, Rights
 from proxy.server.client_address import counted_address
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.key_grants import KeyGrants
 from proxy.server.key_ring import Key, KeyRing, new_secret
+from proxy.server.key_spellings import KeyFinder
 from proxy.server.minting import TOKEN_PREFIX, Minting
 from proxy.server.stored_responses import is_own_operation
 from proxy.store.base import KeySource
@@ -75,10 +77,11 @@ _CREDENTIALS: Final = (hdrs.AUTHORIZATION, istr("api-key"), istr("x-api-key"))
 third; the first one that a request has is the one that counts."""
 
 _MAX_CREDENTIAL: Final = 8192
-_MOST_WORDS: Final = 16
-_KEY: Final = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{43}|trt_[A-Za-z0-9_:-]{3,80}\.)")
-_SHORTEST_KEY: Final = 32
-"""In characters, what an operator may declare; an address no longer than this has no room for a key."""
+_AUTHORIZATION: Final = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9-]{0,31}) +(?P<said>[A-Za-z0-9!#$%&()*+./:<=>?@\[\]^_`{|}~-]+)"
+)
+"""A scheme and one word: without quotes, commas and semicolons, which some readers take for something."""
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) -> Mode:
@@ -128,7 +131,7 @@ def may_call(rights: Rights, method: str, below: str) -> bool:
         return True
     if method == "GET" and (below == "/models" or below.startswith("/models/")):
         return True
-    return is_own_operation(method, below) or any(fnmatchcase(below, pattern) for pattern in rights.endpoints)
+    return is_own_operation(method, below) or any(fits(below, pattern) for pattern in rights.endpoints)
 
 
 def _unauthorized(message: str) -> RequestError:
@@ -174,25 +177,6 @@ class _Admins:
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
 
-    def _check_address(self, request: EdgeRequest) -> None:
-        """Raise :class:`RequestError` (400) where a key or token stands in a request's path or query."""
-        target = request.raw_path
-        if len(target) > _SHORTEST_KEY and (_KEY.search(target) or self._holds_declared(target)):
-            raise RequestError(
-                400,
-                "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', "
-                "and revoke this one.",
-                code="key_in_address",
-            )
-
-    def _holds_declared(self, target: str) -> bool:
-        """Whether a key of the configuration, which looks like nothing, stands in a target."""
-        path, _, query = target.partition("?")
-        words = path.split("/")
-        for said in query.split("&"):
-            words += (said, said.partition("=")[2])
-        return any(self._ring.declares(unquote(word)) for word in words if len(word) >= _SHORTEST_KEY)
-
     async def admit_admin(self, request: EdgeRequest) -> Caller:
         """The administrator who sent a request; 401 for everybody else, 503 where keys cannot be read."""
         secret = credential(request)
@@ -213,8 +197,6 @@ class OpenDoor(_Admins):
 
     def admit(self, request: EdgeRequest, below: str) -> Caller:
         """Anybody."""
-        if len(request.raw_path) > _SHORTEST_KEY:
-            self._check_address(request)
         return _anybody(counted_address(request))
 
     async def admit_scraper(self, request: EdgeRequest) -> None:
@@ -253,7 +235,7 @@ class KeyDoor(_Admins):
     def _known(self, request: EdgeRequest) -> Key | None:
         """The key of a request whose ``Authorization`` is that of the one before it on its connection."""
         let_in = request.protocol.let_in
-        if let_in is None or len(request.raw_path) > _SHORTEST_KEY:  # There a key may stand.
+        if let_in is None:
             return None
         said, key = let_in
         values = request.headers.getall(hdrs.AUTHORIZATION, ())
@@ -264,7 +246,6 @@ class KeyDoor(_Admins):
 
     async def _admit(self, request: EdgeRequest, below: str) -> Caller:
         request.protocol.let_in = None
-        self._check_address(request)
         secret = credential(request)
         caller: Caller | None = None
         key: Key | None = None
@@ -289,7 +270,7 @@ class KeyDoor(_Admins):
 
     def _refusal(self) -> RequestError:
         """What one is told who is unknown."""
-        if not self._ring.keys():
+        if not self._ring.any_valid():
             return RequestError(
                 503,
                 "No client key is valid here. The operator of this proxy makes one with: "
@@ -319,7 +300,6 @@ class StartTokenDoor(KeyDoor):
             return _anybody(counted_address(request))
         if not self._is_shown(request):
             return super().admit(request, below)
-        self._check_address(request)
         request.head[self._shown] = True
         return _anybody(counted_address(request))
 
@@ -343,47 +323,68 @@ class StartTokenDoor(KeyDoor):
 class ForwardDoor(_Admins):
     """Lets in who brings an ``Authorization`` of the provider's, which goes upstream in place of ours.
 
-    Callers are told apart by a keyed hash of it, the same for every worker and after a restart.
+    Callers are told apart by a keyed hash of the credential in it, the same for every worker and after a
+    restart, however the header is written.  Anybody can make up credentials, so what is counted by them is
+    counted by address as well, under the same limits.
     """
 
-    def __init__(self, ring: KeyRing, hash_key: bytes) -> None:
+    def __init__(self, ring: KeyRing, hash_key: bytes, keys: KeyFinder) -> None:
         super().__init__(ring)
         self._hash_key = hash_key
+        self._keys = keys
 
-    async def admit(self, request: EdgeRequest, below: str) -> Caller:
+    def admit(self, request: EdgeRequest, below: str) -> Caller:
         """Whoever has an ``Authorization``; 401 without one, or with a key of this proxy's own."""
-        self._check_address(request)
-        values = request.headers.getall(hdrs.AUTHORIZATION, ())
+        name: str | None = request.head.get(self)
+        if name is None:
+            # Of the head alone; whoever sends it may come from anywhere.
+            name = request.head[self] = self._name(request.headers.getall(hdrs.AUTHORIZATION, ()))
+        return _forwarded(name, counted_address(request))
+
+    def _name(self, values: Sequence[str]) -> str:
+        """What a caller is called who sends these lines of ``Authorization``; raises as :meth:`admit`."""
         value = values[0].strip() if len(values) == 1 else ""
-        if not value or len(value) > _MAX_CREDENTIAL:
-            raise _unauthorized(
-                "Incorrect API key provided: send the model provider's own key as 'Authorization: Bearer …'; "
-                "this proxy passes it on."
-            )
-        if await self._is_ours(value):
+        said = _forwardable(value) if len(value) <= _MAX_CREDENTIAL else None
+        if value and len(value) <= _MAX_CREDENTIAL and self._keys.holds(value):
             raise _unauthorized(
                 "Incorrect API key provided: this is a key of the proxy, which must not go to the model "
                 "provider. Send the provider's own key."
             )
-        caller: Caller | None = request.head.get(self)
-        if caller is None:
-            name = hashlib.blake2b(
-                value.encode("utf-8", "surrogateescape"),
-                key=self._hash_key,
-                digest_size=12,
-                person=b"forward",
-            ).hexdigest()
-            caller = request.head[self] = Caller(name=f"forward:{name}", counted_as=f"forward:{name}")
-        return caller
+        if said is None:
+            raise _unauthorized(
+                "Incorrect API key provided: send the model provider's own key as 'Authorization: Bearer …', "
+                "once, without quotes; this proxy passes it on."
+            )
+        digest = hashlib.blake2b(said, key=self._hash_key, digest_size=12, person=b"forward")
+        return f"forward:{digest.hexdigest()}"
 
-    async def _is_ours(self, value: str) -> bool:
-        """Whether a key of this proxy's stands in an ``Authorization``, under whatever scheme or none."""
-        if _KEY.search(value):
-            return True
-        for word in value.split()[:_MOST_WORDS]:
-            if word.startswith(TOKEN_PREFIX) or await self._ring.find(word) is not None:
-                return True
-        return False
+
+def _forwardable(value: str) -> bytes | None:
+    """The credential of an ``Authorization``, the same however it is written; ``None`` for no proper one.
+
+    The scheme does not count: a server that does not look at it must not make as many callers as it has
+    spellings.  Of ``Basic`` it is what the base64 says, in one spelling of that.  (RFC 9110, 11.4, has an
+    older form as well, a list of parameters, which no provider of models takes.)
+    """
+    found = _AUTHORIZATION.fullmatch(value)
+    if found is None:
+        return None
+    scheme, said = found["scheme"].lower(), found["said"]
+    if scheme != "basic":
+        return said.rstrip("=").encode() or None
+    try:
+        pair = base64.b64decode(said, validate=True)
+    except binascii.Error:
+        return None
+    if base64.b64encode(pair).decode() != said or b":" not in pair or _CONTROL.search(pair):
+        return None
+    return b"basic " + pair
+
+
+@lru_cache(maxsize=1024)
+def _forwarded(name: str, address: str) -> Caller:
+    """Whoever brings a credential from an address."""
+    return Caller(name=name, counted_as=name, also_counted_as=f"address:{address}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +398,7 @@ class Entrance:
     door: Door
     ring: KeyRing
     tokens: Minting | None
+    finder: KeyFinder
     start_token: str = field(default="", repr=False)
 
 
@@ -415,14 +417,16 @@ async def make_entrance(
     """
     ring = KeyRing(store, declared)
     await ring.load()
+    finder = KeyFinder(ring)
     mode = fixed_mode(wanted, keys=ring.ever_made, loopback=loopback)
     if mode == "keys":
         tokens = Minting(ring)
-        return Entrance(mode, KeyDoor(ring, tokens), ring, tokens)
+        return Entrance(mode, KeyDoor(ring, tokens), ring, tokens, finder)
     if mode == "start_token":
         tokens, shown = Minting(ring), start_token or new_secret()
-        return Entrance(mode, StartTokenDoor(ring, tokens, shown), ring, tokens, shown)
+        finder = KeyFinder(ring, shown)
+        return Entrance(mode, StartTokenDoor(ring, tokens, shown), ring, tokens, finder, shown)
     if mode == "forward":
         _, hash_key = await store.hash_key()
-        return Entrance(mode, ForwardDoor(ring, hash_key), ring, None)
-    return Entrance(mode, OpenDoor(ring), ring, None)
+        return Entrance(mode, ForwardDoor(ring, hash_key, finder), ring, None, finder)
+    return Entrance(mode, OpenDoor(ring), ring, None, finder)

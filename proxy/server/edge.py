@@ -23,21 +23,30 @@ from proxy.server.http_errors import (
     of_upstream_error,
     store_unavailable,
 )
+from proxy.server.key_spellings import SHORTEST_KEY
 from proxy.server.observing import Observing, RequestFacts
 from proxy.server.page_guard import PageGuard
 from proxy.server.request_head import Head
+from proxy.server.request_target import MAX_TARGET
 from proxy.server.turns import Turns
 
 __all__ = ["Edge"]
 
 _X_REQUEST_ID = istr("x-request-id")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+_WITHHELD = "(withheld)"
+"""In place of a path that holds a key, or that is longer than anything that is looked through for one."""
+_KEY_IN_ADDRESS = (
+    "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', and revoke "
+    "this one."
+)
 
 
 def _called(head: Head) -> tuple[str, str]:
     """The client's own id for a request, empty where none can stand in a log, and the path for people."""
     given = head.headers.get(_X_REQUEST_ID)
-    return given if given and _REQUEST_ID.match(given) else "", head.message.url.path[:200]
+    path = head.message.url.path[:200] if len(head.message.path) <= MAX_TARGET else _WITHHELD
+    return given if given and _REQUEST_ID.match(given) else "", path
 
 
 class Edge:
@@ -52,8 +61,13 @@ class Edge:
         draining: Draining,
         observing: Observing,
         models: Container[str],
+        holds_key: Callable[[Head], Awaitable[bool]],
     ) -> None:
-        """The access line names a model that is one of ``models``."""
+        """The access line names a model that is one of ``models``.
+
+        ``holds_key`` says whether a key of the proxy stands in a request's target.
+        """
+        self._holds_key = holds_key
         self._serve = serve
         self._guard = guard
         self._cors = cors
@@ -69,6 +83,10 @@ class Edge:
     async def handle(self, request: EdgeRequest) -> web.StreamResponse:
         """Answer a request; nothing but its cancellation comes out."""
         given, path = request.head[_called]
+        # A short target has no room for a key, and an overlong one is refused unread.
+        misplaced = len(request.raw_path) > SHORTEST_KEY and await self._holds_key(request.head)
+        if misplaced:
+            path = _WITHHELD
         request_id = given or next(self._ids)
         facts = request.facts = RequestFacts(
             request_id, request.method, path, request.headers, time.monotonic(), given != ""
@@ -81,6 +99,8 @@ class Edge:
             if (turn := self._turns.take()) is not None:
                 await turn
             try:
+                if misplaced:
+                    raise RequestError(400, _KEY_IN_ADDRESS, code="key_in_address")
                 response = self._guard.check(request)
                 if response is None:
                     response = await self._serve(request)

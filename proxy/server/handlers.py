@@ -35,6 +35,7 @@ from proxy.server.front_page import front_page, health
 from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
+from proxy.server.json_bodies import JsonBodies
 from proxy.server.metering import BY_BODY, ReadBody, counted_by_body, meter
 from proxy.server.metrics import render
 from proxy.server.minting import Minting
@@ -55,7 +56,7 @@ from proxy.server.views import View, Views
 from proxy.store.base import Store
 from proxy.upstreams.base import Headers, UpstreamRequest
 from proxy.wires.base import Wire
-from proxy.wires.rawjson import join_object, load_strict, members
+from proxy.wires.rawjson import join_object, members
 
 __all__ = ["Api", "ApiSettings"]
 
@@ -73,6 +74,7 @@ class ApiSettings:
     """What the operator set about requests."""
 
     max_body_bytes: int
+    max_json_values: int
     max_upload_bytes: int
     body_timeout_s: float
     offer: OfferRules
@@ -122,6 +124,7 @@ class Api:
         self._snapshot = snapshot
         self._admin = admin
         self._settings = settings
+        self._bodies = JsonBodies(settings.max_json_values)
         self._prices = prices
         self._listen = listen
         threads = Threads(store)
@@ -292,10 +295,15 @@ class Api:
             return await self._pass(request, target, below, [], Candidates(routes, BY_ID))
         return await self._pass_by(request, target, below, view)
 
-    async def _read(self, request: EdgeRequest, target: Target) -> tuple[bytes, dict[str, Any]]:
-        """A JSON body as its bytes and what they say."""
-        raw = await read_body(request, self._settings.max_body_bytes, self._settings.body_timeout_s)
-        return name_deployment(raw, load_strict(raw), target.deployment)
+    async def _read(
+        self, request: EdgeRequest, target: Target, whole: bytes | None = None
+    ) -> tuple[bytes, dict[str, Any]]:
+        """A JSON body as its bytes and what they say; ``whole`` is one that is here."""
+        settings, raw = self._settings, whole
+        if raw is None:
+            raw = await read_body(request, settings.max_body_bytes, settings.body_timeout_s)
+        payload = await self._bodies.load(raw, request.caller.counted_as)
+        return name_deployment(raw, payload, target.deployment)
 
     @staticmethod
     def _json(body: bytes) -> web.Response:
@@ -320,11 +328,9 @@ class Api:
         self, request: EdgeRequest, target: Target, wire: Wire, view: View
     ) -> web.StreamResponse:
         whole = body_here(request, self._settings.max_body_bytes)
-        raw, payload = body = (
-            await self._read(request, target) if whole is None else (whole, load_strict(whole))
-        )
-        if target.deployment:
-            raw, payload = body = name_deployment(raw, payload, target.deployment)
+        said = None if not whole or target.deployment else self._bodies.load_now(whole)
+        body = await self._read(request, target, whole) if not whole or said is None else (whole, said)
+        raw, payload = body
         check_counts(payload, len(raw))
         caller, named = self._planner.caller(request, payload)
         if request.caller.rights.keyed:

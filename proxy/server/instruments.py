@@ -10,6 +10,7 @@ from proxy.server.log_output import count_dropped_lines
 from proxy.server.loop_held import LoopHeld
 from proxy.server.metrics import Metrics
 from proxy.server.observing import Observing
+from proxy.server.refused_keys import RefusedKeys
 from proxy.server.tracing import Tracing, open_tracing
 from proxy.store.base import Store
 
@@ -88,6 +89,7 @@ def open_instruments(
     upstreams: Mapping[str, str],
     models: Collection[str],
     tools: Collection[str],
+    keys: RefusedKeys,
     version: str,
 ) -> Instruments:
     """Count if asked to, and draw if there is somewhere to send it; ``upstreams`` are URLs by name.
@@ -99,6 +101,6 @@ def open_instruments(
     if metrics is not None:
         # What the log lost because nobody read it.
         metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
-    observing = Observing([observer for observer in (metrics, tracing) if observer is not None])
+    observing = Observing([observer for observer in (metrics, tracing) if observer is not None], keys)
     held = LoopHeld(metrics.loop_held) if metrics is not None else None
     return Instruments(observing, models, metrics, tracing, held)

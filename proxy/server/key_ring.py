@@ -10,6 +10,7 @@ valid for a few seconds, and then nobody who needs one is let in; nobody at all 
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from proxy.store.base import LOOK_UP_S, KeySource
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-__all__ = ["DECLARED", "Key", "KeyRing", "new_key", "new_secret", "signer"]
+__all__ = ["DECLARED", "Key", "KeyRing", "new_key", "new_secret", "signer", "stand_in"]
 
 DECLARED = "config:"
 """How the ids of keys begin that the configuration declares."""
@@ -109,6 +110,12 @@ class Key:
         return True
 
 
+def stand_in() -> Key:
+    """A key that nobody has, to check signatures with where there is no key to check them with."""
+    public = signer(new_secret()).public_key()
+    return Key(Caller(), "", b"", admin=False, verify_key=public, expires_at=None)
+
+
 _Table = dict[bytes, Key]
 
 
@@ -129,13 +136,16 @@ class KeyRing:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
         self._own_hash_key = secrets.token_bytes(32)
         self._declared: _Table = {}
+        marks: dict[int, set[int]] = {}
         for name, (secret, grants) in declared.items():
             digest = _digest(secret, self._own_hash_key)
+            marks.setdefault(len(secret), set()).add(hash(secret))
             public = signer(secret).public_key() if grants.mint else None
             rights = grants.rights(f"keys.{name}.tools", f"keys.{name}.arguments")
             self._declared[digest] = _made(
                 f"{DECLARED}{name}", name, rights, digest, grants, grants.expires, public
             )
+        self._marks = tuple(marks.items())
         self._tables: list[tuple[bytes, _Table]] = []
         self._by_id: dict[str, Key] = {}
         self._index([])
@@ -158,6 +168,10 @@ class KeyRing:
         now = self._now()
         return [key for key in self._by_id.values() if not key.expired(now)]
 
+    def any_valid(self) -> bool:
+        """Whether a key is valid now, as far as was read.  Takes the same time however many there are."""
+        return self._now() < self._last_expiry
+
     async def find(self, secret: str) -> Key | None:
         """The valid key that has this secret.
 
@@ -166,18 +180,31 @@ class KeyRing:
         key = _lookup(self._declared, _digest(secret, self._own_hash_key)) if self._declared else None
         if key is None:
             if not self._is_fresh():
-                await self._refresh()
+                await self.refresh()
             for hash_key, table in self._tables:
                 key = key or _lookup(table, _digest(secret, hash_key))
         if key is None or (key.expires_at is not None and key.expired(self._now())):
             return None
         return key
 
-    def declares(self, secret: str) -> bool:
-        """Whether the configuration has a key of this secret, expired or not."""
-        return bool(self._declared) and (
-            _lookup(self._declared, _digest(secret, self._own_hash_key)) is not None
+    def knows(self, secret: str) -> bool:
+        """Whether a key has this secret, as far as was read, expired or not."""
+        tables = (*self._tables, (self._own_hash_key, self._declared))
+        return any(
+            _lookup(table, _digest(secret, hash_key)) is not None for hash_key, table in tables if table
         )
+
+    def declared_at(self, text: str, starts: Sequence[int]) -> bool:
+        """Whether the secret of a key of the configuration, expired or not, stands at one of these places.
+
+        How long that takes says nothing of them but how long they are.
+        """
+        for length, marks in self._marks:
+            for start in starts:
+                part = text[start : start + length]
+                if hash(part) in marks and self.knows(part):
+                    return True
+        return False
 
     def holds(self, key: Key) -> bool:
         """Whether a key that was found once is valid still, and nothing need be asked to say so."""
@@ -190,15 +217,15 @@ class KeyRing:
     async def named(self, key_id: str) -> Key | None:
         """The valid key of that id; raises as :meth:`find` does."""
         if not key_id.startswith(DECLARED):
-            await self._refresh()
+            await self.refresh()
         key = self._by_id.get(key_id)
         return key if key is not None and not key.expired(self._now()) else None
 
     def _is_fresh(self) -> bool:
         return self._told == self._store.keys_told and self._monotonic() - self._confirmed_at < _CHECK_EVERY_S
 
-    async def _refresh(self) -> None:
-        """See to it that what is held is what the store has, as far as it says."""
+    async def refresh(self) -> None:
+        """See to it that what is held is what the store has, or raise as :meth:`find` does."""
         for _ in range(_MOST_CHECKS):
             if self._is_fresh():
                 return
@@ -282,6 +309,11 @@ class KeyRing:
             for table in (self._declared, *(t for _, t in tables))
             for key in table.values()
         }
+        # Worked out here, so that to refuse a stranger takes no look at each key.
+        expiries = [key.expires_at for key in self._by_id.values()]
+        self._last_expiry = max((math.inf if at is None else at for at in expiries), default=-math.inf)
+        # Whether there is a key, valid or not, that may make tokens.
+        self.mints = any(key.verify_key is not None for key in self._by_id.values())
 
     def _usable(self, key: ClientKey) -> Key | None:
         try:

@@ -21,10 +21,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from proxy.caches import CacheSize, declare
 from proxy.errors import RequestError
+from proxy.globs import is_costly
 from proxy.relay.routing import fits_all
 from proxy.server.callers import Caller, person_name
 from proxy.server.key_grants import KeyGrants, check_key_limits, key_limits
-from proxy.server.key_ring import Key, KeyRing, signer
+from proxy.server.key_ring import Key, KeyRing, signer, stand_in
 from proxy.server.limits import KeyLimits
 from proxy.wires.rawjson import load_strict
 
@@ -34,6 +35,7 @@ TOKEN_PREFIX: Final = "trt_"
 MAX_LIFE_S: Final = 900
 _MAX_LENGTH: Final = 4096
 _MOST_PATTERNS: Final = 32
+_MOST_COSTLY: Final = 4
 _MAX_KNOWN_BYTES: Final = 16 * 2**20
 _KNOWN_BYTES: Final = 3000
 """What a known token takes beside what it says, in memory eight times as long as on the wire."""
@@ -46,13 +48,22 @@ def _check_subject(value: str | None) -> str | None:
     return value
 
 
+def _check_cost(values: list[str] | None) -> list[str] | None:
+    """Refuse a list of many patterns that take a regular expression: each token has its own."""
+    if values is not None and sum(map(is_costly, values)) > _MOST_COSTLY:
+        raise ValueError(f"at most {_MOST_COSTLY} patterns may have ? or [ in them; write * instead")
+    return values
+
+
 class _Narrowed(BaseModel):
     """What a token may do, of what its key may do."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
-    models: Annotated[list[str], Field(min_length=1, max_length=_MOST_PATTERNS)] | None = None
-    tools: Annotated[list[str], Field(max_length=_MOST_PATTERNS)] | None = None
+    models: Annotated[
+        list[str] | None, Field(min_length=1, max_length=_MOST_PATTERNS), AfterValidator(_check_cost)
+    ] = None
+    tools: Annotated[list[str] | None, Field(max_length=_MOST_PATTERNS), AfterValidator(_check_cost)] = None
     subject: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_subject)] | None = None
     limits: Annotated[dict[str, Any], AfterValidator(check_key_limits)] = {}
 
@@ -82,6 +93,7 @@ class Minting:
         self._ring = ring
         self._now = now
         self._known: OrderedDict[bytes, tuple[Key, int, Caller]] = OrderedDict()
+        self._nobody: Key | None = None
         self._sizes: dict[bytes, int] = {}
         self._bytes = 0
         declare("tokens", self._cache_size)
@@ -144,7 +156,7 @@ class Minting:
         text, _, signature = token.rpartition(".")
         key_id, _, said = text.removeprefix(TOKEN_PREFIX).partition(".")
         key = await self._ring.named(key_id)
-        if key is None:
+        if not self._ring.mints:
             return None
         name = hashlib.blake2b(token.encode(), digest_size=32).digest()
         known = self._known.get(name)
@@ -166,10 +178,19 @@ class Minting:
     def _cache_size(self) -> CacheSize:
         return CacheSize(self._bytes, _MAX_KNOWN_BYTES)
 
-    def _checked(self, key: Key, text: str, said: str, signature: str) -> tuple[Key, int, Caller] | None:
-        """A token whose signature is its key's, and which says what a token may say."""
+    def _checked(
+        self, key: Key | None, text: str, said: str, signature: str
+    ) -> tuple[Key, int, Caller] | None:
+        """A token whose signature is its key's, and which says what a token may say.
+
+        A signature is checked also where no key of that name makes tokens: else a clock would tell a
+        stranger the names of those that do.
+        """
+        by = key
+        if by is None or by.verify_key is None:
+            by = self._nobody = self._nobody or stand_in()
         try:
-            if not key.signed(_decode(signature), text.encode()):
+            if not by.signed(_decode(signature), text.encode()) or key is None or by is not key:
                 return None
             claims = _Claims.model_validate(load_strict(_decode(said)))
             grants = claims.grants()

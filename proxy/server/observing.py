@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from proxy.errors import UpstreamError
 from proxy.events import Usage
 from proxy.records import ToolInvocationRecord
+from proxy.server.refused_keys import REFUSALS, RefusedKeys
 from proxy.upstreams.base import Headers, Upstream, UpstreamRequest, UpstreamResponse
 
 __all__ = ["OWN_PATHS", "Observer", "Observing", "Operation", "RequestFacts", "Sending", "endpoint_class"]
@@ -173,7 +174,10 @@ class Observing:
     >>> upstream = observing.upstream(upstream)
     """
 
-    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+    def __init__(self, observers: Sequence[Observer] = (), keys: RefusedKeys | None = None) -> None:
+        """``keys`` is told of upstreams that refuse the operator's."""
+        self._keys = keys or RefusedKeys({})
+
         def told(hook: str) -> list[Any]:
             nobody = getattr(Observer, hook)
             return [getattr(one, hook) for one in observers if getattr(type(one), hook) is not nobody]
@@ -316,6 +320,10 @@ class Observing:
         operation.head_s = now - operation.started
         if status >= 400:
             operation.error_type = str(status)
+            if status in REFUSALS:
+                self._keys.refused(inner.name, status)
+        elif self._keys.waiting:
+            self._keys.worked(inner.name)
         self._note_head(facts, operation)
         if facts is None or not name:
             self._end_operation(None, operation, now)

@@ -230,9 +230,9 @@ def _check_version(request: EdgeRequest) -> None:
     if request.version < (1, 1):
         raise RequestError(
             403,
-            "Without client keys no HTTP/1.0 is taken: reverse proxies speak it that say nothing of themselves. "
-            "Call with HTTP/1.1. Behind a proxy, serve with the start token or client keys (no --open, no "
-            'auth.mode = "open"), or name the proxy\'s address in server.trusted_proxies.',
+            "Without client keys no HTTP/1.0 is taken: reverse proxies speak it that say nothing of "
+            "themselves. Call with HTTP/1.1. Behind a proxy, serve with the start token or client keys (no "
+            '--open, no auth.mode = "open"), or name the proxy\'s address in server.trusted_proxies.',
             code="http_version_not_allowed",
             headers={"Connection": "close"},
         )

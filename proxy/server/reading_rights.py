@@ -1,10 +1,10 @@
 """What of a client key's rights only a request's body can tell: its models, and whose ids are in it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from proxy.errors import ModelMissing, RequestError
+from proxy.globs import fits
 from proxy.relay.settling import Settling
 from proxy.server.callers import Rights
 from proxy.server.edge_request import EdgeRequest
@@ -158,7 +158,7 @@ async def check_references(
     conversation = payload.get("conversation")
     named = conversation.get("id") if isinstance(conversation, dict) else conversation
     if named is not None and not any(
-        fnmatchcase(f"/conversations/{named}", pattern) for pattern in rights.endpoints
+        fits(f"/conversations/{named}", pattern) for pattern in rights.endpoints
     ):
         raise RequestError(404, f"Conversation with id {str(named)[:100]!r} not found.", param="conversation")
 

@@ -10,12 +10,13 @@ from proxy.server.azure_paths import below_openai, without_slashes
 from proxy.server.observing import endpoint_class
 from proxy.server.request_head import Head
 
-__all__ = ["Target", "read_target", "target_of"]
+__all__ = ["MAX_TARGET", "Target", "read_target", "target_of"]
 
 _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*\Z")
 _QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@%/?\[\]]*\Z")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
-_MAX_LENGTH = 8192
+MAX_TARGET = 8192
+"""In characters; a longer target is refused unread."""
 _NOT_NORMAL = (
     "The request target is not a normal path: send one without dot segments, '//' and encoded slashes."
 )
@@ -59,8 +60,8 @@ def read_target(raw: str) -> Target:
     encoded slashes, backslashes and controls, percent signs that escape nothing, or escapes of
     characters that need none (RFC 3986, 6.2.2.2).
     """
-    if len(raw) > _MAX_LENGTH:
-        raise RequestError(414, f"The request target is longer than {_MAX_LENGTH} characters.")
+    if len(raw) > MAX_TARGET:
+        raise RequestError(414, f"The request target is longer than {MAX_TARGET} characters.")
     path, _, query = raw.partition("?")
     decisive = without_slashes(path)
     segments = decisive.split("/")

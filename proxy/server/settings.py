@@ -90,6 +90,12 @@ class ServerConfig(Section):
     max_body_bytes: Bytes = Field(
         default=33554432, description="Largest body of a request that is read whole (JSON for inference)."
     )
+    max_json_values: int = Field(
+        default=400_000,
+        ge=1000,
+        le=100_000_000,
+        description="Most values in the JSON of a request; an empty object or list counts for two.",
+    )
     max_upload_bytes: Bytes = Field(
         default=536870912, description="Largest body of a request that is streamed through (files, forms)."
     )
@@ -217,6 +223,15 @@ class UpstreamConfig(Section):
             (name, value.reveal() if isinstance(value, Secret) else value)
             for name, value in self.headers.items()
         )
+
+    def key_setting(self, name: str) -> str:
+        """Where the key that goes to this upstream comes from, with its environment variable or file."""
+        if self.api_key is not None:
+            return f"upstreams.{name}.api_key ({self.api_key.reference})"
+        secrets = [value.reference for value in self.headers.values() if isinstance(value, Secret)]
+        if secrets:
+            return f"upstreams.{name}.headers ({', '.join(secrets)})"
+        return f"upstreams.{name}.api_key (not set)"
 
     @property
     def origin(self) -> tuple[str, str, int]:
@@ -580,6 +595,12 @@ class Config(Section):
     def default_upstream(self) -> str:
         """The name of the first upstream."""
         return next(iter(self.upstreams))
+
+    def key_settings(self) -> dict[str, str]:
+        """Where the operator's key of each upstream comes from; clients bring theirs with ``forward``."""
+        if self.auth.mode == "forward":
+            return {}
+        return {name: upstream.key_setting(name) for name, upstream in self.upstreams.items()}
 
     def secrets(self) -> tuple[str, ...]:
         """Every resolved secret's value, for the log's mask.  Handle with care."""

@@ -1,9 +1,9 @@
 """What a configuration says of tools that does not fit the tools that are there."""
 
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 
 from proxy.errors import ConfigError
+from proxy.globs import fits
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Registry
 from proxy.tools.schema import may_have
@@ -40,7 +40,7 @@ def misplaced_bounds(
     faults = []
     for pattern, bounds in arguments.items():
         setting = f'{where}."{pattern}"'
-        specs = [spec for spec in registry.tools() if fnmatchcase(spec.name, pattern)]
+        specs = [spec for spec in registry.tools() if fits(spec.name, pattern)]
         if not specs:
             if whole:
                 faults.append(ConfigError(setting, "fits no tool that is loaded", "Correct it, or remove it"))

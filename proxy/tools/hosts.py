@@ -1,9 +1,10 @@
 """What a tool may reach and say over HTTP: for the real client, and for the one that authors test with."""
 
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 
 from yarl import URL
+
+from proxy.globs import fits
 
 __all__ = ["check_headers", "may_call"]
 
@@ -33,7 +34,7 @@ def may_call(url: URL, hosts: Sequence[str]) -> bool:
     """
     host = (url.host or "").lower()
     name = host if url.is_default_port() else f"{host}:{url.port}"
-    return bool(host) and any(pattern == "*" or fnmatchcase(name, pattern) for pattern in hosts)
+    return bool(host) and any(pattern == "*" or fits(name, pattern) for pattern in hosts)
 
 
 def check_headers(names: Iterable[str]) -> None:

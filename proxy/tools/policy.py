@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from proxy.caches import Memo
+from proxy.globs import fits
 from proxy.tools.bounds import ArgumentBound, FetchBounds, find_excess
 from proxy.tools.spec import ToolEffect, ToolSpec
 
@@ -144,7 +144,7 @@ class Policy:
         """The bounds of a tool, of every policy that must agree, each beside the line that has them."""
         for policy in self._all():
             for pattern, bounds in policy.arguments.items():
-                if fnmatchcase(name, pattern):
+                if fits(name, pattern):
                     yield f'{policy.arguments_setting}."{pattern}"', bounds
 
     @property
@@ -206,7 +206,7 @@ def _intersection_bytes(known: tuple[Policy, Policy, Policy]) -> int:
 
 def _first_match(name: str, patterns: Sequence[str]) -> str | None:
     """The first pattern that fits."""
-    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+    return next((pattern for pattern in patterns if fits(name, pattern)), None)
 
 
 def _can_do_harm(spec: ToolSpec) -> bool:

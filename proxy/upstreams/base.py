@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamBroken
+from proxy.upstreams.secret_spellings import SecretSpellings
 
 __all__ = [
     "Headers",
@@ -14,6 +15,7 @@ __all__ = [
     "Upstream",
     "UpstreamRequest",
     "UpstreamResponse",
+    "WholeSecrets",
     "read_whole",
 ]
 
@@ -40,7 +42,7 @@ class Secrets:
     ``in`` finds it at a fifth of the price.  It is b"", which is in everything, where they share none.
     """
 
-    __slots__ = ("_shapes", "beginning", "sign")
+    __slots__ = ("_shapes", "_spellings", "beginning", "sign")
 
     def __init__(self, shapes: Sequence[bytes]) -> None:
         """``shapes`` are one at least."""
@@ -50,12 +52,50 @@ class Secrets:
         shared = set(first).intersection(*shapes)
         self.sign: int | bytes = next((byte for byte in _SELDOM if byte in shared), b"")
         self._shapes = sorted(shapes, key=len, reverse=True)
+        self._spellings = SecretSpellings(self._shapes)
 
     def blanked(self, data: bytes) -> bytes:
-        """The data with asterisks for what stands whole in it, as long as it was."""
+        """The data with asterisks for what stands whole in it, as long as it was.
+
+        A character that is escaped as JSON may do is that character.
+        """
         for shape in self._shapes:
             data = data.replace(shape, b"*" * len(shape))
-        return data
+        return self._spellings.replaced(data, _asterisks)
+
+    def begun(self, data: bytes) -> int:
+        """How many of the last bytes of a piece may be the beginning of what stands in the next one too."""
+        return self._spellings.begun(data)
+
+
+def _asterisks(found: bytes) -> bytes:
+    return b"*" * len(found)
+
+
+class WholeSecrets:
+    """Holds back the end of each piece that may be the beginning of a secret, until it is known."""
+
+    def __init__(self, secrets: Secrets, push: Sink) -> None:
+        self._secrets = secrets
+        self._push = push
+        self._held = b""
+
+    def __call__(self, data: bytes) -> Awaitable[None] | None:
+        """Take a piece, as a :data:`Sink` does."""
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        # First: the end of a whole one may be the beginning of another.
+        data = self._secrets.blanked(data)
+        if size := self._secrets.begun(data):
+            self._held = data[-size:]
+            data = data[:-size]
+        return self._push(data) if data else None
+
+    def finish(self) -> Awaitable[None] | None:
+        """Nothing comes any more: what was held is no secret."""
+        held, self._held = self._held, b""
+        return self._push(held) if held else None
 
 
 class UpstreamRequest(NamedTuple):

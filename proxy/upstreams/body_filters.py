@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from proxy.errors import UpstreamBroken
+from proxy.upstreams.secret_spellings import SecretSpellings
 
 __all__ = ["REDACTED", "Inflater", "Scrubber", "shapes_of_secrets"]
 
@@ -46,6 +47,7 @@ class Scrubber:
     def __init__(self, shapes: tuple[bytes, ...]) -> None:
         """``shapes`` come from :func:`shapes_of_secrets`."""
         self._shapes = shapes
+        self._spellings = SecretSpellings(shapes) if shapes else None
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -53,7 +55,10 @@ class Scrubber:
         data = self._held + data
         for shape in self._shapes:
             data = data.replace(shape, REDACTED)
-        keep = max((_overlap(data, shape) for shape in self._shapes), default=0)
+        keep = 0
+        if self._spellings is not None:
+            data = self._spellings.replaced(data, lambda _: REDACTED)
+            keep = self._spellings.begun(data)
         cut = len(data) - keep
         self._held = data[cut:]
         return data[:cut]
@@ -62,14 +67,6 @@ class Scrubber:
         """What was held back, now that nothing can follow it."""
         held, self._held = self._held, b""
         return held
-
-
-def _overlap(data: bytes, shape: bytes) -> int:
-    """How many of the last bytes of ``data`` are a beginning of ``shape``, but not all of it."""
-    for size in range(min(len(data), len(shape) - 1), 0, -1):
-        if data.endswith(shape[:size]):
-            return size
-    return 0
 
 
 class Inflater:

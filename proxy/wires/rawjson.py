@@ -63,9 +63,6 @@ _SPACE = re.compile(_BLANK)
 _ARRAY_END = re.compile(_BLANK + rb"\]")
 _EMPTY = re.compile(rb"[\[{]" + _BLANK + rb"[\]}]")
 _OBJECT_END = re.compile(_BLANK + rb"}")
-_MAX_VALUES = 1_000_000
-"""Counted by commas and brackets, those in texts too.  No conversation that a model can read has as
-many, and a body of nothing else would take some hundred times its size in memory."""
 _OPENING = frozenset(b"{[")
 _CLOSING = frozenset(b"}]")
 
@@ -217,13 +214,10 @@ def load_strict(raw: bytes) -> dict[str, Any]:
     """A request body as an object that can be read in one way only.
 
     Raises :class:`RequestError` for text that is not JSON (RFC 8259, so no NaN and no lone
-    surrogate), is not an object, is nested deeper than 250 levels or so, holds over a million
-    values, or names a key twice: two readers of such a body need not agree on what it says (rule E1).
+    surrogate), is not an object, is nested deeper than 250 levels or so, or names a key twice: two
+    readers of such a body need not agree on what it says (rule E1).  Whoever calls it bounds the text, and
+    how many values it may hold (:mod:`proxy.json_size`).
     """
-    if len(raw) > _MAX_VALUES and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > _MAX_VALUES:
-        raise RequestError(
-            400, f"The request body holds more than {_MAX_VALUES} values.", code="too_many_entries"
-        )
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -29,6 +29,7 @@ _REFUSAL = re.compile(
     r"|does(n't| not) (take|support|accept|exist)",
     re.IGNORECASE,
 )
+_NONE: frozenset[str] = frozenset()
 _NEAR = 160
 """How far from such words the field stands; what is farther may be a quotation of the request."""
 
@@ -45,10 +46,10 @@ class RefusedFields:
         self, place: str, keep: frozenset[str], is_models: Callable[[Mapping[str, Any]], bool]
     ) -> None:
         self._is_models = is_models
-        self._position = re.compile(rf"\b{place}\W{{1,4}}(\d{{1,6}})")
+        self._place = place
         self._keep = keep
-        self._left_out: frozenset[str] = frozenset()
-        self.learned: frozenset[str] = frozenset()
+        self._left_out = _NONE
+        self.learned = _NONE
         """Of these, what this run was told of."""
 
     def leave_out(self, names: Collection[str]) -> None:
@@ -68,7 +69,8 @@ class RefusedFields:
         }
         if len(self.learned) >= _MOST or not ours:
             return False
-        named = {int(position) for position in self._position.findall(said)}
+        positions = re.findall(rf"\b{self._place}\W{{1,4}}(\d{{1,6}})", said)
+        named = set(map(int, positions))
         if named and named.isdisjoint(ours):
             return False
         near = [said[max(0, m.start() - _NEAR) : m.end() + _NEAR] for m in _REFUSAL.finditer(said)]

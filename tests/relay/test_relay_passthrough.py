@@ -606,12 +606,21 @@ async def test_a_stream_under_another_name_is_relayed(allow: tuple[str, ...]) ->
 
 
 async def test_a_call_in_a_stream_under_another_name_does_not_leak() -> None:
-    """Rule W5: a stream that does not say what it is and calls a tool of ours is refused whole."""
-    data = role() + call("call_1", "core__get_weather", "{}") + finish("tool_calls") + DONE
+    """Rule W5: a stream that does not say what it is and calls a tool of ours is never the client's to read.
+
+    Where no stream was asked for it is refused whole; where one was its call runs.
+    """
+    data = role() + call("call_1", "core__get_current_time", "{}") + finish("tool_calls") + DONE
     opening = head("Content-Type: text/plain", f"Content-Length: {len(data)}")
-    answer = await relayed(opening + data, KEEP, allow=("core__*",))
+    answer = await relayed(opening + data, KEEP, allow=("core__*",), body=PLAIN)
     assert answer.status == 502
     assert b"core__" not in answer.body
+    last = role() + content("noon") + finish() + DONE
+    async with proxied([opening + data, KEEP], chunked(last), allow=("core__*",)) as (proxy, upstream):
+        answer = await proxy.ask(HELLO)
+        assert b"noon" in answer.body
+        assert b"core__" not in answer.body
+        assert len(upstream.requests) == 2
 
 
 async def test_tools_switched_off_is_all_passthrough() -> None:

@@ -48,6 +48,7 @@ def test_every_key_of_the_contract_has_its_default():
         "port": 8080,
         "workers": 1,
         "max_body_bytes": 33554432,
+        "max_json_values": 400_000,
         "max_upload_bytes": 536870912,
         "header_timeout_s": 20,
         "max_pending_heads": 1024,

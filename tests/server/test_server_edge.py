@@ -4,6 +4,7 @@ import asyncio
 import gc
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,25 @@ from proxy.server.cors import Cors
 from proxy.server.draining import Draining
 from proxy.server.edge import Edge
 from proxy.server.edge_request import EdgeRequest
+from proxy.server.key_spellings import KeyFinder
 from proxy.server.observing import Observing
 from proxy.server.page_guard import PageGuard
 from proxy.server.turns import MOST_BEGUN
 
 PAGE = "https://app.example.com"
+
+
+class NoKeys:
+    """Where there are no client keys."""
+
+    def knows(self, secret: str) -> bool:
+        return False
+
+    def declared_at(self, text: str, starts: Sequence[int]) -> bool:
+        return False
+
+    async def refresh(self) -> None:
+        return
 
 
 def edge(fault: Exception | None = None, cors: Cors | None = None, seen: list[dict] | None = None) -> Edge:
@@ -49,6 +64,7 @@ def edge(fault: Exception | None = None, cors: Cors | None = None, seen: list[di
         draining=Draining(),
         observing=Observing(),
         models=(),
+        holds_key=KeyFinder(NoKeys()).in_target,
     )
 
 

@@ -11,7 +11,9 @@ from client_keys import ALICE, BOB, bearer, declared, keyed, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy import globs
 from proxy.errors import RequestError
+from proxy.server.app import _views
 from proxy.server.callers import Caller
 from proxy.server.key_grants import KeyGrants
 from proxy.server.key_ring import KeyRing, signer
@@ -288,3 +290,32 @@ async def test_a_token_is_worked_out_once() -> None:
     first = await minting.find(token)
     assert isinstance(first, Caller)
     assert await minting.find(token) is first
+
+
+async def test_many_patterns_of_a_token_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns come new with each token: what they cost must not grow with how many regular expressions."""
+    minting = await mint_for(Clock())
+    patterns = [f"*{number:02}*" + "x*" * 10 for number in range(32)]
+    caller = await minting.find(await minted(minting, models=patterns, tools=patterns))
+    assert caller is not None
+    monkeypatch.setattr(globs, "fnmatchcase", lambda *_: pytest.fail("compiled"))
+    async with keyed() as (proxy, _):
+        view = _views(proxy.services, proxy.services.router()).of(caller.rights)
+        assert not view.router.permits("gpt-4o")
+        assert not view.offers
+
+
+@pytest.mark.parametrize("field", ["models", "tools"])
+async def test_few_patterns_of_a_token_are_more_than_asterisks(field: str) -> None:
+    """What takes a regular expression is bounded, also in a token that its key's holder signed by hand."""
+    minting = await mint_for(Clock())
+    few, many = ([f"a{number}?" for number in range(count)] for count in (4, 5))
+    assert await minting.find(await minted(minting, **{field: few})) is not None
+    with pytest.raises(RequestError) as error:
+        await minted(minting, **{field: many})
+    assert error.value.status == 400
+    assert error.value.param == field
+    said = base64.urlsafe_b64encode(orjson.dumps({"subject": "ann", "until": int(NOW) + 9, field: many}))
+    text = f"trt_config:alice.{said.rstrip(b'=').decode()}"
+    signed = base64.urlsafe_b64encode(signer(ALICE).sign(text.encode())).rstrip(b"=").decode()
+    assert await minting.find(f"{text}.{signed}") is None
