@@ -178,7 +178,8 @@ def test_the_demo_prints_how_to_look_at_a_run(tmp_path):
 def test_the_demo_listens_to_nobody_elses_settings(tmp_path):
     """A configuration and variables of the folder do not change the demo."""
     (tmp_path / "toolrelay.toml").write_text("[server]\nprot = 1\n")
-    with running(tmp_path, "demo", "--port", "0", env={"TOOLRELAY_SERVER__PROT": "1"}) as demo:
+    env = {"TOOLRELAY_SERVER__PROT": "1", "TMPDIR": str(tmp_path)}
+    with running(tmp_path, "demo", "--port", "0", env=env) as demo:
         assert demo.address.startswith("http://127.0.0.1:")
         assert demo.stop()[0] == 0
 

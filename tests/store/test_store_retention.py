@@ -185,6 +185,8 @@ async def test_what_one_caller_may_have_is_not_measured_for_each_record(make_sql
     for number in range(30):
         store.put_response(response(f"r{number}", response=KIB * 10, created_at=NOW + number))
         await store.list_runs(RunFilter())
+        if hasattr(store, "_expire_at"):
+            store._expire_at = 0.0  # PostgreSQL looks at owners more often than at content
         await _tidied(store)
     assert 1 <= len([sql for sql in seen if "OVER" in sql]) <= 3
 
