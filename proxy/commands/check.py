@@ -324,6 +324,7 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
     """Ask every upstream, one after the other; print a table, return the faults."""
     made = table("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage", "[DONE]")
     faults: list[str] = []
+    settings = config.key_settings()
     for name, upstream in services.upstreams.items():
         if name in unasked:
             continue
@@ -331,6 +332,8 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
         made.add_row(text(name), *_cells(result))
         if result.lacks_v1:
             faults.append(v1_fault(name, config.upstreams[name].base_url))
+        elif result.refuses_key and name in settings:
+            faults.append(f"upstreams.{name}: {result.problem}. Correct {settings[name]}")
         elif result.problem:
             faults.append(f"upstreams.{name}: {result.problem}")
     out = console()
