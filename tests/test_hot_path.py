@@ -39,7 +39,7 @@ CALLS_PER_REQUEST_OF_A_NEW_HEAD = 462  # 426: the parser reads it, and all that 
 CALLS_PER_REQUEST_WITH_TOOLS = 1150  # 1050: two chunks are read
 # The client's body is cut into its members here, which a request without a call is spared.
 CALLS_PER_TOOL_TURN = 1500  # 1363, its rows committed
-CALLS_PER_TOOL_TURN_WITH_EFFECT = 1670  # 1519
+CALLS_PER_TOOL_TURN_WITH_EFFECT = 1800  # 1679
 
 CALLS_PER_CALLBACK_OF_A_BURST = 10_500  # 9497: 128 events, each to be read, and what skims them in vain
 

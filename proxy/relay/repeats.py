@@ -44,7 +44,8 @@ def repeat_key(
     """
     word = b"key\0" + given.encode("utf-8", "surrogatepass") if given else b"body\0" + body
     digest = hashlib.blake2b(digest_size=24)
-    for part in (caller.encode(), people.encode(), path.encode(), word):
+    # A caller's name has no NUL in it.
+    for part in (f"{caller}\0{people}".encode(), path.encode(), word):
         digest.update(len(part).to_bytes(8, "big") + part)
     again = any(count.isdecimal() and int(count[:9]) > 0 for count in tries)
     return digest.hexdigest(), bool(given) or again

@@ -30,10 +30,14 @@ class JsonBodies:
 
     def __init__(self, most_values: int) -> None:
         self._most = most_values
+        # So short a body is small, and holds fewer values than bytes.
+        self._certain = min(_SMALL_BYTES, most_values)
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def load_now(self, raw: bytes) -> dict[str, Any] | None:
         """What a body says; ``None`` for a large one.  Raises as :func:`load_strict` does."""
+        if len(raw) <= self._certain:
+            return load_strict(raw)
         return None if is_large(raw) else self._load(raw)
 
     async def load(self, raw: bytes, caller: str) -> dict[str, Any]:
