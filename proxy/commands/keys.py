@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 from pydantic import ValidationError
 
-from proxy.commands.common import console, say, table, text
-from proxy.errors import ConfigError
+from proxy.commands.common import console, say, say_error, table, text
+from proxy.errors import ConfigError, NoRecord
 from proxy.globs import fits
 from proxy.records import ClientKey, KeySet
 from proxy.server.app import open_entrance
@@ -107,8 +107,13 @@ async def list_keys(config: Config, *, as_json: bool) -> None:
     """Print every key, those of the configuration first; revoked ones too."""
     rows = [_Row.declared(name, key) for name, key in config.keys.items()]
     if config.store.url != "memory:":
-        async with _Keys(config, must_exist=True) as store:
-            rows += [_Row.made(key, time.time()) for key in (await store.read_keys()).keys]
+        try:
+            async with _Keys(config, must_exist=True) as store:
+                rows += [_Row.made(key, time.time()) for key in (await store.read_keys()).keys]
+        except NoRecord as fault:
+            if not rows:
+                raise
+            say_error(f"note: these are declared, none was made: {fault.problem}")
     if as_json:
         for row in rows:
             say(orjson.dumps(row.as_json()).decode())

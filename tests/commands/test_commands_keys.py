@@ -204,6 +204,16 @@ def test_listing_makes_no_record(tmp_path, here):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_declared_keys_are_listed_before_there_is_a_record(tmp_path, here):
+    """A container's keys stand in its configuration: they are listed before its first start."""
+    (tmp_path / "toolrelay.toml").write_text(DECLARED)
+    done = here("keys", "list", "--json", env={**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"})
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["webui"]
+    assert "none was made: there is no record" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["toolrelay.toml"]
+
+
 @pytest.fixture
 def quiet(tmp_path, here, monkeypatch):
     """``check`` of a file, without looking for the upstream."""
