@@ -15,6 +15,7 @@ __all__ = [
     "FrameTooLarge",
     "Guard",
     "ModelMissing",
+    "NoRecord",
     "NotOnRecord",
     "RequestError",
     "ServerStopping",
@@ -69,6 +70,10 @@ class ConfigError(ToolRelayError):
         self.problem = problem
         self.remedy = remedy
         super().__init__(f"{setting}: {problem}" + (f". {remedy}" if remedy else ""))
+
+
+class NoRecord(ConfigError):
+    """There is no record where one is to be read: no server has been started yet, or its file is another."""
 
 
 class Faults(list[ConfigError]):

@@ -5,7 +5,14 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.commands.common import console, say, say_error, table, text
-from proxy.commands.keys import bound_lines, bounds_of_keys, entrance_lines, key_table, peek_entrance
+from proxy.commands.keys import (
+    bound_lines,
+    bounds_of_keys,
+    entrance_lines,
+    idle_lines,
+    key_table,
+    peek_entrance,
+)
 from proxy.commands.reach import find_unreachable, places_of
 from proxy.errors import ConfigError, Faults, StoreError
 from proxy.globs import fits
@@ -287,18 +294,13 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
 
 
 def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
-    """Each entry of ``policy.allow`` that allows nothing: a typing error, or a tool that is not there."""
-    names = [spec.name for spec in services.registry.tools()]
-    lines: list[str] = []
-    for pattern in config.policy.allow:
-        if any(fits(name, pattern) for name in names):
-            continue
-        near = get_close_matches(pattern, names, n=1, cutoff=0.75)
-        if fits("web__fetch_page", pattern) and not config.tools.web_hosts:
-            remedy = ". web__fetch_page is there once tools.web_hosts lists hosts"
-        else:
-            remedy = f'. Did you mean "{near[0]}"?' if near else ""
-        lines.append(f'policy.allow: "{pattern}" fits no tool that is loaded{remedy}')
+    """Each entry of ``policy.allow``, or of an upstream's ``tools``, that allows nothing: a typing error,
+    or a tool that is not there.
+    """
+    lines = idle_lines("policy.allow", config.policy.allow, services.registry)
+    for name, upstream in config.upstreams.items():
+        if not isinstance(upstream.tools, bool):
+            lines += idle_lines(f"upstreams.{name}.tools", upstream.tools, services.registry)
     return lines
 
 
@@ -324,6 +326,7 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
     """Ask every upstream, one after the other; print a table, return the faults."""
     made = table("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage", "[DONE]")
     faults: list[str] = []
+    settings = config.key_settings()
     for name, upstream in services.upstreams.items():
         if name in unasked:
             continue
@@ -331,6 +334,8 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
         made.add_row(text(name), *_cells(result))
         if result.lacks_v1:
             faults.append(v1_fault(name, config.upstreams[name].base_url))
+        elif result.refuses_key and name in settings:
+            faults.append(f"upstreams.{name}: {result.problem}. Correct {settings[name]}")
         elif result.problem:
             faults.append(f"upstreams.{name}: {result.problem}")
     out = console()

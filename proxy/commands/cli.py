@@ -109,7 +109,10 @@ def check(
             common.say_error(str(fault))
         raise typer.Exit(1)
     from proxy.commands import check as checking
+    from proxy.server.telemetry import configure_logging
 
+    # What the log would warn of (a key that is refused, say) is told as a fault, and once is enough.
+    configure_logging(level="error", secrets=loaded.secrets())
     if common.run_async(checking.check_composed(loaded, probing=probe, known=faults)):
         raise typer.Exit(1)
 

@@ -156,6 +156,14 @@ def _moment(text: str) -> float | str:
     """A time to come: an age counts from now on, all else is read with the other grants."""
     age = _AGE.fullmatch(text.strip())
     if age is None:
+        try:
+            datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise ConfigError(
+                "--expires",
+                f"{text[:40]!r} is no time",
+                "Write 2027-01-31, 2027-01-31T12:00 (UTC), or how long from now: 90d",
+            ) from None
         return text.strip()
     moment = time.time() + int(age[1]) * _SECONDS[age[2]]
     if moment > datetime(9999, 1, 1, tzinfo=UTC).timestamp():

@@ -2,16 +2,18 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 from pydantic import ValidationError
 
-from proxy.commands.common import console, say, table, text
-from proxy.errors import ConfigError
+from proxy.commands.common import console, say, say_error, table, text
+from proxy.errors import ConfigError, NoRecord
+from proxy.globs import fits
 from proxy.records import ClientKey, KeySet
 from proxy.server.app import open_entrance
 from proxy.server.config import Config
@@ -39,6 +41,7 @@ __all__ = [
     "bounds_of_keys",
     "create_key",
     "entrance_lines",
+    "idle_lines",
     "key_table",
     "list_keys",
     "peek_entrance",
@@ -104,8 +107,13 @@ async def list_keys(config: Config, *, as_json: bool) -> None:
     """Print every key, those of the configuration first; revoked ones too."""
     rows = [_Row.declared(name, key) for name, key in config.keys.items()]
     if config.store.url != "memory:":
-        async with _Keys(config, must_exist=True) as store:
-            rows += [_Row.made(key, time.time()) for key in (await store.read_keys()).keys]
+        try:
+            async with _Keys(config, must_exist=True) as store:
+                rows += [_Row.made(key, time.time()) for key in (await store.read_keys()).keys]
+        except NoRecord as fault:
+            if not rows:
+                raise
+            say_error(f"note: these are declared, none was made: {fault.problem}")
     if as_json:
         for row in rows:
             say(orjson.dumps(row.as_json()).decode())
@@ -313,13 +321,16 @@ def _unkept_limits(config: Config, name: str, limits: KeyLimits | None) -> list[
 def bounds_of_keys(entrance: Entrance, registry: Registry) -> tuple[list[str], list[str]]:
     """What each key's own bounds of arguments say of the tools, and warnings of those that say nothing.
 
-    Keys of the configuration are not warned of: there such a bound is a fault.
+    Bounds in the configuration are not warned of: there such a one is a fault.  Of each key it is said
+    which of its ``tools`` fit none.
     """
     said: list[str] = []
     warnings: list[str] = []
     keys = entrance.ring.keys()
     for key in keys:
         said += bound_lines(registry, narrowed_policy(Policy(), key.caller.rights), f" for key {key.name}")
+        for setting, patterns in key.caller.rights.tools:
+            warnings += [f"warning: {line}" for line in idle_lines(setting, patterns, registry)]
         if key.caller.name.startswith(DECLARED):
             continue
         for where, arguments in own_bounds(key.caller.rights).items():
@@ -328,6 +339,21 @@ def bounds_of_keys(entrance: Entrance, registry: Registry) -> tuple[list[str], l
                 f"warning: {fault.setting}: {fault.problem}, so it bounds nothing" for fault in faults
             ]
     return said, warnings
+
+
+def idle_lines(where: str, patterns: Iterable[str], registry: Registry) -> list[str]:
+    """Each pattern that fits no tool, with the name that comes nearest."""
+    names = [spec.name for spec in registry.tools()]
+    lines: list[str] = []
+    for pattern in patterns:
+        if any(fits(name, pattern) for name in names):
+            continue
+        near = get_close_matches(pattern, names, n=1, cutoff=0.75)
+        remedy = f'. Did you mean "{near[0]}"?' if near else ""
+        if fits("web__fetch_page", pattern):  # The one of ours that is not always there.
+            remedy = ". web__fetch_page is loaded where tools.web_hosts lists hosts"
+        lines.append(f'{where}: "{pattern}" fits no tool that is loaded{remedy}')
+    return lines
 
 
 def bound_lines(registry: Registry, policy: Policy, whose: str = "") -> list[str]:

@@ -292,7 +292,8 @@ class Supervisor:
             self._log.error("restart_refused", reason=str(error))
             return
         if lines:
-            self._say(f"restarted: {plan.workers} new workers serve, the old ones end what is open")
+            new = "1 new worker serves" if plan.workers == 1 else f"{plan.workers} new workers serve"
+            self._say(f"restarted: {new}, the old ones end what is open")
             if (auth := _auth_line(lines)) != self._auth:
                 # Nobody has been told of a start token that was not asked for before.
                 self._auth = auth

@@ -104,7 +104,9 @@ class _TurnStream:
             state.first_chunk_at = state.now()
         wait = self._write(reader.feed(chunk, together=passing is not None, most=MOST_EVENTS))
         # What came before a fault has gone out, however the stream was cut (rule W6).
-        return self._go_on(wait) if reader.behind or reader.fault is not None else wait
+        if reader.behind or reader.fault is not None or (wait is not None and self._until is not None):
+            return self._go_on(wait)
+        return wait
 
     async def _go_on(self, wait: Awaitable[None] | None) -> None:
         """Read what is left of a piece, and let others have their turn before each part.
@@ -114,7 +116,7 @@ class _TurnStream:
         reader = self._reader
         while True:
             if wait is not None:
-                await wait
+                await self._sent(wait)
             if reader.fault is not None:
                 raise reader.fault
             if not reader.behind:
@@ -122,6 +124,19 @@ class _TurnStream:
             await asyncio.sleep(0)
             together = self._passing is not None
             wait = self._write(reader.feed(b"", together=together, most=MOST_EVENTS))
+
+    async def _sent(self, wait: Awaitable[None]) -> None:
+        """Wait for the client, whose time is not the upstream's: what that has said last is not lost."""
+        patience, until = self._patience, self._until
+        if patience is None or until is None or self._ended or patience.expired():
+            await wait
+            return
+        patience.reschedule(None)
+        left_s = until - self._loop.time()
+        await wait
+        if not patience.expired():
+            self._until = self._loop.time() + left_s
+            patience.reschedule(self._until)
 
     def _write(self, frames: Sequence[Frame]) -> Awaitable[None] | None:
         """Give frames to the run and the writer, and send what comes of them."""

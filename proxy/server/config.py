@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, Faults
 from proxy.server.config_faults import explain, model_of, unknown_setting
 from proxy.server.config_left import TOGETHER, what_is_left, without_secrets
 from proxy.server.config_rules import find_conflicts, find_unbuilt, resolve_paths, resolve_secrets
@@ -99,23 +99,26 @@ def find_faults(
     try:
         draft = _read(path)
         in_file = _tables(draft)
-        _apply_env(draft, env)
+        faults = _apply_env(draft, env)
         _leave_keys_behind(draft, in_file)
         dropped_key = _apply_options(draft, said)
     except ConfigError as error:
         return None, [error]
+    if faults and not go_on:
+        return None, faults
     _imply_keys(draft, dropped_key)
-    faults: list[ConfigError] = []
+    in_env = {fault.setting.partition(".")[0] for fault in faults}
     spoilt: set[str] = set()
     try:
         config = Config.model_validate(draft.data).with_start_token(said.start_token)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        faults = [explain(detail, draft.source) for detail in details]
+        faults += [explain(detail, draft.source) for detail in details]
         rest, spoilt = what_is_left(draft.data, details)
         if rest is None or not go_on:
             return None, faults
         config = rest
+    spoilt |= in_env
     if not spoilt & TOGETHER:
         faults += [*find_unbuilt(config), *find_conflicts(config)]
     if faults and not go_on:
@@ -172,8 +175,21 @@ def _syntax_error(name: str, message: str, text: str) -> ConfigError:
 # --- the environment --------------------------------------------------------------------------
 
 
-def _apply_env(draft: _Draft, env: Mapping[str, str]) -> None:
-    """Lay ``TOOLRELAY_<SECTION>__<KEY>`` over the file.  Only names with ``__`` are settings."""
+def _apply_env(draft: _Draft, env: Mapping[str, str]) -> list[ConfigError]:
+    """Lay ``TOOLRELAY_<SECTION>__<KEY>`` over the file; returns the faults.  Only names with ``__`` are
+    settings.
+    """
+    faults = Faults()
+    with faults.kept():
+        _apply_switch(draft, env)
+    for name in sorted(env):
+        if name.upper().startswith(ENV_PREFIX):
+            with faults.kept():
+                _apply_variable(draft, name, env[name])
+    return list(faults)
+
+
+def _apply_switch(draft: _Draft, env: Mapping[str, str]) -> None:
     if "ENABLE_TOOLS" in env and env["ENABLE_TOOLS"].strip():
         value = _env_value(bool, env["ENABLE_TOOLS"])
         if not isinstance(value, bool):
@@ -183,15 +199,15 @@ def _apply_env(draft: _Draft, env: Mapping[str, str]) -> None:
                 "Set ENABLE_TOOLS=false or unset it",
             )
         _put(draft, ("tools", "enabled"), value, "from ENABLE_TOOLS")
-    for name in sorted(env):
-        if not name.upper().startswith(ENV_PREFIX):
-            continue
-        if "__" not in name[len(ENV_PREFIX) :]:
-            _refuse_single_underscore(name, env[name])
-            continue
-        parts = name[len(ENV_PREFIX) :].lower().split("__")
-        setting, annotation = _locate(parts, draft.data, name)
-        _put(draft, setting, _env_value(annotation, env[name]), f"from {name}")
+
+
+def _apply_variable(draft: _Draft, name: str, value: str) -> None:
+    if "__" not in name[len(ENV_PREFIX) :]:
+        _refuse_single_underscore(name, value)
+        return
+    parts = name[len(ENV_PREFIX) :].lower().split("__")
+    setting, annotation = _locate(parts, draft.data, name)
+    _put(draft, setting, _env_value(annotation, value), f"from {name}")
 
 
 def _refuse_single_underscore(name: str, value: str) -> None:

@@ -1,6 +1,7 @@
 """Faults of the configuration in words: which setting, what was given, what is expected."""
 
 import difflib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
@@ -47,15 +48,28 @@ def explain(detail: ErrorDetails, source_of: Callable[[str], str]) -> ConfigErro
     if expected is None:
         expected = detail["msg"].removeprefix("Input should be ").removeprefix("String should ").lower()
     given = _given(detail["input"], dotted)
-    return ConfigError(dotted, f"got {given}{source}, expected {expected}", "Correct it")
+    remedy = "Correct it"
+    if kind == "tuple_type" and isinstance(detail["input"], str) and not _is_hidden(dotted):
+        remedy = f"Write {_as_list(detail['input'])}"
+    return ConfigError(dotted, f"got {given}{source}, expected {expected}", remedy)
+
+
+def _as_list(text: str) -> str:
+    """The list that somebody meant who left out its brackets or quotes."""
+    items = [item.strip().strip("\"'") for item in text.strip("[] ").split(",")]
+    return json.dumps([item for item in items if item], ensure_ascii=False)[:200]
+
+
+def _is_hidden(dotted: str) -> bool:
+    """Whether the value of this setting may be a secret."""
+    return any(word in dotted.lower() for word in ("key", "secret", "token", "header", "url", "credential"))
 
 
 def _given(value: object, dotted: str) -> str:
     """What was given, shortly; nothing of a value that may be a secret."""
     words = {bool: "a switch", str: "a string", int: "a whole number", float: "a number"}
     kind = words.get(type(value), "a list" if isinstance(value, list) else "a table")
-    hidden = any(word in dotted.lower() for word in ("key", "secret", "token", "header", "url", "credential"))
-    if hidden or isinstance(value, list | dict):
+    if _is_hidden(dotted) or isinstance(value, list | dict):
         return kind
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return f"{kind} {text[:60]}"

@@ -9,14 +9,18 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from proxy.errors import RequestError
 from proxy.server.edge_request import EdgeRequest
 from proxy.server.http_errors import ERROR_CODE
 from proxy.server.page_guard import host_name
 
-__all__ = ["front_page", "health"]
+__all__ = ["front_page", "health", "nothing_here"]
 
 _WHAT: Final = "an OpenAI-compatible API"
-_KEY: Final = "the key that the operator of this server gave you, or the start token that it printed"
+_KEY: Final = (
+    "the key that the operator of this server gave you, or the start token that it printed; "
+    "an open server takes any"
+)
 _DOCS: Final = "the README of toolrelay, and toolrelay --help where it runs"
 _PAGE: Final = """\
 <!doctype html>
@@ -26,7 +30,7 @@ _PAGE: Final = """\
 <h1>toolrelay</h1>
 <p>This is {what}. It is for programs; there is nothing here to look at.
 <p>In a client, set the base URL to <code>{base_url}</code>
-and the API key to {key}. An open server takes any key.
+and the API key to {key}.
 <p>More is in {docs}.
 """
 _HEADERS: Final = {
@@ -48,6 +52,17 @@ def front_page(request: EdgeRequest) -> web.Response:
         return web.Response(text=text, content_type="text/html", headers=_HEADERS)
     said = {"name": "toolrelay", "what": _WHAT, "base_url": base_url, "api_key": _KEY, "docs": _DOCS}
     return web.Response(text=json.dumps(said), content_type="application/json", headers=_HEADERS)
+
+
+def nothing_here(request: EdgeRequest, path: str) -> RequestError:
+    """What is said to a client outside of the API: most have a base URL that lacks its ``/v1``."""
+    base_url = _base_url(request)
+    return RequestError(
+        404,
+        f"Nothing is served at {path[:100]}. The API is below /v1: set the client's base URL to {base_url}"
+        f" (of an Azure client, azure_endpoint to {base_url.removesuffix('/v1') or 'the same without /v1'}).",
+        code="not_found",
+    )
 
 
 def health(state: str) -> web.Response:

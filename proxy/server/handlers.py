@@ -31,7 +31,7 @@ from proxy.server.callers import Caller
 from proxy.server.client_stream import HttpClientStream
 from proxy.server.doors import INFERENCE, TOKENS_PATH, Door, credential
 from proxy.server.edge_request import EdgeRequest
-from proxy.server.front_page import front_page, health
+from proxy.server.front_page import front_page, health, nothing_here
 from proxy.server.gate import Gate
 from proxy.server.http_errors import error_response
 from proxy.server.instruments import Instruments
@@ -197,12 +197,7 @@ class Api:
         if f"{target.path}/".startswith("/admin/"):
             self._gate.draining.check()
             return await self._admin.answer(request, target)
-        raise RequestError(
-            404,
-            f"Nothing is served at {target.path[:100]}. The API is below /v1, for example /v1/models"
-            " (and below /openai for Azure's clients).",
-            code="not_found",
-        )
+        raise nothing_here(request, target.path)
 
     def _api(self, request: EdgeRequest, target: Target, below: str) -> Awaitable[web.StreamResponse]:
         """What answers a path below ``/v1``."""

@@ -85,7 +85,9 @@ def _read_expiry(value: Any) -> Any:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            raise setting_fault("is no time; write one like 2027-01-31 or 2027-01-31T12:00") from None
+            raise setting_fault(
+                f"{value[:40]!r} is no time; write one like 2027-01-31 or 2027-01-31T12:00"
+            ) from None
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime.combine(value, time())
     if isinstance(value, datetime):

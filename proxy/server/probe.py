@@ -42,6 +42,7 @@ class ProbeResult:
     end_mark: bool | None = None
     problem: str = ""
     lacks_v1: bool = False
+    refuses_key: bool = False
 
 
 def v1_fault(name: str, base_url: str) -> str:
@@ -116,7 +117,7 @@ async def _probe(upstream: Upstream, model: str | None) -> ProbeResult:
         models = ()
     chosen = model or (models[0] if models else None)
     if status in (401, 403):
-        return ProbeResult(reachable=True, problem=f"it refuses the key (status {status})")
+        return ProbeResult(reachable=True, problem=f"it refuses the key (status {status})", refuses_key=True)
     if chosen is None:
         return ProbeResult(
             reachable=True, models=models, problem=f"it lists no models (status {status}); name one in models"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.errors import ConfigError, how_to_install
+from proxy.errors import ConfigError, NoRecord, how_to_install
 from proxy.records import KeySet
 from proxy.store.base import Store
 from proxy.store.key_mark import KeyMark, path_beside, state_path
@@ -214,7 +214,7 @@ def _check_place(path: Path, *, must_exist: bool) -> None:
     if path.is_dir():
         raise ConfigError(_SETTING, f"{path} is a folder", "Name a file in it")
     if must_exist and not path.exists():
-        raise ConfigError(
+        raise NoRecord(
             _SETTING, f"there is no record at {path} yet", "Start the server once, or name its file"
         )
     # SQLite writes its log beside the file, so the folder must be writable too.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from proxy.errors import ConfigError, StoreError, StoreTooNew
+from proxy.errors import ConfigError, NoRecord, StoreError, StoreTooNew
 from proxy.store.migrate import Migration, MigrationReport, find_migrations, load_migrations
 from proxy.store.postgres_db import CONNECT_S, DRIVER_ERRORS, LOCK_CLASS, connect, store_error
 
@@ -44,7 +44,7 @@ async def migrate_postgres(
             # Taken outside of a transaction: one that began before may not see what was made meanwhile.
             await connection.execute("SELECT pg_advisory_lock($1::int, $2::int)", LOCK_CLASS, _LOCK)
             if must_exist and await _version(connection, len(steps)) == 0:
-                raise ConfigError(
+                raise NoRecord(
                     "store.url", "there is no record in this database yet", "Start the server once"
                 )
             return await _migrate(connection, steps)

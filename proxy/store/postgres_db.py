@@ -62,7 +62,7 @@ _FAILURES: Final = {
     "25006": "read-only",
     "28": "access is refused",
     "40": "locked",
-    "53100": "full",
+    "53100": "disk full",
     "53": "out of resources",
     "55P03": "locked",
     "57014": "too slow",

@@ -27,7 +27,7 @@ _SIZES: Final = (32, 8, 3)
 _FAILURES: Final = {
     sqlite3.SQLITE_BUSY: "locked",
     sqlite3.SQLITE_LOCKED: "locked",
-    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_FULL: "disk full",
     sqlite3.SQLITE_READONLY: "read-only",
     sqlite3.SQLITE_IOERR: "unreadable",
     sqlite3.SQLITE_CANTOPEN: "unreadable",

@@ -22,7 +22,6 @@ from proxy.records import (
     ToolInvocationRecord,
     operation_id,
 )
-from proxy.tools.capabilities import Clock
 from proxy.tools.ledger import RunContext
 from proxy.tools.policy import Policy
 from proxy.tools.redaction import brief
@@ -103,13 +102,11 @@ class InvocationJournal:
     def __init__(
         self,
         log: InvocationLog,
-        clock: Clock,
         on_closed: OnClosed | None = None,
         *,
         log_arguments: bool = True,
     ) -> None:
         self._log = log
-        self._clock = clock
         self._on_closed = on_closed
         self._log_arguments = log_arguments
         # Bound once: a logger that is not is made anew for each line, which takes half of its time.

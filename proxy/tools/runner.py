@@ -52,6 +52,9 @@ class Runner:
     """Runs tool calls.  One for the process; what belongs to one run is in its ``RunContext``.
 
     Args:
+        clock: the tools' time of day, by which they say how long a result may be kept.  The record has
+            the machine's, as it has for runs and turns: one that stands still (the demo's) would put
+            a call days before its run.
         shelf: where results too large to be shown are kept for ``core__read_result``; ``None`` for
             nowhere.
         max_read_only, max_read_only_per_caller: read-only tools that run at the same moment.
@@ -89,10 +92,9 @@ class Runner:
         self._registry = registry
         self._policy = policy
         self._limiter = limiter
-        self._clock = clock
         self._credentials = credentials
         self._ids = ids
-        self._journal = InvocationJournal(log, clock, on_closed, log_arguments=log_arguments)
+        self._journal = InvocationJournal(log, on_closed, log_arguments=log_arguments)
         self._shared = None if effects is None else SharedEffects(effects, self._journal)
         self._outcomes = Outcomes(self._journal, registry, shelf, self._shared)
         self._supervisor = Supervisor(max_stuck=max_stuck)
@@ -139,7 +141,7 @@ class Runner:
             policy=self._policy if policy is None else self._intersections.of(self._policy, policy),
             deadline=None if budget_s is None else time.monotonic() + budget_s,
             spec=self._registry.get(call.name),
-            started_at=self._clock.now(UTC).timestamp(),
+            started_at=time.time(),
             started=time.monotonic(),
             on_start=on_start,
         )
@@ -170,7 +172,7 @@ class Runner:
             policy=self._policy,
             deadline=None,
             spec=self._registry.get(call.name),
-            started_at=self._clock.now(UTC).timestamp(),
+            started_at=time.time(),
             started=time.monotonic(),
             on_start=None,
         )

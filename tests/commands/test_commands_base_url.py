@@ -1,6 +1,7 @@
 """An upstream's address that lacks its ``/v1``: found at the start and by ``check --probe``."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,6 +46,41 @@ async def test_the_start_says_what_to_write(tmp_path: Path) -> None:
             assert f'Set upstreams.default.base_url = "{url}/v1"' in line
             assert (await proxy.ask(method="GET", path="/healthz")).status == 200
         assert asked == ["/models", "/v1/models"]
+
+
+async def test_probing_names_a_refused_key_once(tmp_path: Path) -> None:
+    """One line with the setting and its variable; what a server would log stands nowhere beside it."""
+
+    async def refuse(request: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": "no"}}, status=401)
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", refuse)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+        (tmp_path / "toolrelay.toml").write_text(
+            f'[upstreams.mine]\nbase_url = "http://127.0.0.1:{port}/v1"\napi_key = "env:MINE"\n'
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "proxy", "check", "--probe"),
+            cwd=tmp_path,
+            env={**os.environ, "MINE": "sk-not-this-one"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            printed, errors = await process.communicate()
+    finally:
+        await runner.cleanup()
+    assert process.returncode == 1
+    assert errors.decode().splitlines() == [
+        "toolrelay: upstreams.mine: it refuses the key (status 401). "
+        "Correct upstreams.mine.api_key (env:MINE)"
+    ]
+    assert b"refuse" not in printed
 
 
 async def test_an_address_with_a_version_is_asked_nothing(tmp_path: Path) -> None:

@@ -102,6 +102,34 @@ def test_a_setting_that_is_wrong_hides_no_tool(tmp_path, here):
     ]  # fmt: skip
 
 
+def test_each_variable_is_told(tmp_path, here):
+    """A fault of the environment hides neither the next one nor what is wrong in the file."""
+    (tmp_path / "broken.py").write_text(MODULE)
+    (tmp_path / "toolrelay.toml").write_text(
+        f"[upstreams.a]\nbase_url = 'replay:{packaged_fixtures()}'\n"
+        "[tools]\nmodules = ['broken.py']\n[log]\nlevel = 3\n"
+    )
+    env = {
+        "ENABLE_TOOLS": "perhaps",
+        "TOOLRELAY_SERVER_PORT": "9000",
+        "TOOLRELAY_SERVER__PROT": "9000",
+        "TOOLRELAY_POLICY__ALLOW": "core__*",
+    }
+    faults = faults_of(here("check", env=env))
+    for words in (
+        ("tools.enabled", "ENABLE_TOOLS"),
+        ("server.port", "TOOLRELAY_SERVER__PORT"),
+        ("server.prot", "from TOOLRELAY_SERVER__PROT"),
+        ("policy.allow", "from TOOLRELAY_POLICY__ALLOW", 'Write ["core__*"]'),
+        ("log.level", "in toolrelay.toml"),
+        ("tools.modules", "broken.py"),
+    ):
+        assert len([fault for fault in faults if all(word in fault for word in words)]) == 1, (words, faults)
+    assert len(faults) == 6, faults
+    # What serves stops at the first of them.
+    assert here("serve", env=env).stderr.count("toolrelay: ") == 1
+
+
 def test_probing_leaves_out_what_lacks_its_key(tmp_path, here):
     """It would only be told a second time, by the provider; the others are probed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -14,6 +14,7 @@ from proxy.server.callers import Caller, OwnBound, Rights
 from proxy.server.config import Config
 from proxy.store.factory import open_store
 from proxy.tools.bounds import ArgumentBound
+from proxy.upstreams.replay import packaged_fixtures
 
 SECRET = re.compile(r"tr_[A-Za-z0-9_-]{43}")
 ENV = {"OPENAI_API_KEY": "sk-test-0123456789"}
@@ -111,7 +112,8 @@ def test_every_grant_is_kept(tmp_path, here):
         (["a", "--arguments", "'a b'.days = {max = 1}"], "is no tool pattern"),
         (["a", "--arguments", "t__x.days = {max = 1}\nt__x.days = {max = 2}"], "--arguments: is no bound"),
         (["a", "--trace", "loud"], "--trace"),
-        (["a", "--expires", "soon"], "--expires"),
+        (["a", "--expires", "soon"], "--expires: 'soon' is no time"),
+        (["a", "--expires", "90"], "how long from now: 90d"),
         (["a", "--expires", "2001-01-01"], "is over already"),
         (["a", "--expires", "999999w"], "too far away"),
     ],
@@ -202,6 +204,16 @@ def test_listing_makes_no_record(tmp_path, here):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_declared_keys_are_listed_before_there_is_a_record(tmp_path, here):
+    """A container's keys stand in its configuration: they are listed before its first start."""
+    (tmp_path / "toolrelay.toml").write_text(DECLARED)
+    done = here("keys", "list", "--json", env={**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"})
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["webui"]
+    assert "none was made: there is no record" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["toolrelay.toml"]
+
+
 @pytest.fixture
 def quiet(tmp_path, here, monkeypatch):
     """``check`` of a file, without looking for the upstream."""
@@ -241,6 +253,27 @@ def test_check_says_who_comes_in(tmp_path, here, quiet):
     assert "the list of tools of key ann lacks" in done.stdout
     assert here("keys", "revoke", "ann", env=ENV).returncode == 0
     assert 'to let everybody in, set auth.mode = "open"' in quiet().stdout
+
+
+def test_lists_of_tools_that_fit_none_are_told(tmp_path, here, quiet):
+    """A typing error in the tools of a key, declared or made, or of an upstream: check names it."""
+    env = {**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"}
+    declared = DECLARED.replace("core__calculate", "core__calculat")
+    declared += f"[upstreams.a]\nbase_url = 'replay:{packaged_fixtures()}'\ntools = ['core__*', 'file__x']\n"
+    assert here("keys", "create", "ann", "--tools", "core__get_wether,core__get_*", env=env).returncode == 0
+    assert here("keys", "create", "all", env=env).returncode == 0
+    assert here("keys", "create", "bob", "--tools", "web__*", env=env).returncode == 0
+    done = quiet(declared, env)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "fits no tool" in line] == [
+        'upstreams.a.tools: "file__x" fits no tool that is loaded',
+        'warning: keys.webui.tools: "core__calculat" fits no tool that is loaded. '
+        'Did you mean "core__calculate"?',
+        'warning: the list of tools of key ann: "core__get_wether" fits no tool that is loaded. '
+        'Did you mean "core__get_weather"?',
+        'warning: the list of tools of key bob: "web__*" fits no tool that is loaded. '
+        "web__fetch_page is loaded where tools.web_hosts lists hosts",
+    ]
 
 
 def test_bounds_of_keys_are_told(tmp_path, here, quiet):

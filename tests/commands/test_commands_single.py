@@ -65,7 +65,7 @@ async def test_a_hang_up_cuts_no_stream_and_puts_a_new_worker_in_place(tmp_path:
             await upstream.asked(1)
             (first,) = children(proxy.process.pid)
             proxy.signal(signal.SIGHUP)
-            await proxy.says("restarted: 1 new workers serve")
+            await proxy.says("restarted: 1 new worker serves")
             assert (await proxy.ask(ASK)).status == 200
             going.set()
             answer = await streaming.answer()

@@ -66,7 +66,7 @@ async def test_reload_keeps_the_token_and_a_new_door_is_said(tmp_path: Path) -> 
         file = tmp_path / "toolrelay.toml"
         closed_text = file.read_text()
         file.write_text(closed_text + "[store]\nkeep_days = 3\n")
-        await proxy.says("restarted: 1 new workers serve")
+        await proxy.says("restarted: 1 new worker serves")
         assert await statuses(proxy, token, 1) == {(200, 401)}
         file.write_text(closed_text.replace('mode = "auto"', 'mode = "open"'))
         await proxy.says("auth: open to everybody")

@@ -334,7 +334,7 @@ async def test_a_restart_that_fails_leaves_everything_as_it_is(tmp_path: Path) -
             await until(lambda: pids(proxy) == first)
         (tmp_path / "toolrelay.toml").write_text(good.replace("workers = 2", "workers = 1"))
         proxy.signal(signal.SIGHUP)
-        await proxy.says("restarted: 1 new workers serve")
+        await proxy.says("restarted: 1 new worker serves")
         assert (await proxy.ask(ASK)).status == 200
 
 

@@ -223,7 +223,7 @@ async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
     await fill_disk(store)
     for number in range(15):
         store.put_messages([message(seq=number, content="x" * 5000)])
-    with pytest.raises(StoreUnavailable, match="full"):
+    with pytest.raises(StoreUnavailable, match="disk full"):
         await store.open_invocation(invocation(), durable=True)
     assert await store.healthy() is False
     for number in range(100):

@@ -524,7 +524,7 @@ def test_statements_are_put_into_the_servers_words() -> None:
     [
         (asyncpg.InvalidPasswordError("hunter2"), "user or the password"),
         (asyncpg.InsufficientPrivilegeError("hunter2"), "no right"),
-        (asyncpg.DiskFullError("hunter2"), "full"),
+        (asyncpg.DiskFullError("hunter2"), "disk full"),
         (asyncpg.TooManyConnectionsError("hunter2"), "out of resources"),
         (asyncpg.CannotConnectNowError("hunter2"), "not reachable"),
         (asyncpg.UndefinedTableError("hunter2"), "UndefinedTableError"),

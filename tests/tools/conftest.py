@@ -64,6 +64,7 @@ class StillTime:
         return self.now
 
     perf_counter = monotonic
+    time = monotonic
 
 
 MakeRunner = Callable[..., Awaitable[Runner]]

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import json
+import time
 import uuid
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -30,6 +31,16 @@ EFFECT = {"effect": "state_change", "redaction": Redaction(output=("*",))}
 async def echo(text: str) -> dict[str, str]:
     """Say it again."""
     return {"text": text}
+
+
+async def test_the_record_goes_by_the_machines_clock(make_runner, log, context, call):
+    """The tools' clock may stand still, as the demo's does: a call is on record when it was made."""
+    runner = await make_runner([echo])
+    before = time.time()
+    assert (await runner.run(call("echo", '{"text":"a"}'), context)).ok
+    await runner.refuse(call("echo", "{}", 1), context, ToolFailure("no", code="budget_exhausted"), "denied")
+    made, refused = log.closed
+    assert before <= made.started_at <= made.ended_at <= refused.started_at <= time.time() + 1
 
 
 def failure(result: ToolResult) -> dict[str, Any]:
