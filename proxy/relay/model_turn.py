@@ -274,11 +274,14 @@ class ModelTurns:
             if streamed := await response.is_stream():
                 state.answer = _labelled(state.answer)
         if job.request.stream and streamed:
-            await read_stream(state, state.reader, response)
+            await read_stream(state, state.reader, response, job.route.served.secrets)
             return True
         if streamed or (job.request.stream and command.number > 1):
             raise TurnRejected(502, _unexpected(response), "upstream_malformed")
         body = await response.read(self._settings.max_reply_bytes)
+        if (secrets := job.route.served.secrets) is not None:
+            # Not for the client alone, whose stream does it again: what is read is kept on record, too.
+            body = secrets.blanked(body)
         try:
             frame = state.reader.read_reply(body)
         except Unreadable:

@@ -8,7 +8,7 @@ from proxy.errors import UpstreamError
 from proxy.events import Frame
 from proxy.relay.job import State
 from proxy.relay.passthrough import AFTER_END_S, flush_soon
-from proxy.upstreams.base import UpstreamResponse
+from proxy.upstreams.base import Secrets, UncutSecrets, UpstreamResponse
 from proxy.wires.base import TurnReader
 
 __all__ = ["MOST_EVENTS", "read_stream"]
@@ -16,25 +16,33 @@ __all__ = ["MOST_EVENTS", "read_stream"]
 MOST_EVENTS: Final = 128
 """Events that are read and written in one turn of the loop, some milliseconds of work at most."""
 
+_LINE_END: Final = ord("\n")
+"""Where a piece ends with it, no secret has begun there: none has a line break in it."""
 _AFTER_REASON_S = 5.0
 """For the usage and the end mark that come after a finish reason."""
 _AFTER_HIDDEN_END_S = 0.05
 """For the end of the HTTP message, so that its connection can be used for the next turn."""
 
 
-async def read_stream(state: State, reader: TurnReader, response: UpstreamResponse) -> None:
+async def read_stream(
+    state: State, reader: TurnReader, response: UpstreamResponse, secrets: Secrets | None = None
+) -> None:
     """Read one turn's stream to its end; send what the writer lets through, when it comes.
+
+    What ``secrets`` has is blanked out before anything is read: what is read is kept on record, too.
 
     Raises :class:`~proxy.errors.UpstreamError` and :class:`~proxy.errors.WireError`.
     """
-    await _TurnStream(state, reader).read(response)
+    await _TurnStream(state, reader, secrets).read(response)
 
 
 class _TurnStream:
     """One turn's stream on its way to the client."""
 
-    def __init__(self, state: State, reader: TurnReader) -> None:
+    def __init__(self, state: State, reader: TurnReader, secrets: Secrets | None) -> None:
         self._state = state
+        # What it holds at the end of a stream is a part of a line, and no event.
+        self._uncut = UncutSecrets(secrets) if secrets is not None else None
         self._run = state.run
         self._writer = state.writer
         self._reader = reader
@@ -77,6 +85,16 @@ class _TurnStream:
     def _relay(self, chunk: bytes) -> Awaitable[None] | None:
         """Take a piece of the stream; what is returned is waited for before the next one."""
         state, reader, passing = self._state, self._reader, self._passing
+        # Without a call for a piece that ends in a line's end and has nothing of a secret, as nearly all do.
+        if (uncut := self._uncut) is not None and (
+            chunk[-1] != _LINE_END
+            or (uncut.secrets.sign in chunk and uncut.secrets.beginning in chunk)
+            or b"\\u00" in chunk
+            or uncut.held
+        ):
+            chunk = uncut.feed(chunk)
+            if not chunk:
+                return None
         if state.metered:
             state.events += chunk.count(b"data:")
         if passing is not None and reader.skim(chunk):
@@ -86,7 +104,9 @@ class _TurnStream:
             state.first_chunk_at = state.now()
         wait = self._write(reader.feed(chunk, together=passing is not None, most=MOST_EVENTS))
         # What came before a fault has gone out, however the stream was cut (rule W6).
-        return self._go_on(wait) if reader.behind or reader.fault is not None else wait
+        if reader.behind or reader.fault is not None or (wait is not None and self._until is not None):
+            return self._go_on(wait)
+        return wait
 
     async def _go_on(self, wait: Awaitable[None] | None) -> None:
         """Read what is left of a piece, and let others have their turn before each part.
@@ -96,7 +116,7 @@ class _TurnStream:
         reader = self._reader
         while True:
             if wait is not None:
-                await wait
+                await self._sent(wait)
             if reader.fault is not None:
                 raise reader.fault
             if not reader.behind:
@@ -104,6 +124,19 @@ class _TurnStream:
             await asyncio.sleep(0)
             together = self._passing is not None
             wait = self._write(reader.feed(b"", together=together, most=MOST_EVENTS))
+
+    async def _sent(self, wait: Awaitable[None]) -> None:
+        """Wait for the client, whose time is not the upstream's: what that has said last is not lost."""
+        patience, until = self._patience, self._until
+        if patience is None or until is None or self._ended or patience.expired():
+            await wait
+            return
+        patience.reschedule(None)
+        left_s = until - self._loop.time()
+        await wait
+        if not patience.expired():
+            self._until = self._loop.time() + left_s
+            patience.reschedule(self._until)
 
     def _write(self, frames: Sequence[Frame]) -> Awaitable[None] | None:
         """Give frames to the run and the writer, and send what comes of them."""

@@ -78,7 +78,7 @@ third; the first one that a request has is the one that counts."""
 
 _MAX_CREDENTIAL: Final = 8192
 _AUTHORIZATION: Final = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9-]{0,31}) +(?P<said>[A-Za-z0-9!#$%&()*+./:<=>?@\[\]^_`{|}~-]+)"
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9-]{0,31}) +(?P<said>[A-Za-z0-9!#$%&()+*./:<=>?@\[\]^_`{|}~-]+)"
 )
 """A scheme and one word: without quotes, commas and semicolons, which some readers take for something."""
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")

@@ -33,7 +33,8 @@ from proxy.server.turns import Turns
 __all__ = ["Edge"]
 
 _X_REQUEST_ID = istr("x-request-id")
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+_REQUEST_ID = re.compile(r"(?!.*trt?_[A-Za-z0-9_-]{20})[A-Za-z0-9._-]{1,128}\Z")
+"""An id of a client's own; with a key or token in it, it would bring that into log and record."""
 _WITHHELD = "(withheld)"
 """In place of a path that holds a key, or that is longer than anything that is looked through for one."""
 _KEY_IN_ADDRESS = (

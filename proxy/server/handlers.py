@@ -42,7 +42,7 @@ from proxy.server.minting import Minting
 from proxy.server.models import list_models, show_model
 from proxy.server.overheard import Listen, OverheardStream
 from proxy.server.owned_stream import ClientStreams
-from proxy.server.planning import Call, Planner, chooses_ours, headers_up, trace_of, wanted_of, wants_history
+from proxy.server.planning import Call, Planner, chooses_ours, trace_of, wanted_of, wants_history
 from proxy.server.query_rules import check_query
 from proxy.server.reading_rights import (
     READS_IDS,
@@ -219,7 +219,7 @@ class Api:
         """What the caller may use of the upstreams' models."""
         if view.router.is_plain:
             return await self._pass_by(request, target, below, view)
-        headers = headers_up(request, identity=True)
+        headers = self._planner.headers_up(request, identity=True)
         if below == "/models":
             return self._json(await list_models(view.router, headers))
         return self._json(await show_model(view.router, below[len("/models/") :], headers))
@@ -297,7 +297,8 @@ class Api:
         settings, raw = self._settings, whole
         if raw is None:
             raw = await read_body(request, settings.max_body_bytes, settings.body_timeout_s)
-        payload = await self._bodies.load(raw, request.caller.counted_as)
+        caller = request.caller
+        payload = await self._bodies.load(raw, caller.counted_as, caller.also_counted_as)
         return name_deployment(raw, payload, target.deployment)
 
     @staticmethod
@@ -453,14 +454,15 @@ class Api:
             sent = join_object({**members(raw), "model": orjson.dumps(route.model)})
         error_event = self._error_events.get(below) if posts else None
         streams = error_event is not None
-        headers: Headers = headers_up(request, identity=streams or metered is not None)
+        said, identity = None if body is None else body[1], streams or metered is not None
+        headers: Headers = self._planner.headers_up(request, said, identity=identity)
         if raw is None and (length := request.content_length) is not None:
             headers = [*headers, ("Content-Length", str(length))]
         # By place, which takes half of the time that names take.
         sending = [UpstreamRequest(request.method, below, target.query, headers, sent, streams)]
         client = self._clients.stream(request, below, caller)
         relayed = client if body is None else self._overheard(client, body[0])
-        del body, raw, sent
+        del body, raw, said, sent
         if candidates.last:
             held.clear()
         try:

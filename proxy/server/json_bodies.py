@@ -5,6 +5,8 @@ large is told by counting, which takes a hundredth of that.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
 from proxy.errors import RequestError
@@ -40,24 +42,32 @@ class JsonBodies:
             return load_strict(raw)
         return None if is_large(raw) else self._load(raw)
 
-    async def load(self, raw: bytes, caller: str) -> dict[str, Any]:
+    async def load(self, raw: bytes, caller: str, among: str | None = None) -> dict[str, Any]:
         """What a body says.  Of one caller one large body is parsed at a time, whatever it takes.
 
-        Raises as :func:`load_strict` does.
+        And one of all those who are counted ``among`` others as well, in turns: anybody can make up
+        credentials to be many callers of one address.  Raises as :func:`load_strict` does.
         """
         if not is_large(raw):
             return self._load(raw)
-        lock, waiting = self._turns.get(caller) or (asyncio.Lock(), 0)
-        self._turns[caller] = (lock, waiting + 1)
+        # The narrower one first, so that each of them has one body in line for the other.
+        async with self._alone(caller), self._alone(among) if among is not None else nullcontext():
+            return await _in_thread(self._load, raw)
+
+    @asynccontextmanager
+    async def _alone(self, name: str) -> AsyncIterator[None]:
+        """Be the only one of a name who goes on; whoever asks first is first."""
+        lock, waiting = self._turns.get(name) or (asyncio.Lock(), 0)
+        self._turns[name] = (lock, waiting + 1)
         try:
             async with lock:
-                return await _in_thread(self._load, raw)
+                yield
         finally:
-            lock, waiting = self._turns[caller]
+            lock, waiting = self._turns[name]
             if waiting > 1:
-                self._turns[caller] = (lock, waiting - 1)
+                self._turns[name] = (lock, waiting - 1)
             else:
-                del self._turns[caller]
+                del self._turns[name]
 
     def _load(self, raw: bytes) -> dict[str, Any]:
         if count_values(raw, self._most) > self._most:

@@ -80,6 +80,9 @@ async def _ask(served: Served, headers: Headers) -> list[dict[str, Any]] | Upstr
         return error
     if response.status != 200:
         return UpstreamError(f"The upstream answered {response.status} for its models.")
+    if served.secrets is not None:
+        # What is composed here passes no stream that would take our key out.
+        body = served.secrets.blanked(body)
     try:
         payload = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -3,6 +3,7 @@
 The same bytes are planned for anew for each upstream that is asked: its tools, names and habits differ.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +32,12 @@ from proxy.server.views import TRACES, View
 from proxy.tools.ledger import RunLedger
 from proxy.tools.policy import Policy
 from proxy.tools.registry import Selection
+from proxy.upstreams.header_rules import without
 from proxy.upstreams.header_section import HeaderSection
 from proxy.wires.base import ClientRequest, Trace, Wire
+from proxy.wires.digest import people_named
 
-__all__ = ["Call", "Plan", "Planner", "chooses_ours", "headers_up", "trace_of", "wanted_of", "wants_history"]
+__all__ = ["Call", "Plan", "Planner", "chooses_ours", "trace_of", "wanted_of", "wants_history"]
 
 _HISTORY = istr("x-toolrelay-history")
 _IDEMPOTENCY_KEY = istr("Idempotency-Key")
@@ -161,7 +164,7 @@ class Planner:
             editor=editor,
             offer=offer,
             route=route,
-            headers=headers_up(request, identity=True),
+            headers=request.head[_going_up_of_runs],
             policy=policy,
             trace=call.trace,
             query=call.target.query,
@@ -238,9 +241,41 @@ class Planner:
             return name_of_key, False
         return f"{name_of_key}/{person_name(user)}", True
 
+    def headers_up(
+        self, request: EdgeRequest, payload: Mapping[str, Any] | None = None, *, identity: bool
+    ) -> HeaderSection:
+        """What of a request's headers an upstream may see; as :func:`forwardable`.
+
+        ``payload`` is its body where that was read.
+        """
+        section = request.head[_going_up_read if identity else _going_up]
+        if _IDEMPOTENCY_KEY not in request.headers or not request.caller.rights.keyed:
+            return section
+        # Many people come with one key of the provider's, which answers what has the same idempotency key
+        # with what it answered before.
+        caller, named = self.caller(request, payload or {})
+        people = people_named(payload or {})
+        if not named and not people:
+            return HeaderSection.of(without(section, "idempotency-key"))
+        return HeaderSection.of(
+            [
+                (name, _of_one(caller, people, value) if name.lower() == "idempotency-key" else value)
+                for name, value in section
+            ]
+        )
+
     def _takes_tools(self, route: Route) -> bool:
         served = route.served
         return served.tools and not self._memory.refuses(served.upstream.name, route.model)
+
+
+def _of_one(caller: str, people: str, value: str) -> str:
+    """A key that requests of one person alone have: who is called otherwise cannot send the same."""
+    digest = hashlib.blake2b(digest_size=24)
+    for part in (caller, people, value):
+        said = part.encode("utf-8", "surrogatepass")
+        digest.update(len(said).to_bytes(8, "big") + said)
+    return digest.hexdigest()
 
 
 def wants_history(head: Head) -> bool:
@@ -292,11 +327,6 @@ def trace_of(request: EdgeRequest, view: View) -> Trace:
     )
 
 
-def headers_up(request: EdgeRequest, *, identity: bool) -> HeaderSection:
-    """What of a request's headers an upstream may see; as :func:`forwardable`."""
-    return request.head[_going_up_read if identity else _going_up]
-
-
 def _going_up(head: Head) -> HeaderSection:
     # Never by the names' own view: it may leave out one that stands twice, and values do not.
     return forwardable(list(head.headers.items()), identity=False)
@@ -304,3 +334,9 @@ def _going_up(head: Head) -> HeaderSection:
 
 def _going_up_read(head: Head) -> HeaderSection:
     return forwardable(list(head.headers.items()), identity=True)
+
+
+def _going_up_of_runs(head: Head) -> HeaderSection:
+    # A turn that goes on from a call is no repeat of the first, which is what a key on both would say.
+    less = without(head[_going_up_read], "idempotency-key")
+    return HeaderSection.of(less) if _IDEMPOTENCY_KEY in head.headers else head[_going_up_read]

@@ -12,6 +12,7 @@ __all__ = [
     "PulledResponse",
     "Secrets",
     "Sink",
+    "UncutSecrets",
     "Upstream",
     "UpstreamRequest",
     "UpstreamResponse",
@@ -72,29 +73,43 @@ def _asterisks(found: bytes) -> bytes:
     return b"*" * len(found)
 
 
+class UncutSecrets:
+    """Takes secrets out of a body that comes in pieces, wherever the network cut it."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self.secrets = secrets
+        self.held = b""
+        """The end of what came, while it may be the beginning of a secret.  It has no line break."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What of the body is known to be without secrets, once this piece is here."""
+        # First: the end of a whole one may be the beginning of another.
+        data = self.secrets.blanked(self.held + data)
+        size = self.secrets.begun(data)
+        self.held = data[len(data) - size :]
+        return data[: len(data) - size]
+
+    def finish(self) -> bytes:
+        """Nothing comes any more: what was held is no secret."""
+        held, self.held = self.held, b""
+        return held
+
+
 class WholeSecrets:
-    """Holds back the end of each piece that may be the beginning of a secret, until it is known."""
+    """The same as a :data:`Sink`, before another one."""
 
     def __init__(self, secrets: Secrets, push: Sink) -> None:
-        self._secrets = secrets
+        self._uncut = UncutSecrets(secrets)
         self._push = push
-        self._held = b""
 
     def __call__(self, data: bytes) -> Awaitable[None] | None:
         """Take a piece, as a :data:`Sink` does."""
-        if self._held:
-            data = self._held + data
-            self._held = b""
-        # First: the end of a whole one may be the beginning of another.
-        data = self._secrets.blanked(data)
-        if size := self._secrets.begun(data):
-            self._held = data[-size:]
-            data = data[:-size]
+        data = self._uncut.feed(data)
         return self._push(data) if data else None
 
     def finish(self) -> Awaitable[None] | None:
         """Nothing comes any more: what was held is no secret."""
-        held, self._held = self._held, b""
+        held = self._uncut.finish()
         return self._push(held) if held else None
 
 

@@ -7,12 +7,15 @@ names that it knows and those that the operator lists for one upstream.
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from proxy.caches import declare_lru
 from proxy.errors import ConfigError
 from proxy.upstreams.base import Headers
 from proxy.upstreams.body_filters import REDACTED
 from proxy.upstreams.header_section import Columns, HeaderSection, by_names, described
+from proxy.upstreams.secret_spellings import SecretSpellings
 
 __all__ = [
     "DECODABLE",
@@ -213,6 +216,8 @@ class HeaderRules:
         for secret in secrets:
             if not plain or secret in joined:
                 values = [_scrubbed(value, secret) for value in values]
+        if secrets and b"\\" in joined:
+            values = [_unescaped_too(value, secrets) for value in values]
         return _kept(values, uses, plain)
 
 
@@ -258,6 +263,19 @@ def accept_encoding(headers: Headers) -> str | None:
 
 def _scrubbed(value: str, secret: bytes) -> str:
     return value.encode().replace(secret, REDACTED).decode("utf-8", "replace")
+
+
+def _unescaped_too(value: str, secrets: tuple[bytes, ...]) -> str:
+    """The same for secrets with characters escaped as in JSON, which some headers are."""
+    return _spellings(secrets).replaced(value.encode(), lambda _: REDACTED).decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=64)
+def _spellings(secrets: tuple[bytes, ...]) -> SecretSpellings:
+    return SecretSpellings(secrets)
+
+
+declare_lru("header_secrets", _spellings, 20_000)
 
 
 def media_type(headers: Headers) -> str:

@@ -318,7 +318,7 @@ class TurnReader(Protocol):
         ...
 
     def feed(self, chunk: bytes, *, together: bool = False, most: int = 0) -> list[Frame]:
-        """Frames that ``chunk`` completes.  Raises :class:`~proxy.errors.WireError`.
+        """Frames that ``chunk`` completes, up to a :attr:`fault`.
 
         With ``most`` no more is read than takes as long as so many ordinary events; where some is left,
         :attr:`behind` is true, and the next piece may be ``b""``.

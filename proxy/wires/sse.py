@@ -11,6 +11,7 @@ import re
 
 from proxy.errors import FrameTooLarge
 from proxy.values import value_class
+from proxy.wires.patterns import repeated
 
 __all__ = [
     "DONE",
@@ -41,8 +42,10 @@ _BOUNDARY = re.compile(rb"\r\r|(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 # does; what is odder is taken one by one.
 _MOST_FILLER = 64 * 1024
 _BLANK_RUN = re.compile(rb"[\r\n]++")
-_COMMENTS = re.compile(rb"(?:(?>:[^\r\n]*+\r?\n)++\r?\n)++")
-_ONLY_COMMENTS = re.compile(rb"(?::[^\r\n]*+)?(?:[\r\n]++(?::[^\r\n]*+)?)*+")
+_COMMENT_LINE = rb"(?>:[^\r\n]*+\r?\n)"
+_COMMENT_EVENT = _COMMENT_LINE + repeated(_COMMENT_LINE) + rb"\r?\n"
+_COMMENTS = re.compile(_COMMENT_EVENT + repeated(_COMMENT_EVENT))
+_ONLY_COMMENTS = re.compile(rb"(?::[^\r\n]*+)?" + repeated(rb"[\r\n]++(?::[^\r\n]*+)?"))
 _FILLERS = (b"\n", b":", b"\r")
 _LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
 

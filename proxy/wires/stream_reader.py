@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from proxy.errors import TooManyValues, Unreadable, WireError
+from proxy.errors import Unreadable, WireError
 from proxy.events import (
     Frame,
     ReasoningDelta,
@@ -32,7 +32,7 @@ _BYTES_OF_WORK = 1024
 """Of an event that take about as long as any event does."""
 _BYTES_SKIMMED = 256
 """The same of events that are skimmed."""
-_OBJECT_LINE = re.compile(rb"(?:^|[\r\n])[ \t]*+[{\[]")
+_OBJECT_LINE = re.compile(rb"(?i)(?:^|[\r\n])[ \t\xef\xbb\xbf]*+(?:data[ \t]*:[ \t]*)?[{\[]")
 _MOST_VAIN = 8
 """Moulds that nothing fitted, before no more are made: every event of this stream is another."""
 
@@ -83,12 +83,21 @@ class StreamReader(ABC):
         """See :meth:`proxy.wires.base.TurnReader.feed`."""
         if self._stopped:
             return []
+        frames: list[Frame] = []
+        try:
+            self._feed(chunk, frames, together, most)
+        except WireError as fault:
+            # What came before it in the same read leaves all the same (rule W6).
+            self._stop(fault)
+        return frames
+
+    def _feed(self, chunk: bytes, frames: list[Frame], together: bool, most: int) -> None:
+        """Read ``chunk`` into ``frames``."""
         parser = self._parser
         self._ready = None
         if chunk or not self.behind:
             parser.take(chunk)
         self.behind = False
-        frames: list[Frame] = []
         work = 0
         until = perf_counter() + _MOST_S if most else 0.0
         while True:
@@ -98,25 +107,21 @@ class StreamReader(ABC):
                 work += (parser.at - start) // _BYTES_SKIMMED
                 if 0 < most <= work:
                     self.behind = True
-                    return frames
+                    return
             event = parser.next()
             if event is None:
-                return frames
+                return
             frames += self.catch_up()
-            try:
-                frame = self._read(event)
-            except TooManyValues as fault:
-                self._stop(fault)
-                return frames
+            frame = self._read(event)
             if self.fault is not None:
-                return frames
+                return
             frames.append(frame)
             self._note(frame)
             if most:
                 work += 1 + len(event.raw) // _BYTES_OF_WORK
                 if work >= most or perf_counter() > until:
                     self.behind = True
-                    return frames
+                    return
             # From a call on the writer may have to say itself what comes.
             together = together and not (frame.undecided or _opens_call(frame))
 
@@ -151,7 +156,7 @@ class StreamReader(ABC):
         if (event := self._parser.close()) is not None:
             try:
                 frame = self._read(event, cut=True)
-            except TooManyValues as fault:
+            except WireError as fault:
                 self._stop(fault)
                 return frames
             if self.fault is not None:

@@ -69,10 +69,21 @@ def edge(fault: Exception | None = None, cors: Cors | None = None, seen: list[di
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"), [("abc-1.2_3", True), ("", False), ("a b", False), ("x" * 129, False)]
+    ("given", "kept"),
+    [
+        ("abc-1.2_3", True),
+        ("ptr_" + "a" * 43, True),
+        ("", False),
+        ("a b", False),
+        ("x" * 129, False),
+        ("tr_" + "a" * 43, False),
+        ("id-tr_" + "a" * 43, False),
+        ("trt_key_0123456789abcdef0123.e30.AA", False),
+    ],
 )
 async def test_a_request_has_one_id(given: str, kept: bool) -> None:
-    """The client's own id is kept where it can stand in a log; any other request gets a new one."""
+    """The client's own id is kept where it can stand in a log, as a key or token cannot; any other request
+    gets a new one."""
     seen: list[dict] = []
     response = await edge(seen=seen).handle(edge_request(headers={"x-request-id": given}))
     request_id = response.headers["x-request-id"]

@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import pytest
-from client_keys import ALICE, BOB, bearer, keyed
-from running_proxy import Proxy
+from client_keys import ALICE, BOB, OK, bearer, keyed
+from raw_upstream import RawUpstream
+from running_proxy import Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
 from proxy.errors import RequestError
@@ -82,11 +84,12 @@ class Held:
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     """Large bodies stay with their parser until they may go on."""
     parser = Held()
     monkeypatch.setattr(json_bodies, "load_strict", parser)
-    return parser
+    yield parser
+    parser.go_on.set()
 
 
 async def test_the_loop_serves_others_while_a_large_body_is_parsed(held: Held) -> None:
@@ -114,6 +117,32 @@ async def test_one_large_body_of_a_caller_at_a_time(held: Held) -> None:
         for answer in await asyncio.gather(*asked, other):
             assert answer.status == 200
         assert len(upstream.requests) == 11
+
+
+async def test_made_up_credentials_are_no_further_callers(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where clients bring the provider's key, those of one address are parsed one after the other, and each
+    of them has its turn; who needs no thread is not kept waiting."""
+    asked_for = []
+    load = JsonBodies.load
+
+    async def noted(self: JsonBodies, raw: bytes, *names: str) -> dict[str, Any]:
+        asked_for.append(names[0])
+        return await load(self, raw, *names)
+
+    monkeypatch.setattr(JsonBodies, "load", noted)
+    async with RawUpstream(OK) as upstream:
+        config = make_config(upstream.url, allow=(), auth={"mode": "forward"})
+        async with running(config) as proxy:
+            asked = [asyncio.create_task(proxy.ask(LARGE, bearer(f"sk-made-up-{n}"))) for n in range(5)]
+            await until(lambda: bool(held.begun) and len(set(asked_for)) == 5)
+            assert (await proxy.ask(SMALL, bearer("sk-real"))).status == 200
+            assert len(held.begun) == 1
+            held.go_on.set()
+            for answer in await asyncio.gather(*asked):
+                assert answer.status == 200
+            assert len(upstream.requests) == 6
 
 
 async def test_who_leaves_does_not_let_the_next_one_in_beside_it(held: Held) -> None:

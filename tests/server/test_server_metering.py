@@ -8,7 +8,7 @@ import pytest
 import responses_script
 from chat_script import DONE, call, chunk_of, content, finish, reply, role, stream, usage
 from limits import parse
-from raw_upstream import HANG, RawUpstream, Step, chunked, event, whole
+from raw_upstream import HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, chunked, event, head, whole
 from running_proxy import Proxy, make_config, running
 from test_server_metrics import scrape, value
 
@@ -82,6 +82,28 @@ async def test_usage_that_the_client_asked_for_stays(allow: tuple[str, ...]) -> 
         assert answer.body == b"".join(steps)
         assert asked(upstream)["stream_options"] == {"include_usage": True, "x": 1}
         assert (await proxy.ask(body)).status == 429
+
+
+@pytest.mark.parametrize("label", ["Content-Type: application/json", "Content-Type: text/plain", "X-None: 1"])
+@pytest.mark.parametrize("cut", [1, 10_000])
+@pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
+async def test_a_stream_under_another_label_counts(allow: tuple[str, ...], label: str, cut: int) -> None:
+    """Rule W2: a stream that its upstream does not call one is counted, and shows no usage, as any other."""
+    data = b"".join([role(usage=None), content("Hi", usage=None), finish(usage=None), usage(60, 40)]) + DONE
+    pieces = [chunk(data[at : at + cut]) for at in range(0, len(data), cut)]
+    script = [head(label, "Transfer-Encoding: chunked"), *pieces, LAST_CHUNK, KEEP]
+    async with Edge(script, allow=allow, limits=LIMITED) as (proxy, _):
+        answer = await proxy.ask({**ASK, "stream": True})
+        assert (answer.status, answer.body, answer.clean) == (200, UNASKED, True)
+        assert (await proxy.ask({**ASK, "stream": True})).status == 429
+
+
+async def test_a_body_that_breaks_before_it_says_what_it_is() -> None:
+    """Where a body is looked at before its head is sent on, its breaking off is an error with a status."""
+    script = [head("Content-Type: text/plain", "Transfer-Encoding: chunked"), chunk(b"da")]
+    async with Edge(script, allow=(), limits=LIMITED) as (proxy, _):
+        answer = await proxy.ask({**ASK, "stream": True})
+        assert (answer.status, answer.error["code"]) == (502, "upstream_broken")
 
 
 async def test_without_such_a_limit_nothing_is_asked_and_nothing_read() -> None:

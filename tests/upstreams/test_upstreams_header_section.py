@@ -72,6 +72,21 @@ def test_the_upstream_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, s
     assert described(clean)[0] == (kinds[0].split(";")[0].strip().lower() if kinds else "")
 
 
+@given(
+    st.lists(st.booleans(), min_size=len(SECRET), max_size=len(SECRET)),
+    st.sampled_from(("", "\\n", "ä", "\xff")),
+)
+def test_no_header_has_a_secret_in_escapes(escaped: list[bool], beside: str) -> None:
+    """Some headers are JSON: a secret is found with any of its characters escaped, beside whatever text."""
+    spelled = "".join(
+        f"\\u{ord(one):04x}" if is_escaped else one
+        for one, is_escaped in zip(SECRET.decode(), escaped, strict=True)
+    )
+    value = f'{{"a":"{beside}{spelled}"}}'.encode()
+    clean = RULES.response_headers([b"x-a"], [value], (SECRET,))
+    assert clean == [("x-a", f'{{"a":"{beside}[redacted]"}}')]
+
+
 @given(HEADERS)
 def test_a_section_is_its_pairs(pairs: list[tuple[str, str]]) -> None:
     """It reads as the pairs that it was made of, and writes a line for each."""

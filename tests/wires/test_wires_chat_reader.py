@@ -555,8 +555,8 @@ def test_an_endless_event_is_refused() -> None:
     turn = reader()
     for _ in range(16):
         turn.feed(b"x" * 1024 * 1024)
-    with pytest.raises(FrameTooLarge):
-        turn.feed(b"x")
+    assert turn.feed(b"x") == []
+    assert isinstance(turn.fault, FrameTooLarge)
 
 
 def test_an_endless_turn_is_refused() -> None:
@@ -565,8 +565,8 @@ def test_an_endless_turn_is_refused() -> None:
     chunk = event(delta({"content": "x" * 4 * 1024 * 1024}))
     for _ in range(15):
         turn.feed(chunk)
-    with pytest.raises(WireError, match="message of one turn"):
-        turn.feed(chunk)
+    assert turn.feed(chunk) == []
+    assert "message of one turn" in str(turn.fault)
 
 
 @pytest.mark.parametrize("exchange", STREAMS, ids=lambda e: e.name)

@@ -485,6 +485,17 @@ def test_reasoning_of_later_turns_is_left_out_too() -> None:
     ]
 
 
+def test_a_refused_field_of_the_clients_stays_though_its_reasoning_goes() -> None:
+    """The client's call goes on without its id then, and is still its own: no field of it is left out."""
+    body = body_of(ask(user("hi"), BLOB, CALL, RESULT, store=False))
+    body.append_turn(turn_of({**CALL, "call_id": "call_2"}), [result("call_2")])
+    assert body.recover("encrypted content", None) is True
+    body.leave_out_fields({"status"})
+    theirs, ours = [item for item in sent(body)["input"] if item.get("type") == "function_call"]
+    assert theirs == {key: value for key, value in CALL.items() if key != "id"}
+    assert "status" not in ours
+
+
 def test_what_has_no_reasoning_is_not_asked_again() -> None:
     """A request that would be the same is not repeated."""
     assert body_of(ask(user("hi"))).recover("encrypted content", None) is False

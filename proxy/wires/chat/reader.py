@@ -140,7 +140,7 @@ class ChatTurnReader(StreamReader):
                     continue
                 if not choice.get("index"):
                     self._choice(choice, events, whole)
-                elif (delta := _delta_of(choice)) is not None and (calls := _fragments(delta, whole)):
+                elif (delta := _delta_of(choice, whole)) is not None and (calls := _fragments(delta, whole)):
                     key = position if whole else choice["index"]
                     if self._later.call_ours(str(key), calls):
                         self._stop(Unreadable(LaterChoices.REFUSED))
@@ -149,7 +149,7 @@ class ChatTurnReader(StreamReader):
         return events
 
     def _choice(self, choice: dict[str, Any], events: list[TurnEvent], whole: bool) -> None:
-        delta = _delta_of(choice)
+        delta = _delta_of(choice, whole)
         if delta is not None:
             if whole:
                 self._reply = delta
@@ -178,11 +178,14 @@ class ChatTurnReader(StreamReader):
                 events += self._calls.add(fragment)
 
 
-def _delta_of(choice: Mapping[str, Any]) -> dict[str, Any] | None:
-    delta = choice.get("delta")
-    if type(delta) is not dict:
-        # A whole reply, or a gateway that streams messages instead of deltas.
-        delta = choice.get("message")
+def _delta_of(choice: Mapping[str, Any], whole: bool) -> dict[str, Any] | None:
+    """What a choice says: on a stream its delta and in a reply its message, the other where that is blank."""
+    delta = choice.get("message" if whole else "delta")
+    if not delta or type(delta) is not dict:
+        # Some gateways stream messages instead of deltas; some write both, and leave one of them blank.
+        other = choice.get("delta" if whole else "message")
+        if type(other) is dict:
+            return other
     return delta if type(delta) is dict else None
 
 
@@ -230,7 +233,9 @@ def _fragment(call: Mapping[str, Any]) -> Fragment:
     """One element of ``delta.tool_calls``, its blanks taken out."""
     function = call.get("function")
     extra = {key: value for key, value in call.items() if key not in _KNOWN_CALL_FIELDS}
-    if type(custom := call.get("custom")) is dict:
+    custom = call.get("custom")
+    if type(custom) is dict and (type(function) is not dict or custom.get("name") or custom.get("input")):
+        # Some gateways write every member of a call, and leave blank what is none of its kind's.
         function = {"name": custom.get("name"), "arguments": custom.get("input")}
         extra["type"] = "custom"
     if type(function) is not dict:

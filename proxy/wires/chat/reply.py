@@ -134,6 +134,7 @@ class ChatReplyWriter:
         final = reason or said or "stop"
         if final == "tool_calls" and "function_call" in message:
             final = "function_call"
+        choice.pop("delta", None)  # Some gateways write one, which may have our calls, beside the message.
         choice |= {"index": 0, "message": message, "finish_reason": final}
         payload["choices"] = [choice]
         payload["object"] = "chat.completion"

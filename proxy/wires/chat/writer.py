@@ -245,7 +245,7 @@ class ChatStreamWriter:
     def _visible_delta(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """The delta less role and calls, its text joined to the turns before."""
         delta = choice.get("delta")
-        if type(delta) is not dict:
+        if not delta or type(delta) is not dict:
             delta = choice.get("message")
         if type(delta) is not dict:
             return {}

@@ -384,6 +384,8 @@ class ResponsesBody:
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """The items less what the upstream could not read, or what has lost what it belongs to."""
         known = [one for item in self._said(items) for one in self._as_upstream(item)]
+        # First: the client's own items are known by being the same objects.
+        known = list(self._refused.strip(known, self._input))
         kept: list[bytes] = []
         for position, item in enumerate(known):
             if _is_reasoning(item):
@@ -395,7 +397,7 @@ class ResponsesBody:
                 # By its id the provider would ask for the reasoning that belongs to it.
                 item = join_object({key: raw for key, raw in members(item).items() if key != "id"})
             kept.append(item)
-        return list(self._refused.strip(kept, self._input))
+        return kept
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows = []

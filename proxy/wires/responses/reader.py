@@ -5,6 +5,7 @@ llama-server sends neither indices nor sequence numbers.  What ``output_item.don
 the last word on it.  Source: OpenAI's API reference, "Streaming events".
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,11 @@ _KEPT = OPENING | CLOSING | {"response.output_item.added", "response.output_item
 _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _UNSAID = ("sequence_number", "obfuscation")
 """Members of an event of text that say nothing of it."""
+_CALL_TYPES = ("function_call", "custom_tool_call")
+_MISPLACED = (
+    "The upstream says a call of a server tool where no call of a function is said: as a call of a custom "
+    "tool, in the response that opens the stream, or in an event of another kind."
+)
 _MAX_ITEMS = 4096
 _MAX_TURN_BYTES = 64 * 1024 * 1024
 """Of deltas and items that are kept of one response: no model says as much."""
@@ -151,6 +157,8 @@ class ResponsesTurnReader(StreamReader):
                     self._item(position, item, events)
             self._closed(payload, events)
         events += self._finish()
+        if self.fault is not None:
+            raise self.fault
         return Frame(body, payload, tuple(events))
 
     def message(self) -> bytes:
@@ -240,6 +248,8 @@ class ResponsesTurnReader(StreamReader):
                 self._item(key, item, events)
         elif kind in OPENING or kind in CLOSING:
             self._lifecycle(kind, payload, events)
+        elif self._is_ours(payload.get("item")):
+            self._stop(Unreadable(_MISPLACED))
         elif kind == "error" or payload.get("error"):
             nested = payload.get("error")
             events.append(TurnFailed(nested if isinstance(nested, dict) else payload))
@@ -275,6 +285,8 @@ class ResponsesTurnReader(StreamReader):
             and not self._is_hidden(name or "")
         )
         if item.get("type") != "function_call" and not custom:
+            if self._is_ours(item):
+                self._stop(Unreadable(_MISPLACED))
             return
         self._sent_ids.setdefault(key, item.get("call_id"))
         call_id = item["call_id"] = self._call_id(key, _text(item.get("call_id")))
@@ -312,8 +324,11 @@ class ResponsesTurnReader(StreamReader):
             self._started = True
             self._id = str(response["id"])
             events.append(TurnStarted(self._id, str(response.get("model") or "")))
+        output = response.get("output")
         if kind in CLOSING:
             self._closed(response, events, kind)
+        elif isinstance(output, list) and any(map(self._is_ours, output)):
+            self._stop(Unreadable(_MISPLACED))
 
     def _take_final(self, events: list[TurnEvent]) -> None:
         """The items of the terminal event, where the stream did not have them to their end."""
@@ -329,6 +344,33 @@ class ResponsesTurnReader(StreamReader):
             key = next((key for key in open_keys if _same(self._opened[key], item)), None)
             if key is not None:
                 self._item(key, item, events)
+        if streamed and isinstance(output, list):
+            for item in self._only_final(output):
+                self._item(self._keys.opened({}), item, events)
+
+    def _only_final(self, output: Sequence[Any]) -> list[dict[str, Any]]:
+        """Calls of ours that the terminal event has and the stream had not: a client reads them there.
+
+        Some gateways give an item other ids in the end, so that only one more of its name is another.
+        """
+        told = Counter(
+            _text((self._items.get(key) or self._opened[key]).get("name")) for key in self._call_keys
+        )
+        found = []
+        for item in output:
+            if not self._is_ours(item):
+                continue
+            told[item["name"]] -= 1
+            if told[item["name"]] < 0 and item.get("call_id") not in self._sent_ids.values():
+                found.append(item)
+        return found
+
+    def _is_ours(self, item: Any) -> bool:
+        """Whether an item is a call of a server tool."""
+        if not isinstance(item, dict) or item.get("type") not in _CALL_TYPES:
+            return False
+        name = item.get("name")
+        return isinstance(name, str) and name in self._declared and self._is_hidden(name)
 
     def _closed(self, response: dict[str, Any], events: list[TurnEvent], kind: str = "") -> None:
         """The response is over: its usage, and why it ended."""
