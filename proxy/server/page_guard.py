@@ -45,6 +45,13 @@ _FORWARDED: Final = (
     istr("X-Client-IP"),
     istr("CF-Connecting-IP"),
     istr("True-Client-IP"),
+    istr("X-Forwarded-Server"),
+    istr("X-Forwarded-Scheme"),
+    istr("X-Original-Forwarded-For"),
+    istr("X-Cluster-Client-IP"),
+    istr("X-Envoy-External-Address"),
+    istr("Fastly-Client-IP"),
+    istr("CDN-Loop"),
 )
 """What reverse proxies and tunnels add of their own accord, each of them one of these at least."""
 
