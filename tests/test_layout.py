@@ -70,6 +70,8 @@ ABSTRACT = RELAY_MAY_IMPORT | {
     "proxy.tools.modules",
     "proxy.tools.provider",
     "proxy.tools.schema",
+    "proxy.upstreams.header_rules",
+    "proxy.wires.digest",
 }
 """What the rest of the server may import from the lower rooms."""
 

@@ -128,7 +128,9 @@ def _less_unreadable(config: Config, known: Sequence[ConfigError]) -> Config:
 
 
 def _is_about(upstream: str) -> Callable[[ConfigError], bool]:
-    return lambda fault: f"{fault.setting}.".startswith(f"upstreams.{upstream}.")
+    return lambda fault: (
+        fault.setting == "upstreams" or f"{fault.setting}.".startswith(f"upstreams.{upstream}.")
+    )
 
 
 def without_record(config: Config) -> Config:

@@ -92,7 +92,7 @@ class State:
     says that use is limited; then ``events`` counts those of the turn's stream.
     ``masked`` are arguments as they may be written in the clear, by the call's name and arguments.
     ``withheld`` maps tools that the run offers, and its turns from here on do not, to the rule.
-    ``recovered`` says that something was changed that an upstream had refused.
+    ``recovered`` says that what was changed last, for an upstream that had refused it, were fields.
     ``to_find`` says that the record is given something that the client's next request is looked up in.
     """
 

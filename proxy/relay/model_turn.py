@@ -189,9 +189,8 @@ class ModelTurns:
             if not retry or attempt >= job.route.served.retries or wait is None:
                 rejection = await _rejection(response)
                 refused = response.status in _REFUSALS
-                if not refused or not job.editor.recover(rejection.said, rejection.code):
+                if not refused or not _recover(job, state, rejection.said, rejection.code):
                     raise rejection
-                state.recovered = True
                 continue
             await response.aclose()
             await keeping_alive(asyncio.sleep(wait), self._settings.keepalive_s, state.keep_alive)
@@ -220,8 +219,7 @@ class ModelTurns:
         message, code = _error_message(body)
         no_tools = bool(state.offer and _NO_TOOLS.search(message) and not _MISSING.search(message))
         # What is said of images in results of tools sounds much the same.
-        if not (no_tools and "image" not in message.lower()) and job.editor.recover(message, code):
-            state.recovered = True
+        if not (no_tools and "image" not in message.lower()) and _recover(job, state, message, code):
             await response.aclose()
             state.client.tell(RESTORED, restored_words(*job.editor.put_back))
             return await self._request(job)
@@ -320,6 +318,15 @@ class ModelTurns:
         secrets = job.route.served.secrets
         await pump(response, state.client, error_event=None, broken=self._broken, secrets=secrets)
         return False
+
+
+def _recover(job: Job, state: State, message: str, code: str | None) -> bool:
+    """Change what the upstream refused; whether there is something to change."""
+    known = job.editor.fields_refused
+    changed = job.editor.recover(message, code)
+    # What helps after something else was changed as well says nothing of the fields.
+    state.recovered = changed and job.editor.fields_refused != known
+    return changed
 
 
 async def _close(response: UpstreamResponse) -> None:

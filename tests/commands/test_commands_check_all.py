@@ -102,6 +102,15 @@ def test_a_setting_that_is_wrong_hides_no_tool(tmp_path, here):
     ]  # fmt: skip
 
 
+def test_a_default_upstream_is_not_accused(tmp_path, here):
+    """Where no upstream can be read, the one that a server has without any is not looked for."""
+    for text in ("upstreams = 3\n", "[upstreams.a]\nbase_url = 3\n"):
+        (tmp_path / "toolrelay.toml").write_text(text)
+        (fault,) = faults_of(here("check", "--probe"))
+        assert fault.startswith("upstreams")
+        assert "expected" in fault
+
+
 def test_each_variable_is_told(tmp_path, here):
     """A fault of the environment hides neither the next one nor what is wrong in the file."""
     (tmp_path / "broken.py").write_text(MODULE)

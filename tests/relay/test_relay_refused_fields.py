@@ -1,11 +1,14 @@
 """An upstream that does not take back a field that it emitted itself."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from chat_script import payloads_of, text_of
+from chat_script import call, chunk_of, finish, payloads_of, role, stream, text_of
+from looping import ANSWER, TIME, looping
+from raw_upstream import whole
 from responding import PATH
 from running_proxy import Answer, Proxy, make_config, running
 from strict_chat import DIALECTS, StrictChat, serving_chat
@@ -58,6 +61,31 @@ async def test_it_is_asked_again_without_the_field(words: str, stream: bool) -> 
         assert provider.refused == ["reasoning"]
         said(await proxy.ask({**ask, "model": "other"}), stream)
         assert provider.refused == ["reasoning", "reasoning"]
+
+
+async def test_what_did_not_help_is_not_remembered() -> None:
+    """Words that name a field may be a client's own: where something else helped after them, the field
+    goes back to that model in the next request."""
+    thinking = stream(
+        role(),
+        chunk_of({"reasoning": "r"}),
+        call("call_1", TIME, '{"timezone":"UTC"}'),
+        finish("tool_calls"),
+    )
+    errors = [
+        whole(json.dumps({"error": {"message": words}}).encode(), status="400 Bad Request")
+        for words in ("property 'reasoning' is unsupported", "The context length is exceeded.")
+    ]
+    scripts = (thinking, ANSWER, thinking, *errors, ANSWER, thinking, ANSWER)
+    said = {"role": "assistant", "content": "It is noon."}
+    more = {**ASK, "messages": [*ASK["messages"], said, ASK["messages"][0]]}
+    async with looping(*scripts, allow=("core__*",)) as (proxy, upstream):
+        await proxy.ask(ASK)
+        assert text_of(payloads_of((await proxy.ask(more)).body)) == "It is noon."
+        assert text_of(payloads_of((await proxy.ask(ASK)).body)) == "It is noon."
+    bodies = [json.loads(request.body) for request in upstream.requests]
+    has = [any("reasoning" in message for message in body["messages"]) for body in bodies]
+    assert has == [False, True, True, True, False, False, False, True]
 
 
 async def test_fields_are_refused_one_at_a_time() -> None:
