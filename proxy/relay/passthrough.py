@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from proxy.errors import ServerStopping, UpstreamError, UpstreamTimeout
 from proxy.relay.base import ClientStream, OnBroken, ignore_broken
+from proxy.relay.begun import Begun
 from proxy.relay.deadlines import Deadlines
 from proxy.relay.fallback import Candidates
 from proxy.relay.headers import is_coded, returned
@@ -66,6 +67,7 @@ async def passthrough(
             total=total,
             broken=broken,
             secrets=route.served.secrets,
+            upstream=route.served.upstream.name,
         )
     finally:
         await response.aclose()
@@ -82,6 +84,7 @@ async def pump(
     total: Deadlines = ENDLESS,
     broken: OnBroken = ignore_broken,
     secrets: Secrets | None = None,
+    upstream: str = "",
 ) -> None:
     """Relay a response whose head is here; ``broken`` is told if it does not come to its end.
 
@@ -89,6 +92,15 @@ async def pump(
     that is no event stream also where the network cut it.
     """
     streaming = response.content_type == "text/event-stream" and response.status < 300
+    countable = tap is not None and response.status < 300 and not is_coded(response.headers)
+    if countable and error_event is not None and not streaming:
+        # Not every server says that it streams, and of a stream another part says what was used.
+        response = Begun(response, upstream)
+        try:
+            streaming = await response.is_stream()
+        except UpstreamError as error:
+            broken(error)
+            raise
     marked = streaming and error_event is not None and not is_coded(response.headers)
     theirs = returned(response.headers, keep_length=not marked)
     client.start(response.status, [*theirs, *headers] if headers else theirs)
@@ -96,9 +108,7 @@ async def pump(
         if marked and error_event is not None:
             await _pump_events(response, client, error_event, tap, total, broken)
         else:
-            kept = (
-                tap if tap is not None and response.status < 300 and not is_coded(response.headers) else None
-            )
+            kept = tap if countable else None
             uncut = None if secrets is None or streaming else WholeSecrets(secrets, client.push)
             push = uncut or client.push
             rest = response.push(push if kept is None else _keeping(push, kept, streaming))
