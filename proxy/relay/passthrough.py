@@ -109,21 +109,7 @@ async def pump(
             await _pump_events(response, client, error_event, tap, total, broken)
         else:
             kept = tap if countable else None
-            uncut = None if secrets is None or streaming else WholeSecrets(secrets, client.push)
-            push = uncut or client.push
-            rest = response.push(push if kept is None else _keeping(push, kept, streaming))
-            if rest is not None:
-                client.flush()
-                async with asyncio.timeout(None) as patience:
-                    total.begin(patience)
-                    try:
-                        await rest
-                    finally:
-                        total.end(patience)
-            if uncut is not None and (wait := uncut.finish()) is not None:
-                await wait
-            if kept is not None:
-                kept.close() if streaming else kept.read_reply()
+            await _pump_bytes(response, client, kept, total, secrets, streaming=streaming)
     except (UpstreamError, TimeoutError) as error:
         broken(error if isinstance(error, UpstreamError) else _too_long(total.seconds))
         # Too late for a status: an unfinished response must not look like a finished one.
@@ -138,6 +124,33 @@ async def pump(
     if (wait := client.settled()) is not None:
         await wait
     client.finish()
+
+
+async def _pump_bytes(
+    response: UpstreamResponse,
+    client: ClientStream,
+    kept: UsageTap | None,
+    total: Deadlines,
+    secrets: Secrets | None,
+    *,
+    streaming: bool,
+) -> None:
+    """Relay a body whose end is that of its message; ``kept`` sees what was used."""
+    uncut = None if secrets is None or streaming else WholeSecrets(secrets, client.push)
+    push = uncut or client.push
+    rest = response.push(push if kept is None else _keeping(push, kept, streaming))
+    if rest is not None:
+        client.flush()
+        async with asyncio.timeout(None) as patience:
+            total.begin(patience)
+            try:
+                await rest
+            finally:
+                total.end(patience)
+    if uncut is not None and (wait := uncut.finish()) is not None:
+        await wait
+    if kept is not None:
+        kept.close() if streaming else kept.read_reply()
 
 
 def _keeping(push: Sink, tap: UsageTap, streaming: bool) -> Sink:
