@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from proxy.records import EffectClaim, HiddenTurns, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.store.base import RunFilter
-from proxy.store.migrate import migrate_sqlite
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sql.migrate import migrate_sqlite
+from proxy.store.sqlite.store import SqliteStore
 
 __all__ = ["FILTERS", "INVOCATIONS", "RUNS", "fill", "growth"]
 
@@ -57,7 +57,7 @@ def fill(path: Path, runs: int = RUNS, invocations: int = INVOCATIONS) -> None:
     """Add so many runs to a record, which is made where there is none.
 
     Not safe against a power loss, and nobody may write meanwhile.  Raises what
-    :func:`~proxy.store.migrate.migrate_sqlite` and SQLite do.
+    :func:`~proxy.store.sql.migrate.migrate_sqlite` and SQLite do.
     """
     migrate_sqlite(path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:

@@ -43,9 +43,12 @@ def pytest_asyncio_loop_factories(
     return LOOPS
 
 
-LOOK_UPS = [f"proxy.{module}.LOOK_UP_S" for module in ("relay.history", "server.key_ring", "store.look_ups")]
+LOOK_UPS = [
+    f"proxy.{module}.LOOK_UP_S"
+    for module in ("relay.memory.history", "server.auth.key_ring", "store.look_ups")
+]
 if find_spec("asyncpg") is not None:
-    LOOK_UPS.append("proxy.store.postgres.LOOK_UP_S")
+    LOOK_UPS.append("proxy.store.postgres.store.LOOK_UP_S")
 """How long requests wait for the record: so little that a busy machine looks like a record that is away."""
 
 

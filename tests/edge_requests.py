@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 
 from aiohttp.test_utils import make_mocked_request
 
-from proxy.server.draining import Draining
-from proxy.server.edge_request import EdgeRequest
-from proxy.server.observing import RequestFacts
-from proxy.server.request_head import Head
-from proxy.server.served import ConnectionBounds, Handler
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.head import Head
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.served import ConnectionBounds, Handler
+from proxy.server.telemetry.hooks import RequestFacts
 
 __all__ = ["Behind", "edge_request"]
 
 
 @dataclass
 class Behind:
-    """One handler behind the connections; a :class:`~proxy.server.served.Served`."""
+    """One handler behind the connections; a :class:`~proxy.server.serving.served.Served`."""
 
     handle: Handler
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from proxy.errors import ToolFailure
-from proxy.tools.function import tool
-from proxy.tools.images import Image
-from proxy.tools.results import ResourceLink, RichResult
-from proxy.tools.spec import Redaction
+from proxy.tools.contract.images import Image
+from proxy.tools.contract.results import ResourceLink, RichResult
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.providers.function import tool
 
 
 @dataclass

@@ -18,7 +18,7 @@ from waiting import PATIENCE_S
 
 __all__ = ["HURRY", "SERVER", "Cable", "cable", "need_redis", "own_prefix"]
 
-HURRY = "proxy.server.limits_redis.ANSWER_S"
+HURRY = "proxy.server.limits.redis.ANSWER_S"
 """What a request waits for Redis: so little that a busy machine looks like a Redis that is away."""
 
 SERVER = os.environ.get("TOOLRELAY_TEST_REDIS", "redis://127.0.0.1:6379/0")

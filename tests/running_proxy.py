@@ -17,10 +17,10 @@ from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.records import RunRecord, RunStatus
 from proxy.server.app import Overrides, Services, create_app
-from proxy.server.config import Config
-from proxy.server.edge_runner import EdgeRunner
-from proxy.server.secret import Secret
-from proxy.server.served import ConnectionBounds
+from proxy.server.config.load import Config
+from proxy.server.config.secret import Secret
+from proxy.server.serving.runner import EdgeRunner
+from proxy.server.serving.served import ConnectionBounds
 from proxy.store.base import RunDetail, RunFilter
 
 __all__ = [

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from proxy.caches import CacheSize, Memo, cache_sizes, declare, text_bytes, value_bytes
-from proxy.resolver import AddressInfo, Resolver
-from proxy.server import limits_memory
-from proxy.server.limits import Limit
-from proxy.server.metrics import Metrics, render
-from proxy.store.retention import CallerCap
+from proxy.net.resolver import AddressInfo, Resolver
+from proxy.server.limits import memory as limits_memory
+from proxy.server.limits.rules import Limit
+from proxy.server.telemetry.metrics import Metrics, render
 from proxy.store.seal import HIDDEN
+from proxy.store.sql.retention import CallerCap
 
 PACKAGE = Path(__file__).resolve().parent.parent / "proxy"
 CONTAINERS = frozenset({"dict", "set", "list", "deque", "OrderedDict", "defaultdict", "Counter"})
@@ -30,7 +30,7 @@ OF_ONE_REQUEST = (
     "proxy.records",
     "proxy.toolbox",
     "proxy.tools.testing",
-    "proxy.upstreams.record",
+    "proxy.upstreams.recorded.recorder",
     "proxy.wires",
 )
 """A command's life is one order, a test's or a recording's too; a wire's readers, writers and bodies, words
@@ -40,39 +40,39 @@ NO_CACHE: dict[str, str] = {
     "proxy.caches._Declared": "the list of caches itself: weak references",
     "proxy.in_time.InTime": "work that nobody waits for any more, until it ends",
     "proxy.relay.begun.Begun": "the first bytes of one response",
-    "proxy.relay.deadlines.Deadlines": "requests that are open",
-    "proxy.relay.routing.Router": "part of a view, which counts it: 64 names of 100 characters",
-    "proxy.relay.run.Run": "lives as long as its run",
-    "proxy.server.draining.Draining": "requests that are open",
-    "proxy.server.json_bodies.JsonBodies": "callers one of whose large bodies is being parsed",
-    "proxy.server.key_ring.KeyRing": "keys of the configuration and of the record, which administrators make",
-    "proxy.server.limits_memory._Hits": "one of limit_counters",
-    "proxy.server.limits_memory._Spent": "one of limit_counters",
-    "proxy.server.connection.EdgeConnection": "lives as long as its connection, whose bodies are bounded",
-    "proxy.server.metrics._Counter": "figures themselves; labels come from closed lists",
-    "proxy.server.metrics._Histogram": "figures themselves; labels come from closed lists",
-    "proxy.server.metrics._Places": "one of figures",
-    "proxy.server.minting._Narrowed": "a part of a token",
-    "proxy.server.output_queue.QueuedStream": "the beginning of a line",
+    "proxy.relay.routing.deadlines.Deadlines": "requests that are open",
+    "proxy.relay.routing.router.Router": "part of a view, which counts it: 64 names of 100 characters",
+    "proxy.relay.run.run.Run": "lives as long as its run",
+    "proxy.server.serving.draining.Draining": "requests that are open",
+    "proxy.server.serving.json_bodies.JsonBodies": "callers one of whose large bodies is being parsed",
+    "proxy.server.auth.key_ring.KeyRing": "keys that administrators made",
+    "proxy.server.limits.memory._Hits": "one of limit_counters",
+    "proxy.server.limits.memory._Spent": "one of limit_counters",
+    "proxy.server.serving.connection.EdgeConnection": "a connection's own; its bodies are bounded",
+    "proxy.server.telemetry.metrics._Counter": "figures themselves; labels come from closed lists",
+    "proxy.server.telemetry.metrics._Histogram": "figures themselves; labels come from closed lists",
+    "proxy.server.telemetry.metrics._Places": "one of figures",
+    "proxy.server.auth.minting._Narrowed": "a part of a token",
+    "proxy.server.telemetry.output_queue.QueuedStream": "the beginning of a line",
     "proxy.server.peers.Peers": "the questions that workers answer: written in the code",
-    "proxy.server.pending_heads.PendingHeads": "addresses of heads that arrive; server.max_pending_heads",
-    "proxy.server.refused_keys.RefusedKeys": "upstreams of the configuration",
-    "proxy.server.refused_origins.RefusedOrigins": "sixteen origins of 200 characters",
-    "proxy.server.turns.Turns": "requests that are open",
-    "proxy.store.postgres.PostgresStore": "processes that may have died",
-    "proxy.store.write_behind.WriteBehind": "records whose rows are in record_queue, which counts them twice",
-    "proxy.tools.concurrency.Slots": "callers whose tools run",
-    "proxy.tools.cache.SingleFlight": "work that is under way",
-    "proxy.tools.function.FunctionProvider": "the tools of a module",
-    "proxy.tools.ledger.RunLedger": "lives as long as its run, and then is one of repeats",
-    "proxy.tools.runner.Runner": "calls that run",
-    "proxy.tools.strict._Converter": "lives as long as a schema is made strict",
-    "proxy.tools.supervisor.Supervisor": "calls that run, or do not end",
-    "proxy.upstreams.lean_connection.LeanPool": "open connections, bounded in number",
-    "proxy.upstreams.lean_exchange.Exchange": "lives as long as its request",
-    "proxy.upstreams.lean_reader.LengthReader": "lives as long as its response",
-    "proxy.upstreams.lean_reader.ResponseReader": "lives as long as its response",
-    "proxy.upstreams.response_heads.ResponseHeads": "four moulds, each of them one of header_names",
+    "proxy.server.serving.pending_heads.PendingHeads": "addresses of pending heads, which are bounded",
+    "proxy.server.telemetry.refused_keys.RefusedKeys": "upstreams of the configuration",
+    "proxy.server.middleware.refused_origins.RefusedOrigins": "sixteen origins of 200 characters",
+    "proxy.server.serving.fairness.FairTurns": "requests that are open",
+    "proxy.store.postgres.store.PostgresStore": "processes that may have died",
+    "proxy.store.sql.write_behind.WriteBehind": "rows that record_queue counts",
+    "proxy.tools.running.concurrency.Slots": "callers whose tools run",
+    "proxy.tools.access.single_flight.SingleFlight": "work that is under way",
+    "proxy.tools.providers.function.FunctionProvider": "the tools of a module",
+    "proxy.tools.running.ledger.RunLedger": "lives as long as its run, and then is one of repeats",
+    "proxy.tools.running.runner.Runner": "calls that run",
+    "proxy.tools.contract.strict._Converter": "lives as long as a schema is made strict",
+    "proxy.tools.running.supervisor.Supervisor": "calls that run, or do not end",
+    "proxy.upstreams.http1.connection.Http1Pool": "open connections, bounded in number",
+    "proxy.upstreams.http1.exchange.Exchange": "lives as long as its request",
+    "proxy.upstreams.http1.reader.LengthReader": "lives as long as its response",
+    "proxy.upstreams.http1.reader.ResponseReader": "lives as long as its response",
+    "proxy.upstreams.http1.response_heads.ResponseHeads": "four moulds, each of them one of header_names",
 }
 
 

@@ -208,7 +208,7 @@ async def test_the_hot_path_stays_within_its_bound(
 ) -> None:
     """A chunk and a request take no more calls than is written above."""
     # The record's rows wait, so that no commit falls into one count and not into another.
-    monkeypatch.setattr("proxy.store.writer._LINGER_S", 600.0)
+    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
     per_chunk, per_request = await counted(tools, tmp_path)
     assert per_chunk <= chunk_bound, f"{per_chunk:.1f} calls for each chunk"
     assert per_request <= request_bound, f"{per_request:.0f} calls for a request"
@@ -340,7 +340,7 @@ async def test_a_tool_turn_stays_within_its_bound(
 ) -> None:
     """A turn with a call, its record in the database, takes no more calls than is written above."""
     # Rows are written once somebody waits for them, so that each run has as many commits as the last one.
-    monkeypatch.setattr("proxy.store.writer._LINGER_S", 600.0)
+    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
     store = Count()
     threading.setprofile(store.see)
     async with stepping(tools=True, path=tmp_path) as (proxy, steps):

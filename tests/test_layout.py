@@ -19,76 +19,77 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
 
 WORDS = {
-    "proxy.aiohttp_resolver",
     "proxy.caches",
     "proxy.errors",
     "proxy.events",
     "proxy.globs",
     "proxy.in_time",
     "proxy.json_size",
-    "proxy.liveness",
+    "proxy.plain_text",
     "proxy.records",
-    "proxy.resolver",
     "proxy.values",
 }
 LOWER = {"wires", "tools", "upstreams", "store"}
+HELPERS = {"http", "net"}
 ALLOWED = {
-    **{room: {room} for room in LOWER},
-    "toolbox": {"toolbox", "tools"},
-    "relay": {"relay", *LOWER},
-    "server": {"server", "relay", "toolbox", *LOWER},
-    "commands": {"commands", "server", "relay", "toolbox", *LOWER},
+    "http": {"http"},
+    "net": {"net"},
+    **{room: {room, *HELPERS} for room in LOWER},
+    "toolbox": {"toolbox", "tools", *HELPERS},
+    "relay": {"relay", *LOWER, *HELPERS},
+    "server": {"server", "relay", "toolbox", *LOWER, *HELPERS},
+    "commands": {"commands", "server", "relay", "toolbox", *LOWER, *HELPERS},
 }
 """Which rooms a room may import from, beside the words."""
 
 RELAY_MAY_IMPORT = {
     "proxy.wires.base",
-    "proxy.wires.sse",
-    "proxy.wires.rawjson",
-    "proxy.wires.usage_tap",
+    "proxy.wires.stream.sse",
+    "proxy.wires.json.splice",
+    "proxy.wires.stream.usage_tap",
     "proxy.upstreams.base",
-    "proxy.upstreams.header_section",
     "proxy.store.base",
-    "proxy.tools.spec",
-    "proxy.tools.runner",
-    "proxy.tools.policy",
-    "proxy.tools.registry",
-    "proxy.tools.ledger",
-    "proxy.tools.redaction",
+    "proxy.tools.contract.spec",
+    "proxy.tools.running.runner",
+    "proxy.tools.access.policy",
+    "proxy.tools.access.catalog",
+    "proxy.tools.running.ledger",
+    "proxy.tools.contract.redaction",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
-COMPOSING = {"proxy.server.app", "proxy.server.record"}
+COMPOSING = {"proxy.server.app", "proxy.server.open_record"}
 """The composition root, the only one of the server to name concrete classes, and the part of it that a
 supervisor needs without the rest."""
 
 ABSTRACT = RELAY_MAY_IMPORT | {
-    "proxy.tools.bounds",
-    "proxy.tools.capabilities",
-    "proxy.tools.egress",
-    "proxy.tools.function",
-    "proxy.tools.modules",
-    "proxy.tools.provider",
-    "proxy.tools.schema",
-    "proxy.upstreams.header_rules",
-    "proxy.wires.digest",
+    "proxy.tools.contract.bounds",
+    "proxy.tools.contract.capabilities",
+    "proxy.tools.access.egress",
+    "proxy.tools.providers.function",
+    "proxy.tools.providers.modules",
+    "proxy.tools.contract.provider",
+    "proxy.tools.contract.schema",
+    "proxy.http.rules",
+    "proxy.wires.turn.digest",
+    "proxy.wires.responses.routes",
 }
 """What the rest of the server may import from the lower rooms."""
 
-KNOWS_REPLAY = {"proxy.upstreams.replay", "proxy.server.app"}
+KNOWS_REPLAY = {"proxy.upstreams.recorded.replay", "proxy.server.app"}
 """Replay, and who chooses it; that ``base_url`` may begin with ``replay:`` the settings say too."""
 
-SETTINGS = {"proxy.server.settings", "proxy.server.setting_types", "proxy.server.config_rules"}
+SETTINGS = {"proxy.server.config.settings", "proxy.server.config.types", "proxy.server.config.rules"}
 READS_CONFIG = COMPOSING
 
 LONG_FILES: dict[str, str] = {
     "proxy.server.app": "the composition root: one short function for each thing that is put together",
-    "proxy.server.settings": "every setting as data, with the one line that explains it",
+    "proxy.server.config.settings": "every setting as data, with the one line that explains it",
 }
 """Files that may be longer than 500 lines, and why."""
 
 LONG_FUNCTIONS: dict[str, str] = {
-    "proxy.tools.declaration.tool": "one line for each thing a tool can declare, and one of its meaning",
+    "proxy.tools.contract.declaration.tool": "one line for each thing a tool can declare, and its meaning",
 }
 """Functions that may be longer than 60 lines, and why."""
 
@@ -149,6 +150,89 @@ def test_imports_point_down(module: str) -> None:
         assert room == "__main__" or target in ALLOWED[room], f"{module} imports {imported}"
 
 
+ORDER = {
+    "commands": (
+        *(
+            "options",
+            "printing",
+            "common",
+            "keys",
+            "doctor",
+            "runs",
+            "serve",
+            "demo",
+            "record",
+            "tools",
+            "cli",
+        ),
+        "__init__",
+    ),
+    "relay": (
+        "base",
+        "headers",
+        "offer",
+        "stopping",
+        "begun",
+        "routing",
+        "passthrough",
+        "memory",
+        "run",
+        "__init__",
+    ),
+    "server": (
+        *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "metering"),
+        *("middleware", "planning", "api", "app"),
+    ),
+    "store": (
+        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "tokens", "sql", "memory", "postgres"),
+        *("sqlite", "factory"),
+    ),
+    "tools": ("contract", "access", "running", "providers", "testing", "__init__"),
+    "upstreams": ("base", "origin", "filtered_response", "aiohttp", "http1", "recorded"),
+    "wires": ("base", "json", "turn", "stream", "chat", "responses", "__init__"),
+}
+"""What a room is made of, each part below those that may import it; so there is no cycle."""
+
+
+def part_of(module: str) -> str:
+    """The folder or module of its room that a module is, or is in."""
+    return module.split(".")[2]
+
+
+def run_time_imports_of(module: str) -> frozenset[str]:
+    """As :func:`imports_of`, without what is imported for types alone."""
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in for_types:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("room", ORDER)
+def test_parts_of_a_room_import_down(room: str) -> None:
+    """Inside of a room, too, imports have one direction."""
+    order = {part: place for place, part in enumerate(ORDER[room])}
+    assert {part_of(module) for module in in_room(room)} == set(order)
+    for module in in_room(room):
+        for imported in run_time_imports_of(module):
+            if imported.count(".") > 1 and room_of(imported) == room:
+                assert order[part_of(imported)] <= order[part_of(module)], f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda path: path.name)
+def test_folders_stay_readable(folder: Path) -> None:
+    """A folder holds some twenty files at most; the rest belongs in folders of its own."""
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 20
+
+
 def test_words_know_only_words() -> None:
     """The words import nothing of the package but each other."""
     for module in WORDS:
@@ -158,7 +242,7 @@ def test_words_know_only_words() -> None:
 def test_the_relay_knows_only_ports() -> None:
     """The heart never names a concrete wire, store, upstream or tool."""
     for module in in_room("relay"):
-        outside = {name for name in imports_of(module) if room_of(name) not in ("words", "relay")}
+        outside = {name for name in imports_of(module) if room_of(name) not in ("words", "relay", *HELPERS)}
         assert outside <= RELAY_MAY_IMPORT, f"{module} imports {outside - RELAY_MAY_IMPORT}"
 
 
@@ -171,10 +255,10 @@ def test_only_the_composition_root_names_concrete_classes() -> None:
 
 def test_only_the_composition_root_and_the_commands_read_the_configuration() -> None:
     """What a setting means is decided in one place and handed on as an argument."""
-    settings = {"proxy.server.config", "proxy.server.settings"}
+    settings = {"proxy.server.config.load", "proxy.server.config.settings"}
     for module in MODULES:
         if settings & set(imports_of(module)) and module not in READS_CONFIG:
-            own = module.startswith(("proxy.server.config", "proxy.server.settings"))
+            own = module.startswith("proxy.server.config.")
             assert own or room_of(module) == "commands", module
 
 
@@ -183,7 +267,7 @@ def test_nobody_knows_that_replay_exists() -> None:
     for module, path in MODULES.items():
         if module in KNOWS_REPLAY | SETTINGS or room_of(module) == "commands":
             continue
-        assert "proxy.upstreams.replay" not in imports_of(module), path
+        assert "proxy.upstreams.recorded.replay" not in imports_of(module), path
         for node in ast.walk(tree_of(module)):
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             assert "replay:" not in text, f"{path}:{getattr(node, 'lineno', 0)}"
@@ -313,7 +397,8 @@ def test_exceptions_are_still_needed() -> None:
 def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:
     """What only some configurations need takes no memory of the others: it is imported where it is used."""
     lazy = ("asyncpg", "cryptography", "lxml", "opentelemetry", "redis", "trafilatura")
-    asked = f"import sys, proxy.commands.cli, proxy.commands.serve; print(*(set({lazy}) & set(sys.modules)))"
+    starting = "import sys, proxy.commands.cli, proxy.commands.serve.serve"
+    asked = f"{starting}; print(*(set({lazy}) & set(sys.modules)))"
     said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert said.stdout.split() == []
 
@@ -321,8 +406,7 @@ def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:
 def test_a_supervisor_holds_nothing_that_only_its_workers_need() -> None:
     """It serves nothing, and stands beside the workers for good."""
     served = ("aiohttp", "httptools", "jsonschema_rs", "prometheus_client", "proxy.server.app")
-    asked = (
-        f"import sys, proxy.commands.cli, proxy.commands.several; print(*(set({served}) & set(sys.modules)))"
-    )
+    starting = "import sys, proxy.commands.cli, proxy.commands.serve.multiprocess"
+    asked = f"{starting}; print(*(set({served}) & set(sys.modules)))"
     said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert said.stdout.split() == []

@@ -18,17 +18,17 @@ from proxy.commands.demo import MODEL, QUESTIONS
 from proxy.errors import ToolErrorCode
 from proxy.events import ToolCall
 from proxy.records import NativeCall, ToolInvocationRecord
-from proxy.server.config import load_config
-from proxy.server.config_rules import BUILT_WIRES
-from proxy.server.config_text import settings_table
-from proxy.server.metric_families import FAMILIES
-from proxy.server.setting_types import Wire
-from proxy.tools.capabilities import Capabilities
-from proxy.tools.ledger import RunContext
-from proxy.tools.modules import load_module
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Registry
-from proxy.tools.runner import Runner
+from proxy.server.config.load import load_config
+from proxy.server.config.rules import BUILT_WIRES
+from proxy.server.config.text import settings_table
+from proxy.server.config.types import Wire
+from proxy.server.telemetry.metric_families import FAMILIES
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.providers.modules import load_module
+from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.runner import Runner
 
 
 class _Clock:

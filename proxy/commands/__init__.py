@@ -9,13 +9,13 @@ __all__ = ["load_again", "main", "supervise", "work"]
 def main() -> None:
     """Run ``toolrelay``; every fault that has a name ends as one line on standard error, exit 1."""
     # Imported here, so that a clash of packages is named before it can break an import.
-    from proxy.commands.clash import find_clash
+    from proxy.commands.doctor.dependencies import find_conflicting_package
 
-    clash = find_clash()
+    clash = find_conflicting_package()
     if clash is not None:
         print(f"toolrelay: {clash}", file=sys.stderr)
         raise SystemExit(1)
-    from proxy.commands.lean_start import import_structlog
+    from proxy.commands.serve.memory import import_structlog
 
     import_structlog()
     from proxy.commands.cli import run
@@ -25,30 +25,30 @@ def main() -> None:
 
 def work(channel: int) -> None:
     """Be a worker of the supervisor at the other end of the ``channel``, a file descriptor."""
-    from proxy.commands.lean_start import import_structlog, share_one_arena
+    from proxy.commands.serve.memory import import_structlog, share_one_arena
 
     import_structlog()
     share_one_arena()
-    from proxy.commands.worker import main as serve
+    from proxy.commands.serve.worker import main as serve
 
     sys.exit(serve(channel))
 
 
 def supervise(handover: int) -> None:
     """Be the supervisor that the process began for; ``handover`` is a file descriptor to be read."""
-    from proxy.commands.lean_start import import_structlog
+    from proxy.commands.serve.memory import import_structlog
 
     import_structlog()
-    from proxy.commands.supervising import main as start
+    from proxy.commands.serve.supervisor_main import main as start
 
     sys.exit(start(handover))
 
 
 def load_again(channel: int) -> None:
     """Read the configuration for the supervisor at the other end of the ``channel``."""
-    from proxy.commands.lean_start import import_structlog
+    from proxy.commands.serve.memory import import_structlog
 
     import_structlog()
-    from proxy.commands.several import load_again as load
+    from proxy.commands.serve.multiprocess import load_again as load
 
     sys.exit(load(channel))

@@ -9,14 +9,14 @@ import typer
 
 from proxy import __version__
 from proxy.commands import common
-from proxy.commands.cli_keys import keys_app
-from proxy.commands.cli_runs import runs_app, usage
-from proxy.commands.lean_start import share_one_arena
+from proxy.commands.keys.cli import keys_app
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
+from proxy.commands.runs.cli import runs_app, usage
+from proxy.commands.serve.memory import share_one_arena
 from proxy.errors import ConfigError, ToolRelayError
-from proxy.server.config import Options, find_faults
-from proxy.server.config_text import initial_config
-from proxy.server.key_ring import new_secret
+from proxy.server.auth.key_ring import new_secret
+from proxy.server.config.load import Options, find_faults
+from proxy.server.config.text import initial_config
 
 __all__ = ["app", "run"]
 
@@ -92,9 +92,9 @@ def serve(
     )
     loaded = common.load(config, options)
     common.start_logging(loaded)
-    from proxy.commands.several import serve_supervised
+    from proxy.commands.serve.multiprocess import serve_multiprocess
 
-    serve_supervised(config, options, loaded, reload=reload)
+    serve_multiprocess(config, options, loaded, reload=reload)
 
 
 @app.command()
@@ -108,8 +108,8 @@ def check(
         for fault in faults:
             common.say_error(str(fault))
         raise typer.Exit(1)
-    from proxy.commands import check as checking
-    from proxy.server.telemetry import configure_logging
+    from proxy.commands.doctor import check as checking
+    from proxy.server.telemetry.logging import configure_logging
 
     # What the log would warn of (a key that is refused, say) is told as a fault, and once is enough.
     configure_logging(level="error", secrets=loaded.secrets())
@@ -143,7 +143,7 @@ def migrate(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask about --forget-sealed.")] = False,
 ) -> None:
     """Bring the record's database up to date; a copy of a non-empty file is kept."""
-    from proxy.commands import sealing
+    from proxy.commands.runs import sealing
 
     loaded = common.load(config, need_secrets=False)
     sealing.migrate(loaded)

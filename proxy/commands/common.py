@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import structlog
 
 from proxy.commands.printing import MAX_LINE, say, say_error
-from proxy.resolver import numeric
-from proxy.server.config import Config, Options, load_config
-from proxy.server.output_queue import queue_output
-from proxy.server.telemetry import LogFormat, configure_logging
-from proxy.server.terminal import plain_text, safe_cell
-from proxy.tools.invocation import fault_facts
+from proxy.net.resolver import numeric
+from proxy.plain_text import plain_text, safe_cell
+from proxy.server.config.load import Config, Options, load_config
+from proxy.server.telemetry.logging import LogFormat, configure_logging
+from proxy.server.telemetry.output_queue import queue_output
+from proxy.tools.running.invocation import fault_facts
 
 if TYPE_CHECKING:  # Two megabytes that a command which prints no table does without.
     from rich.console import Console

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from proxy.commands.common import CONFIG_NAME, MAX_LINE, say, start_logging
-from proxy.commands.server import run_server
-from proxy.commands.sockets import address_of, bind
+from proxy.commands.serve.run import run_server
+from proxy.commands.serve.sockets import address_of, bind
+from proxy.plain_text import counted, plain_text
 from proxy.server.app import Overrides, create_app
-from proxy.server.config import Config
-from proxy.server.settings import (
+from proxy.server.config.load import Config
+from proxy.server.config.settings import (
     AuthConfig,
     LogConfig,
     PolicyConfig,
@@ -30,10 +31,9 @@ from proxy.server.settings import (
     StoreConfig,
     UpstreamConfig,
 )
-from proxy.server.terminal import counted, plain_text
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
-from proxy.upstreams.replay import packaged_fixtures
+from proxy.upstreams.recorded.replay import packaged_fixtures
 
 __all__ = [
     "MODEL",

@@ -2,7 +2,7 @@
 
 import sys
 
-from proxy.server.terminal import plain_text
+from proxy.plain_text import plain_text
 
 __all__ = ["MAX_LINE", "say", "say_error"]
 

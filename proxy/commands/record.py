@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from proxy.commands.common import say
-from proxy.commands.serve import serve
+from proxy.commands.serve.serve import serve
 from proxy.errors import ConfigError
 from proxy.server.app import Overrides
-from proxy.server.config import Config
+from proxy.server.config.load import Config
 from proxy.upstreams.base import Upstream
-from proxy.upstreams.record import ClientSides, RecordingUpstream
+from proxy.upstreams.recorded.recorder import ClientSides, RecordingUpstream
 
 __all__ = ["record", "recording"]
 

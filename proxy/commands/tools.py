@@ -10,16 +10,16 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import proxy.tools as tools_room
-from proxy.commands.check import tool_table, without_record
 from proxy.commands.common import MAX_LINE, console, say, say_error
+from proxy.commands.doctor.check import tool_table, without_record
 from proxy.events import ToolCall
+from proxy.plain_text import plain_text
 from proxy.records import RunRecord
+from proxy.server.api.json_views import to_line, tool_to_json
 from proxy.server.app import Overrides, Services, create_services
-from proxy.server.config import Config
-from proxy.server.json_views import to_line, tool_to_json
-from proxy.server.terminal import plain_text
-from proxy.tools.ledger import RunContext
-from proxy.tools.spec import ToolSpec
+from proxy.server.config.load import Config
+from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.running.ledger import RunContext
 
 __all__ = ["call_tool", "list_tools"]
 
@@ -103,7 +103,7 @@ def _show_crash(spec: ToolSpec, error: BaseException) -> None:
 
 def _is_ours(filename: str) -> bool:
     """Whether a file is one of those that lead to a tool: the runner's, not the toolbox's."""
-    return Path(filename).parent == Path(tools_room.__file__).parent
+    return Path(filename).is_relative_to(Path(tools_room.__file__).parent)
 
 
 def _shown(content: str) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from proxy.errors import UpstreamError
-from proxy.upstreams.base import Headers, Secrets
+from proxy.http.headers import Headers
+from proxy.http.secrets import Secrets
 
 __all__ = ["ClientStream", "OnBroken", "RunEvents", "RunSettings", "ignore_broken", "no_events"]
 

@@ -1,13 +1,12 @@
 """Headers that the proxy itself sets, or means something else by.
 
 Which of a client's and an upstream's headers pass at all is decided where an upstream is asked
-(``proxy/upstreams/header_rules.py``), since it must hold whatever asks for a request.
+(``proxy/http/rules.py``), since it must hold whatever asks for a request.
 """
 
 from typing import Final
 
-from proxy.upstreams.base import Headers
-from proxy.upstreams.header_section import Columns, HeaderSection, by_names, described
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names, described
 
 __all__ = ["RESTORED", "forwardable", "is_coded", "restored_words", "returned"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from proxy.caches import Memo, text_bytes
 from proxy.errors import RequestError
 from proxy.events import ToolDefinition
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Selection
-from proxy.tools.spec import ToolSpec
+from proxy.tools.access.catalog import Selection
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.base import ClientRequest
 
 __all__ = [

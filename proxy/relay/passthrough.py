@@ -12,16 +12,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from proxy.errors import ServerStopping, UpstreamError, UpstreamTimeout
+from proxy.http.headers import Headers
+from proxy.http.secrets import Secrets, Sink, WholeSecrets
 from proxy.relay.base import ClientStream, OnBroken, ignore_broken
 from proxy.relay.begun import Begun
-from proxy.relay.deadlines import Deadlines
-from proxy.relay.fallback import Candidates
 from proxy.relay.headers import is_coded, returned
-from proxy.relay.routing import Route
+from proxy.relay.routing.deadlines import Deadlines
+from proxy.relay.routing.fallback import Candidates
+from proxy.relay.routing.router import Route
 from proxy.relay.stopping import stopped
-from proxy.upstreams.base import Headers, Secrets, Sink, UpstreamRequest, UpstreamResponse, WholeSecrets
-from proxy.wires.sse import DONE, DONE_SIGN, END_MARK, EventBoundary
-from proxy.wires.usage_tap import UsageTap
+from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
+from proxy.wires.stream.sse import DONE, DONE_SIGN, END_MARK, EventBoundary
+from proxy.wires.stream.usage_tap import UsageTap
 
 __all__ = ["AFTER_END_S", "ErrorEvent", "flush_soon", "passthrough", "pump"]
 
@@ -52,7 +54,7 @@ async def passthrough(
     on this path ends with an end mark.  ``tap`` reads what the response says of usage.  A response
     that still goes on when its ``total`` has run out after its head is broken off.  Raises
     :class:`UpstreamError`, and where another upstream may answer
-    :class:`~proxy.relay.fallback.NextUpstream`, only while nothing has been sent to the client.
+    :class:`~proxy.relay.routing.fallback.NextUpstream`, only while nothing has been sent to the client.
     """
     client.keep_back(route.served.secrets)
     response = await candidates.ask(route, request)

@@ -13,51 +13,57 @@ from pathlib import Path
 from typing import Any
 
 from proxy import __version__
-from proxy.aiohttp_resolver import AiohttpResolver
 from proxy.errors import ConfigError, Guard, ServerStopping, UpstreamError
+from proxy.net.aiohttp_resolver import AiohttpResolver
+from proxy.net.resolver import Resolver
 from proxy.records import TokenVault
 from proxy.relay.base import RunSettings
-from proxy.relay.breaker import Breaker
-from proxy.relay.deadlines import Deadlines
-from proxy.relay.forgetting import Forgetting
-from proxy.relay.history import History
-from proxy.relay.model_turn import ToolMemory
+from proxy.relay.memory.deletion import UpstreamDeletion
+from proxy.relay.memory.history import History
+from proxy.relay.memory.idempotency import Idempotency
 from proxy.relay.offer import OfferRules
-from proxy.relay.orchestrator import Orchestrator
 from proxy.relay.passthrough import ErrorEvent
-from proxy.relay.prices import Price, Prices, to_nanos
-from proxy.relay.repeats import Repeats
-from proxy.relay.routing import Router, Served
-from proxy.relay.settling import Settling
-from proxy.resolver import Resolver
-from proxy.server.admin import Admin
-from proxy.server.client_address import TrustedProxies
-from proxy.server.config import Config
-from proxy.server.config_rules import is_loopback
-from proxy.server.cors import Cors
-from proxy.server.doors import Door, Entrance, ForwardDoor, OpenDoor, make_entrance
-from proxy.server.draining import Draining, ends_unhurried
-from proxy.server.edge import Edge
-from proxy.server.gate import Gate
-from proxy.server.handlers import Api, ApiSettings
-from proxy.server.instruments import Instruments, known_models, open_instruments
-from proxy.server.key_spellings import KeyFinder
-from proxy.server.limits import ConcurrentStreams, KeyLimits, parse_cost_limits, parse_limits
-from proxy.server.limits_storage import open_counters
-from proxy.server.overheard import Listen
-from proxy.server.page_guard import HostRule, PageGuard
-from proxy.server.parser_check import check_http_parser
+from proxy.relay.routing.breaker import Breaker
+from proxy.relay.routing.deadlines import Deadlines
+from proxy.relay.routing.prices import Price, Prices, to_nanos
+from proxy.relay.routing.router import Router, Served
+from proxy.relay.run.model_turn import ToolMemory
+from proxy.relay.run.orchestrator import Orchestrator
+from proxy.relay.run.settling import Settling
+from proxy.server.api.admin import Admin
+from proxy.server.api.handlers import Api, ApiSettings
+from proxy.server.api.stored_responses import StoredResponses
+from proxy.server.auth.authenticate import (
+    Authentication,
+    Authenticator,
+    ForwardAuthenticator,
+    OpenAuthenticator,
+    make_authentication,
+)
+from proxy.server.auth.key_spellings import KeyFinder
+from proxy.server.auth.permissions import PermissionSets
+from proxy.server.config.load import Config
+from proxy.server.config.rules import is_loopback
+from proxy.server.config.settings import CredentialConfig, UpstreamConfig
+from proxy.server.config.tool_faults import misplaced_bounds, missing_connections, unconnected
+from proxy.server.limits.limiter import RateLimiter
+from proxy.server.limits.rules import ConcurrentStreams, KeyLimits, parse_cost_limits, parse_limits
+from proxy.server.limits.storage import open_counters
+from proxy.server.middleware.access import AccessMiddleware
+from proxy.server.middleware.admission import AdmissionControl
+from proxy.server.middleware.cors import Cors
+from proxy.server.middleware.page_guard import HostRule, PageGuard
+from proxy.server.open_record import open_record
 from proxy.server.peers import Peers
-from proxy.server.pending_heads import PendingHeads
-from proxy.server.rate_limiter import RateLimiter
-from proxy.server.record import open_record
-from proxy.server.refused_keys import RefusedKeys
-from proxy.server.served import ConnectionBounds, Handler
-from proxy.server.settings import CredentialConfig, UpstreamConfig
-from proxy.server.snapshots import METRICS, merge
-from proxy.server.stored_responses import StoredResponses
-from proxy.server.tool_faults import misplaced_bounds, missing_connections, unconnected
-from proxy.server.views import Views
+from proxy.server.serving.client_address import TrustedProxies
+from proxy.server.serving.draining import Draining, ends_unhurried
+from proxy.server.serving.parser_check import check_http_parser
+from proxy.server.serving.pending_heads import PendingHeads
+from proxy.server.serving.served import ConnectionBounds, Handler
+from proxy.server.serving.tee import Listen
+from proxy.server.telemetry.instruments import Instruments, known_models, open_instruments
+from proxy.server.telemetry.refused_keys import RefusedKeys
+from proxy.server.telemetry.snapshots import METRICS, merge
 from proxy.store.base import KeySource, Store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.clock import SystemClock
@@ -65,21 +71,21 @@ from proxy.toolbox.core import core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web import web_provider
-from proxy.tools.bounds import ArgumentBound
-from proxy.tools.capabilities import Capabilities, Clock, HttpSource
-from proxy.tools.credentials import Connection, CredentialBroker, OAuthToken, StaticToken
-from proxy.tools.egress import EgressPool
-from proxy.tools.modules import load_module
-from proxy.tools.paging import ResultShelf
-from proxy.tools.policy import Policy
-from proxy.tools.provider import ToolProvider
-from proxy.tools.registry import Registry
-from proxy.tools.runner import OnCrash, Runner
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.credentials import Connection, CredentialBroker, OAuthToken, StaticToken
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.bounds import ArgumentBound
+from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
+from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.provider import ToolProvider
+from proxy.tools.providers.modules import load_module
+from proxy.tools.running.runner import OnCrash, Runner
+from proxy.upstreams.aiohttp.upstream import HttpUpstream
 from proxy.upstreams.base import Upstream
-from proxy.upstreams.http import HttpUpstream
-from proxy.upstreams.lean import LeanUpstream
+from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.origin import long_secrets
-from proxy.upstreams.replay import ReplayUpstream, packaged_fixtures
+from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.chat import ChatWire, error_event
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import upstream_ids
@@ -114,7 +120,7 @@ class Overrides:
     wrap_upstream: Callable[[Upstream], Upstream] | None = None
     on_tool_crash: OnCrash | None = None
     wrap_provider: Callable[[ToolProvider], ToolProvider] | None = None
-    door: Door | None = None
+    door: Authenticator | None = None
     listen: Listen | None = None
     connect: bool = True
 
@@ -172,10 +178,10 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """Services with their HTTP surface: what :class:`~proxy.server.edge_runner.EdgeRunner` runs."""
+    """Services with their HTTP surface: what :class:`~proxy.server.serving.runner.EdgeRunner` runs."""
 
     services: Services
-    entrance: Entrance
+    authentication: Authentication
     draining: Draining
     bounds: ConnectionBounds
     handle: Handler
@@ -346,7 +352,7 @@ def _upstream(name: str, config: UpstreamConfig, resolver: Resolver, *, forwards
     if config.base_url.startswith("replay:"):
         folder = config.base_url.removeprefix("replay:")
         return ReplayUpstream([Path(folder) if folder else packaged_fixtures()], name)
-    client = LeanUpstream if config.http_client == "lean" else HttpUpstream
+    client = Http1Upstream if config.http_client == "lean" else HttpUpstream
     return client(
         name,
         config.base_url,
@@ -364,7 +370,7 @@ def _upstream(name: str, config: UpstreamConfig, resolver: Resolver, *, forwards
 
 
 def _stored_responses(services: Services, settling: Settling, router: Router) -> StoredResponses:
-    forget = Forgetting(services.store, router, upstream_ids)
+    forget = UpstreamDeletion(services.store, router, upstream_ids)
     return StoredResponses(services.store, settling, retell, forget)
 
 
@@ -378,10 +384,10 @@ async def create_app(
     unasked, and for an aiohttp that cannot serve safely.
     """
     check_http_parser()
-    services, entrance, item_key = await _checked_services(config, overrides)
+    services, authentication, item_key = await _checked_services(config, overrides)
     given = overrides or Overrides()
-    door = given.door or entrance.door
-    memory, repeats = ToolMemory(), Repeats(forget=services.store.release_effect)
+    door = given.door or authentication.door
+    memory, repeats = ToolMemory(), Idempotency(forget=services.store.release_effect)
     history = History(services.store, time.time)
     settling = _settling(services)
     orchestrator = Orchestrator(
@@ -410,7 +416,7 @@ async def create_app(
         memory=memory,
         repeats=repeats,
         door=door,
-        tokens=entrance.tokens,
+        tokens=authentication.tokens,
         gate=_gate(services, draining),
         instruments=services.instruments,
         snapshot=_snapshot_of_all(services.instruments, peers or Peers()),
@@ -421,10 +427,10 @@ async def create_app(
     )
     return App(
         services=services,
-        entrance=entrance,
+        authentication=authentication,
         draining=draining,
         bounds=_bounds_of_connections(config),
-        handle=_edge(config, services.instruments, draining, api, door, entrance.finder).handle,
+        handle=_edge(config, services.instruments, draining, api, door, authentication.finder).handle,
     )
 
 
@@ -462,14 +468,16 @@ def _snapshot_of_all(instruments: Instruments, peers: Peers) -> Callable[[], Awa
     return of_all
 
 
-def _gate(services: Services, draining: Draining) -> Gate:
+def _gate(services: Services, draining: Draining) -> AdmissionControl:
     """The way in."""
     instruments = services.instruments
     streams = instruments.watch_streams(ConcurrentStreams(services.config.limits.concurrent_streams))
-    return Gate(services.limiter, streams, draining, instruments.observing.limited)
+    return AdmissionControl(services.limiter, streams, draining, instruments.observing.limited)
 
 
-async def _checked_services(config: Config, overrides: Overrides | None) -> tuple[Services, Entrance, bytes]:
+async def _checked_services(
+    config: Config, overrides: Overrides | None
+) -> tuple[Services, Authentication, bytes]:
     """What serves, who comes in, and what signs the items that clients are shown; nothing stays open
     where one of them cannot be had."""
     services = await create_services(config, overrides=overrides, reap=True)
@@ -477,22 +485,22 @@ async def _checked_services(config: Config, overrides: Overrides | None) -> tupl
         faults = [*services.missing_connections(), *services.misplaced_bounds()]
         if faults:
             raise faults[0]
-        entrance = await open_entrance(config, services.store)
+        authentication = await open_entrance(config, services.store)
         if config.keys:
             # Their names may be gone from the configuration at the next start; that must open nothing.
             await services.store.note_keys()
         _, hash_key = await services.store.hash_key()
         item_key = hashlib.blake2b(b"toolrelay shown items", key=hash_key, digest_size=32).digest()
         services.instruments.watch_loop()
-        return services, entrance, item_key
+        return services, authentication, item_key
     except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
         raise
 
 
-async def open_entrance(config: Config, store: KeySource) -> Entrance:
-    """How clients come in; raises what :func:`~proxy.server.doors.make_entrance` raises."""
-    return await make_entrance(
+async def open_entrance(config: Config, store: KeySource) -> Authentication:
+    """How clients come in; raises what :func:`~proxy.server.auth.authenticate.make_authentication` raises."""
+    return await make_authentication(
         config.auth.mode,
         store,
         {name: (key.secret.reveal(), key) for name, key in config.keys.items()},
@@ -501,9 +509,9 @@ async def open_entrance(config: Config, store: KeySource) -> Entrance:
     )
 
 
-def _views(services: Services, router: Router) -> Views:
+def _views(services: Services, router: Router) -> PermissionSets:
     tools = services.config.tools
-    return Views(
+    return PermissionSets(
         router,
         services.registry,
         services.policy,
@@ -543,18 +551,23 @@ def _prices(config: Config) -> Prices:
 
 
 def _edge(
-    config: Config, instruments: Instruments, draining: Draining, api: Api, door: Door, finder: KeyFinder
-) -> Edge:
+    config: Config,
+    instruments: Instruments,
+    draining: Draining,
+    api: Api,
+    door: Authenticator,
+    finder: KeyFinder,
+) -> AccessMiddleware:
     """What every request passes first."""
     server = config.server
     cors = Cors(server.cors_origins)
     # Whether callers show keys of ours.
-    keyed = not isinstance(door, (OpenDoor, ForwardDoor))
+    keyed = not isinstance(door, (OpenAuthenticator, ForwardAuthenticator))
     loopback_only = is_loopback(server.host)
     hosts = None
     if loopback_only or server.allowed_hosts or not keyed:
         hosts = HostRule(loopback_only, (server.host.lower(), *server.allowed_hosts))
-    return Edge(
+    return AccessMiddleware(
         api.serve,
         guard=PageGuard(cors=cors, hosts=hosts, keyed=keyed, proxies=TrustedProxies(server.trusted_proxies)),
         cors=cors,
@@ -565,7 +578,7 @@ def _edge(
     )
 
 
-def _admin(services: Services, door: Door) -> Admin:
+def _admin(services: Services, door: Authenticator) -> Admin:
     return Admin(
         door=door,
         store=services.store,

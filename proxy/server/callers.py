@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.server.limits import KeyLimits
-from proxy.tools.bounds import ArgumentBound
+from proxy.server.limits.rules import KeyLimits
+from proxy.tools.contract.bounds import ArgumentBound
 from proxy.wires.base import Trace
 
 __all__ = ["Caller", "OwnBound", "Rights", "person_name"]

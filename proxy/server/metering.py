@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.errors import RequestError
-from proxy.relay.prices import Price, Prices, estimated_usage
-from proxy.relay.routing import Route
-from proxy.server.edge_request import EdgeRequest
-from proxy.server.rate_limiter import Admission
-from proxy.server.reading_rights import check_names
-from proxy.wires.rawjson import join_object, members
-from proxy.wires.usage_tap import UsageTap
+from proxy.relay.routing.prices import Price, Prices, estimated_usage
+from proxy.relay.routing.router import Route
+from proxy.server.auth.body_rights import check_names
+from proxy.server.limits.limiter import Admission
+from proxy.server.serving.request import EdgeRequest
+from proxy.wires.json.splice import join_object, members
+from proxy.wires.stream.usage_tap import UsageTap
 
 __all__ = ["BY_BODY", "Metered", "ReadBody", "check_switches", "counted_by_body", "meter", "price_of"]
 

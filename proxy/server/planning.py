@@ -12,30 +12,30 @@ from multidict import istr
 
 from proxy.caches import Memo
 from proxy.errors import RequestError
-from proxy.relay.fallback import Candidates
+from proxy.http.headers import HeaderSection
+from proxy.http.rules import without
 from proxy.relay.headers import forwardable
-from proxy.relay.history import History, Restored
-from proxy.relay.job import Job
-from proxy.relay.model_turn import ToolMemory
+from proxy.relay.memory.fingerprint import prompt_shape
+from proxy.relay.memory.history import History, Restored
+from proxy.relay.memory.idempotency import Idempotency, repeat_key
+from proxy.relay.memory.threads import Threads
 from proxy.relay.offer import OfferRules, Offers, Wanted, guard, is_reserved, parse_wanted
-from proxy.relay.prices import Prices
-from proxy.relay.repeats import Repeats, repeat_key
-from proxy.relay.routing import Route
-from proxy.relay.shape import prompt_shape
-from proxy.relay.threads import Threads
+from proxy.relay.routing.fallback import Candidates
+from proxy.relay.routing.prices import Prices
+from proxy.relay.routing.router import Route
+from proxy.relay.run.job import Job
+from proxy.relay.run.model_turn import ToolMemory
+from proxy.server.auth.permissions import TRACES, Permissions
 from proxy.server.callers import person_name
-from proxy.server.edge_request import EdgeRequest, new_ids
 from proxy.server.metering import check_switches, price_of
-from proxy.server.request_head import Head
-from proxy.server.request_target import Target
-from proxy.server.views import TRACES, View
-from proxy.tools.ledger import RunLedger
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Selection
-from proxy.upstreams.header_rules import without
-from proxy.upstreams.header_section import HeaderSection
+from proxy.server.serving.head import Head
+from proxy.server.serving.request import EdgeRequest, new_ids
+from proxy.server.serving.target import Target
+from proxy.tools.access.catalog import Selection
+from proxy.tools.access.policy import Policy
+from proxy.tools.running.ledger import RunLedger
 from proxy.wires.base import ClientRequest, Trace, Wire
-from proxy.wires.digest import people_named
+from proxy.wires.turn.digest import people_named
 
 __all__ = ["Call", "Plan", "Planner", "chooses_ours", "trace_of", "wanted_of", "wants_history"]
 
@@ -57,7 +57,7 @@ class Call:
     request: EdgeRequest
     target: Target
     wire: Wire
-    view: View
+    view: Permissions
     raw: bytes
     payload: Mapping[str, Any]
     caller: str
@@ -89,7 +89,7 @@ class Planner:
         history: History,
         threads: Threads,
         memory: ToolMemory,
-        repeats: Repeats,
+        repeats: Idempotency,
         prices: Prices,
         offer: OfferRules,
         keep_requests: bool,
@@ -111,7 +111,7 @@ class Planner:
         """A new one for each run."""
 
     def able(
-        self, routes: Sequence[Route], asked: ClientRequest, view: View, wanted: Wanted
+        self, routes: Sequence[Route], asked: ClientRequest, view: Permissions, wanted: Wanted
     ) -> Sequence[Route]:
         """The upstreams that offer what a request names; all where none does, so that the first says so."""
 
@@ -306,7 +306,7 @@ def wanted_of(head: Head) -> Wanted | None:
     return parse_wanted(head.sole(_TOOLS))
 
 
-def trace_of(request: EdgeRequest, view: View) -> Trace:
+def trace_of(request: EdgeRequest, view: Permissions) -> Trace:
     """The trace a request gets: what it asks for, or ``silent`` where that is more than it may.
 
     The level below would do something else than was asked for: who wants ``events``, which stand beside

@@ -11,21 +11,21 @@ from proxy.errors import ConfigError, NoRecord, how_to_install
 from proxy.records import KeySet
 from proxy.store.base import Store
 from proxy.store.key_mark import KeyMark, path_beside, state_path
-from proxy.store.memory import MAX_CONTENT_BYTES, MemoryStore
-from proxy.store.migrate import (
+from proxy.store.memory.store import MAX_CONTENT_BYTES, MemoryStore
+from proxy.store.seal import CONTENT, Seal, parse_seal_key
+from proxy.store.shelf import ContentPolicy
+from proxy.store.sql.migrate import (
     MigrationReport,
     find_migrations,
     load_migrations,
     migrate_sqlite,
     sqlite_version,
 )
-from proxy.store.seal import CONTENT, Seal, parse_seal_key
-from proxy.store.shelf import ContentPolicy
-from proxy.store.sql import SqlStore, Synchronous
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sql.store import SqlStore, Synchronous
+from proxy.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
-    from proxy.store.postgres import PostgresStore
+    from proxy.store.postgres.store import PostgresStore
 
 __all__ = ["migrate_store", "open_sealed", "open_store", "peek_keys", "sqlite_path"]
 
@@ -152,7 +152,7 @@ async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
     path = sqlite_path(url, base)
     if url.startswith(_POSTGRES):
         _postgres()
-        from proxy.store.migrate_postgres import migrate_postgres
+        from proxy.store.postgres.migrate import migrate_postgres
 
         return await migrate_postgres(url)
     if path is None:
@@ -173,7 +173,7 @@ async def peek_keys(
     path = sqlite_path(url, base)
     if url.startswith(_POSTGRES):
         _postgres()
-        from proxy.store.migrate_postgres import postgres_version
+        from proxy.store.postgres.migrate import postgres_version
 
         version, latest = await postgres_version(url), len(load_migrations(find_migrations("postgres")))
         mark = KeyMark(state_path(url))
@@ -197,7 +197,7 @@ async def peek_keys(
 def _postgres() -> "type[PostgresStore]":
     """The store in PostgreSQL, whose driver is an extra that may not be installed."""
     try:
-        from proxy.store.postgres import PostgresStore
+        from proxy.store.postgres.store import PostgresStore
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise

@@ -30,8 +30,8 @@ from typing import Annotated, Any, NoReturn
 from pydantic import Field
 
 from proxy.errors import ToolFailure
-from proxy.tools.function import tool
-from proxy.tools.spec import Redaction
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.providers.function import tool
 
 __all__ = ["calculate", "evaluate"]
 

@@ -14,9 +14,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from proxy.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
-from proxy.tools.capabilities import Capabilities, HttpClient, HttpFailure, QueryParams
-from proxy.tools.function import FunctionProvider, tool
-from proxy.tools.spec import Redaction
+from proxy.tools.contract.capabilities import Capabilities, HttpClient, HttpFailure, QueryParams
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.providers.function import FunctionProvider, tool
 
 __all__ = ["CONNECTION", "GOOGLE_CALENDAR_URL", "calendar_provider"]
 

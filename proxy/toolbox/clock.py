@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field
 
 from proxy.errors import ToolFailure
-from proxy.tools.capabilities import Clock
-from proxy.tools.function import tool
-from proxy.tools.spec import Redaction
+from proxy.tools.contract.capabilities import Clock
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.providers.function import tool
 
 __all__ = ["FixedClock", "SystemClock", "get_current_time"]
 

@@ -4,9 +4,9 @@ from proxy.toolbox.calculator import calculate
 from proxy.toolbox.clock import get_current_time
 from proxy.toolbox.read_result import read_result_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL, weather_tool
-from proxy.tools.capabilities import Capabilities, Clock, HttpSource
-from proxy.tools.function import FunctionProvider
-from proxy.tools.paging import ResultShelf
+from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
+from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.providers.function import FunctionProvider
 
 __all__ = ["core_provider"]
 

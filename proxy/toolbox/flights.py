@@ -27,10 +27,17 @@ from pydantic import (
 
 from proxy.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
-from proxy.tools.capabilities import CacheControl, Capabilities, Clock, HttpClient, HttpFailure, QueryParams
-from proxy.tools.function import FunctionProvider, tool
-from proxy.tools.provider import CallContext
-from proxy.tools.spec import Redaction
+from proxy.tools.contract.capabilities import (
+    CacheControl,
+    Capabilities,
+    Clock,
+    HttpClient,
+    HttpFailure,
+    QueryParams,
+)
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.providers.function import FunctionProvider, tool
 
 __all__ = ["CONNECTION", "DUFFEL_URL", "flights_provider"]
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from proxy.errors import StoreError, ToolFailure
-from proxy.tools.declaration import tool
-from proxy.tools.paging import ResultShelf
-from proxy.tools.provider import CallContext
-from proxy.tools.spec import Redaction
+from proxy.tools.contract.declaration import tool
+from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.spec import Redaction
 
 __all__ = ["read_result_tool"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from proxy.errors import ConfigError, ToolFailure
-from proxy.tools.capabilities import HttpClient, HttpFailure, QueryParams, TextPage
+from proxy.tools.contract.capabilities import HttpClient, HttpFailure, QueryParams, TextPage
 
 __all__ = ["RecordedHttpClient"]
 
@@ -19,7 +19,7 @@ _MAX_FILES = 256
 
 
 class RecordedHttpClient:
-    """Implements :class:`~proxy.tools.capabilities.HttpClient` from a folder of exchanges."""
+    """Implements :class:`~proxy.tools.contract.capabilities.HttpClient` from a folder of exchanges."""
 
     def __init__(self, folder: Path) -> None:
         """Read the folder; raises :class:`~proxy.errors.ConfigError` for one that holds no exchange."""
@@ -53,11 +53,11 @@ class RecordedHttpClient:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Nothing of this kind is recorded: always :class:`~proxy.tools.capabilities.HttpFailure`."""
+        """Nothing of this kind is recorded: always raises :class:`HttpFailure`."""
         raise HttpFailure(f"no answer of {url} was recorded for this request", status=404)
 
     async def get_text(self, url: str) -> TextPage:
-        """Nothing of this kind is recorded: always :class:`~proxy.tools.capabilities.HttpFailure`."""
+        """Nothing of this kind is recorded: always raises :class:`HttpFailure`."""
         raise HttpFailure(f"no answer of {url} was recorded for this request", status=404)
 
 

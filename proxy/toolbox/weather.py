@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from proxy.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
-from proxy.tools.capabilities import HttpClient, HttpFailure, QueryParams
-from proxy.tools.function import tool
-from proxy.tools.spec import Redaction
+from proxy.tools.contract.capabilities import HttpClient, HttpFailure, QueryParams
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.providers.function import tool
 
 __all__ = ["FORECAST_URL", "GEOCODING_URL", "WEATHER_WORDS", "weather_tool"]
 

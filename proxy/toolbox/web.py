@@ -16,10 +16,10 @@ import orjson
 from pydantic import Field
 
 from proxy.errors import ConfigError, ToolFailure, how_to_install
-from proxy.tools.capabilities import Capabilities, HttpClient, HttpFailure
-from proxy.tools.function import FunctionProvider, tool
-from proxy.tools.spec import Redaction
-from proxy.tools.url_argument import Url
+from proxy.tools.contract.capabilities import Capabilities, HttpClient, HttpFailure
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.contract.url_argument import Url
+from proxy.tools.providers.function import FunctionProvider, tool
 
 __all__ = ["PageReader", "web_provider"]
 
@@ -35,7 +35,7 @@ _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class PageReader:
-    """Turns HTML into text in a process for each page, few at once, killed when its time is up."""
+    """FairTurns HTML into text in a process for each page, few at once, killed when its time is up."""
 
     def __init__(self, *, timeout_s: float = _READ_S, program: Path = _PROGRAM) -> None:
         self._timeout_s = timeout_s

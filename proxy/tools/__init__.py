@@ -1,7 +1,7 @@
 """What a tool is and how it runs.  These names are all that the author of a tool needs."""
 
 from proxy.errors import ToolFailure
-from proxy.tools.capabilities import (
+from proxy.tools.contract.capabilities import (
     CacheControl,
     Clock,
     HttpClient,
@@ -9,13 +9,13 @@ from proxy.tools.capabilities import (
     IdempotencyKey,
     TextPage,
 )
-from proxy.tools.declaration import tool
-from proxy.tools.images import Image
-from proxy.tools.provider import CallContext
-from proxy.tools.results import ResourceLink, RichResult
-from proxy.tools.spec import Redaction, ToolEffect
+from proxy.tools.contract.declaration import tool
+from proxy.tools.contract.images import Image
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.results import ResourceLink, RichResult
+from proxy.tools.contract.spec import Redaction, ToolEffect
+from proxy.tools.contract.url_argument import Url
 from proxy.tools.testing import ToolTester
-from proxy.tools.url_argument import Url
 
 __all__ = [
     "CacheControl",

@@ -19,14 +19,14 @@ from yarl import URL
 from proxy.errors import ToolErrorCode
 from proxy.events import ResultImage, ToolCall
 from proxy.records import NativeCall, ToolInvocationRecord
-from proxy.tools.capabilities import Capabilities, HttpFailure, QueryParams, TextPage
-from proxy.tools.function import FunctionProvider
-from proxy.tools.hosts import check_headers, may_call
-from proxy.tools.ledger import RunContext, RunLedger
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Registry
-from proxy.tools.runner import Runner
-from proxy.tools.spec import ToolSpec
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.hosts import check_headers, may_call
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.capabilities import Capabilities, HttpFailure, QueryParams, TextPage
+from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.running.ledger import RunContext, RunLedger
+from proxy.tools.running.runner import Runner
 
 __all__ = ["FakeClock", "FakeHttp", "TestedCall", "ToolTester", "UnexpectedRequest"]
 
@@ -81,7 +81,7 @@ class _Answer:
 
 
 class FakeHttp:
-    """Implements :class:`~proxy.tools.capabilities.HttpClient` with answers that a test gives.
+    """Implements :class:`~proxy.tools.contract.capabilities.HttpClient` with answers that a test gives.
 
     ``requests`` are those that were made, in order.  Like the real client it calls the tool's own
     ``hosts`` only, and takes no headers that are not a tool's to set.
@@ -211,7 +211,7 @@ class ToolTester:
 
     Args:
         target: the function or class under ``@tool``.
-        extra: values for further parameter types, as in :class:`~proxy.tools.capabilities.Capabilities`.
+        extra: values of further parameter types (:class:`~proxy.tools.contract.capabilities.Capabilities`).
         max_result_bytes, max_image_bytes: the bounds of a result's text and images.
         keep_cache: keep results of a tool with ``cache_ttl_s`` from call to call, as the proxy does;
             else each call runs.

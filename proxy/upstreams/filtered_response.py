@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterable
 import orjson
 
 from proxy.errors import UpstreamError, error_body
-from proxy.upstreams.base import Headers, PulledResponse, read_whole
-from proxy.upstreams.body_filters import Inflater, Scrubber
-from proxy.upstreams.header_rules import without
-from proxy.upstreams.header_section import described
+from proxy.http.bodies import Inflater, Scrubber
+from proxy.http.headers import Headers, described
+from proxy.http.rules import without
+from proxy.upstreams.base import PulledResponse, read_whole
 
 __all__ = ["FilteredResponse"]
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from yarl import URL
 
 from proxy.errors import ConfigError
-from proxy.upstreams.base import Secrets
-from proxy.upstreams.body_filters import shapes_of_secrets
+from proxy.http.bodies import shapes_of_secrets
+from proxy.http.secrets import Secrets
 
 __all__ = ["checked_base_url", "checked_headers", "long_secrets", "secret_shapes"]
 

@@ -12,7 +12,7 @@ from proxy_process import serving, write_config
 from raw_upstream import RawUpstream
 
 from proxy.commands import common
-from proxy.commands.orders import STOPPING, on_signals
+from proxy.commands.serve.signals import STOPPING, on_signals
 
 LOOPS = [None, common._loop_factory()]
 ASK = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}

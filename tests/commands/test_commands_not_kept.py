@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.serve import banner
-from proxy.server.config import Config
+from proxy.commands.serve.serve import banner
+from proxy.server.config.load import Config
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ from proxy.server.config import Config
 def test_a_start_names_what_its_record_turns_off(store: dict[str, Any], words: list[str]) -> None:
     """Rule R3: whoever keeps no content is told at start what does not outlive the process for it."""
     services: Any = SimpleNamespace(registry=SimpleNamespace(tools=list), policy=None)
-    entrance: Any = SimpleNamespace(mode="open", ring=SimpleNamespace(keys=tuple))
-    lines = banner(Config.model_validate({"store": store}), services, "http://127.0.0.1:1", entrance)
+    authentication: Any = SimpleNamespace(mode="open", ring=SimpleNamespace(keys=tuple))
+    lines = banner(Config.model_validate({"store": store}), services, "http://127.0.0.1:1", authentication)
     said = [line for line in lines if line.startswith("store.")]
     assert len(said) == bool(words)
     assert all(word in said[0] for word in words)

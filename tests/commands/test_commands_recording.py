@@ -21,7 +21,7 @@ from waiting import PATIENCE_S, until
 from proxy.commands.record import recording
 from proxy.server.app import Overrides
 from proxy.toolbox.clock import FixedClock
-from proxy.upstreams import record
+from proxy.upstreams.recorded import recorder as record
 
 TIME = "core__get_current_time"
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}

@@ -22,9 +22,8 @@ from fixture_loader import FIXTURES, Exchange
 
 from proxy.records import ToolInvocationRecord
 from proxy.server.app import Overrides, Services, create_app
-from proxy.server.config import Config
-from proxy.server.edge_runner import EdgeRunner
-from proxy.server.settings import (
+from proxy.server.config.load import Config
+from proxy.server.config.settings import (
     AuthConfig,
     LogConfig,
     PolicyConfig,
@@ -32,10 +31,11 @@ from proxy.server.settings import (
     ToolsConfig,
     UpstreamConfig,
 )
+from proxy.server.serving.runner import EdgeRunner
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
-from proxy.upstreams.replay import ReplayUpstream, serve_replay
+from proxy.upstreams.recorded.replay import ReplayUpstream, serve_replay
 
 __all__ = [
     "CORE_TOOLS",

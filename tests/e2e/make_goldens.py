@@ -25,7 +25,7 @@ from e2e_rig import (
 from fixture_loader import Exchange, all_exchanges
 
 from proxy.records import ToolInvocationRecord
-from proxy.server.telemetry import configure_logging
+from proxy.server.telemetry.logging import configure_logging
 
 __all__ = ["main"]
 

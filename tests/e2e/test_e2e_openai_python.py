@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageFunction
 from pydantic import BaseModel
 from sse_check import check_chat_stream
 
-from proxy.server.settings import LimitsConfig, ToolsConfig
+from proxy.server.config.settings import LimitsConfig, ToolsConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -156,7 +156,7 @@ async def test_an_end_mark_does_not_wait_for_the_message(
     kit: Kit, allow: Allow, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C10: the end mark, and what comes with it, reaches the client while the upstream stays open."""
-    for room in ("passthrough", "turn_stream"):
+    for room in ("passthrough", "run.turn_stream"):
         monkeypatch.setattr(f"proxy.relay.{room}.AFTER_END_S", LATE_S)
     pieces: list[Step] = [chunk(kit.begun("hello") + DONE)]
     if not at_once:

@@ -11,7 +11,7 @@ from running_proxy import Proxy
 from waiting import PATIENCE_S
 from wire_kits import Kit
 
-from proxy.server.doors import INFERENCE, TOKENS_PATH
+from proxy.server.auth.authenticate import INFERENCE, TOKENS_PATH
 
 BEHIND = "/v1/behind"
 """What would reach the upstream as a request of its own if somebody else chose where a body ends."""

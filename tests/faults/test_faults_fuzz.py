@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from proxy.errors import WireError
 from proxy.events import Frame
-from proxy.wires import sse
 from proxy.wires.base import TurnReader
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
-from proxy.wires.sse import EventBoundary, SSEParser, is_comment
+from proxy.wires.stream import sse
+from proxy.wires.stream.sse import EventBoundary, SSEParser, is_comment
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 MAX_SEED_BYTES = 60_000

@@ -11,9 +11,9 @@ from raw_upstream import chunked, whole
 from wire_kits import Kit
 
 from proxy.wires.chat import ChatWire
-from proxy.wires.lenient import MOST_VALUES
+from proxy.wires.json.lenient import MOST_VALUES
 from proxy.wires.responses import ResponsesWire
-from proxy.wires.usage_tap import UsageTap
+from proxy.wires.stream.usage_tap import UsageTap
 
 MANY = b"[" + b"{}," * MOST_VALUES + b"{}]"
 both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

@@ -20,9 +20,9 @@ from proxy.relay.offer import (
     is_reserved,
     parse_wanted,
 )
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Selection
-from proxy.tools.spec import ToolSpec
+from proxy.tools.access.catalog import Selection
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.base import ClientRequest
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire

@@ -22,8 +22,8 @@ from waiting import until
 TOOLS = """
 import asyncio
 from pathlib import Path
-from proxy.tools.function import tool
-from proxy.tools.spec import Redaction
+from proxy.tools.providers.function import tool
+from proxy.tools.contract.spec import Redaction
 
 @tool(effect="external_side_effect", redaction=Redaction(output=("done",)))
 async def buy(what: str) -> dict[str, str]:

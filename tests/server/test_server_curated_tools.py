@@ -12,8 +12,8 @@ from aiohttp.test_utils import TestServer
 from proxy.errors import ConfigError
 from proxy.events import ToolCall
 from proxy.server.app import create_services
-from proxy.server.config import Config, load_config
-from proxy.tools.ledger import RunContext
+from proxy.server.config.load import Config, load_config
+from proxy.tools.running.ledger import RunContext
 
 ANSWERS: dict[str, Any] = {
     "/geo/v1/search": {"results": [{"name": "Rome", "latitude": 41.9, "longitude": 12.5}]},

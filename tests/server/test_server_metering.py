@@ -10,9 +10,9 @@ from chat_script import DONE, call, chunk_of, content, finish, reply, role, stre
 from limits import parse
 from raw_upstream import HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, chunked, event, head, whole
 from running_proxy import Proxy, make_config, running
-from test_server_metrics import scrape, value
+from test_server_telemetry_metrics import scrape, value
 
-from proxy.server.limits import KeyLimits
+from proxy.server.limits.rules import KeyLimits
 from proxy.store.base import UsageFilter
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -35,7 +35,7 @@ def reported(prompt: int, completion: int) -> list[Step]:
 UNASKED = role() + content("Hi") + finish() + DONE
 
 
-class Edge:
+class AccessMiddleware:
     """A proxy before an upstream, for a while."""
 
     def __init__(self, *scripts: Sequence[Step], **config: Any) -> None:
@@ -61,7 +61,7 @@ def asked(upstream: RawUpstream, position: int = -1) -> dict[str, Any]:
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_usage_that_only_we_asked_for_does_not_show(allow: tuple[str, ...]) -> None:
     """Rule W2: under a limit of tokens the upstream is asked for usage, and the client sees none of it."""
-    async with Edge(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "stream": True})
         assert answer.body == UNASKED
         assert asked(upstream)["stream_options"] == {"include_usage": True}
@@ -75,7 +75,7 @@ async def test_usage_that_only_we_asked_for_does_not_show(allow: tuple[str, ...]
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_usage_that_the_client_asked_for_stays(allow: tuple[str, ...]) -> None:
     """Rule W2: a client that asks for usage gets the upstream's bytes, and they count all the same."""
-    async with Edge(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
         body = {**ASK, "stream": True, "stream_options": {"include_usage": True, "x": 1}}
         answer = await proxy.ask(body)
         steps = role(usage=None), content("Hi", usage=None), finish(usage=None), usage(60, 40), DONE
@@ -92,7 +92,7 @@ async def test_a_stream_under_another_label_counts(allow: tuple[str, ...], label
     data = b"".join([role(usage=None), content("Hi", usage=None), finish(usage=None), usage(60, 40)]) + DONE
     pieces = [chunk(data[at : at + cut]) for at in range(0, len(data), cut)]
     script = [head(label, "Transfer-Encoding: chunked"), *pieces, LAST_CHUNK, KEEP]
-    async with Edge(script, allow=allow, limits=LIMITED) as (proxy, _):
+    async with AccessMiddleware(script, allow=allow, limits=LIMITED) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": True})
         assert (answer.status, answer.body, answer.clean) == (200, UNASKED, True)
         assert (await proxy.ask({**ASK, "stream": True})).status == 429
@@ -101,14 +101,14 @@ async def test_a_stream_under_another_label_counts(allow: tuple[str, ...], label
 async def test_a_body_that_breaks_before_it_says_what_it_is() -> None:
     """Where a body is looked at before its head is sent on, its breaking off is an error with a status."""
     script = [head("Content-Type: text/plain", "Transfer-Encoding: chunked"), chunk(b"da")]
-    async with Edge(script, allow=(), limits=LIMITED) as (proxy, _):
+    async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": True})
         assert (answer.status, answer.error["code"]) == (502, "upstream_broken")
 
 
 async def test_without_such_a_limit_nothing_is_asked_and_nothing_read() -> None:
     """Rule W1: where neither tokens nor cost are limited a body goes up as it came."""
-    async with Edge(stream(role(), finish()), allow=(), prices=PRICES) as (proxy, upstream):
+    async with AccessMiddleware(stream(role(), finish()), allow=(), prices=PRICES) as (proxy, upstream):
         raw = json.dumps({**ASK, "stream": True}, indent=3).encode()
         assert (await proxy.ask(raw)).body == role() + finish() + DONE
         assert upstream.requests[0].body == raw
@@ -130,7 +130,7 @@ async def test_an_upstream_that_is_always_asked_for_usage(allow: tuple[str, ...]
 
 async def test_other_options_of_the_client_stay() -> None:
     """Only include_usage is put into the client's stream_options, and its body stays as it came beside."""
-    async with Edge(reported(1, 1), allow=(), limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(reported(1, 1), allow=(), limits=LIMITED) as (proxy, upstream):
         raw = b'{"model":"m", "seed": 1.0e3, "stream":true,"stream_options":{"include_obfuscation":false}}'
         await proxy.ask(raw)
         assert upstream.requests[0].body.startswith(b'{"model":"m","seed":1.0e3,"stream":true')
@@ -173,7 +173,7 @@ PASSED: list[Any] = [
 @pytest.mark.parametrize(("path", "body", "script"), PASSED, ids=range(len(PASSED)))
 async def test_what_passes_through_counts(path: str, body: Any, script: list[Step]) -> None:
     """Every path whose answers report tokens counts them, streamed or not, on both wires."""
-    async with Edge(script, allow=(), limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, upstream):
         first = await proxy.ask(body, path=path)
         assert first.status == 200
         assert first.header("x-ratelimit-remaining-tokens") == "100"
@@ -186,7 +186,7 @@ async def test_what_passes_through_counts(path: str, body: Any, script: list[Ste
 async def test_what_passes_through_costs(path: str, body: Any, script: list[Step]) -> None:
     """A limit of cost counts the same answers by the price of the body's model, and takes no other model."""
     limits = {"cost": ["0.000001/hour"]}
-    async with Edge(script, allow=(), limits=limits, prices=PRICES) as (proxy, upstream):
+    async with AccessMiddleware(script, allow=(), limits=limits, prices=PRICES) as (proxy, upstream):
         unpriced = await proxy.ask({**body, "model": "other"}, path=path)
         assert (unpriced.status, unpriced.error["code"]) == (400, "model_not_priced")
         assert upstream.requests == []
@@ -203,7 +203,7 @@ async def test_forms_count_the_tokens_that_their_answers_report(streamed: bool) 
     form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'
     headers = {"Content-Type": "multipart/form-data; boundary=b", "Authorization": "Bearer unused"}
     script = chunked(event(said)) if streamed else whole(said.encode())
-    async with Edge(script, allow=(), limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, upstream):
         for status in (200, 429):
             answer = await proxy.ask(form, headers, path="/v1/audio/transcriptions")
             assert answer.status == status
@@ -215,7 +215,7 @@ async def test_what_costs_nothing_is_not_counted(path: str) -> None:
     """Counting the tokens of an input, or moderating it, uses none, so no estimate of it is made."""
     limits = {"tokens": ["1/hour"], "cost": ["0.000001/hour"]}
     script = whole(b'{"input_tokens": 5000}')
-    async with Edge(script, allow=(), limits=limits, prices=PRICES) as (proxy, _):
+    async with AccessMiddleware(script, allow=(), limits=limits, prices=PRICES) as (proxy, _):
         body = {"model": "unpriced", "input": "x" * 4000}
         assert [(await proxy.ask(body, path=path)).status for _ in range(3)] == [200] * 3
 
@@ -263,7 +263,7 @@ async def test_a_limit_does_not_change_who_answers(path: str, limits: Any, named
 async def test_what_was_answered_before_is_not_counted_again(path: str) -> None:
     """A stored answer that is changed or cancelled comes back with its usage, which has been counted."""
     script = whole(json.dumps({"usage": USED}).encode())
-    async with Edge(script, allow=(), limits=LIMITED) as (proxy, _):
+    async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, _):
         for _ in range(3):
             answer = await proxy.ask({"metadata": {"a": "b"}}, path=path)
             assert (answer.status, answer.header("x-ratelimit-remaining-tokens")) == (200, "100")
@@ -273,7 +273,7 @@ async def test_what_was_answered_before_is_not_counted_again(path: str) -> None:
 @pytest.mark.parametrize("field", ["Include_Usage", "include_u\u017fage"])
 async def test_no_other_spelling_takes_usage_away(allow: tuple[str, ...], field: str) -> None:
     """A field that a reader in Go takes for include_usage would leave a stream without its usage."""
-    async with Edge(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
         options = {"include_usage": True, field: False}
         answer = await proxy.ask({**ASK, "stream": True, "stream_options": options})
         assert (answer.status, answer.error["param"]) == (400, field)
@@ -302,7 +302,7 @@ async def test_every_turn_of_a_run_counts(wire: str, streamed: bool) -> None:
         first = answer(responses_script.function_call("c1", TIME, ARGUMENTS), usage=one)
         second = answer(MESSAGE, id="resp_2", usage=two)
     limits = {"tokens": ["100/hour"], "cost": ["1/hour"]}
-    async with Edge(first, second, limits=limits, prices=PRICES) as (proxy, upstream):
+    async with AccessMiddleware(first, second, limits=limits, prices=PRICES) as (proxy, upstream):
         assert (await proxy.ask({**body, "stream": streamed}, path=path)).status == 200
         assert len(upstream.requests) == 2
         assert "tokens: 100 per hour" in (await proxy.ask(body, path=path)).error["message"]
@@ -329,7 +329,7 @@ async def test_retries_count_as_what_they_used(comes: bool, streamed: bool) -> N
     scripts = [first, slow, down, second if comes else slow]
     used, known = (100, {"429": 1, "503": 1, "200": 2}) if comes else (40, {"429": 2, "503": 1, "200": 1})
     limits = {"requests": ["2/hour"], "tokens": [f"{used}/hour"], "cost": ["1/hour"]}
-    async with Edge(*scripts, limits=limits, prices=PRICES) as (proxy, upstream):
+    async with AccessMiddleware(*scripts, limits=limits, prices=PRICES) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "stream": streamed})
         assert answer.status == (200 if comes or streamed else 429)
         assert len(upstream.requests) == 4
@@ -351,7 +351,10 @@ async def test_retries_count_as_what_they_used(comes: bool, streamed: bool) -> N
 async def test_cost_is_limited_in_the_currency_of_the_prices() -> None:
     """Below the limit a request comes in and may overdraw it; then nobody does."""
     script = reply("Hi", used=(30_000, 1000))
-    async with Edge(script, allow=(), limits={"cost": ["0.05/hour"]}, prices=PRICES) as (proxy, _):
+    async with AccessMiddleware(script, allow=(), limits={"cost": ["0.05/hour"]}, prices=PRICES) as (
+        proxy,
+        _,
+    ):
         assert [(await proxy.ask(ASK)).status for _ in range(2)] == [200, 200]
         refused = await proxy.ask(ASK)
         assert refused.status == 429
@@ -362,7 +365,7 @@ async def test_cost_is_limited_in_the_currency_of_the_prices() -> None:
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_a_model_without_a_price_is_not_free(allow: tuple[str, ...]) -> None:
     """Rule E1: where cost is limited a model that nobody priced is refused by its name."""
-    async with Edge(reply("Hi"), allow=allow, limits={"cost": ["1/hour"]}, prices=PRICES) as (
+    async with AccessMiddleware(reply("Hi"), allow=allow, limits={"cost": ["1/hour"]}, prices=PRICES) as (
         proxy,
         upstream,
     ):
@@ -375,7 +378,7 @@ async def test_a_model_without_a_price_is_not_free(allow: tuple[str, ...]) -> No
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_an_answer_that_comes_later_cannot_be_counted(allow: tuple[str, ...]) -> None:
     """Rule E1: a response in the background, whose usage nobody here sees, is refused under such limits."""
-    async with Edge(responses_script.reply(), allow=allow, limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(responses_script.reply(), allow=allow, limits=LIMITED) as (proxy, upstream):
         answer = await proxy.ask({**INPUT, "background": True}, path="/v1/responses")
         assert (answer.status, answer.error["param"]) == (400, "background")
         assert upstream.requests == []
@@ -387,7 +390,7 @@ async def test_what_an_upstream_may_take_for_true_is_refused(
     allow: tuple[str, ...], odd: dict[str, Any]
 ) -> None:
     """Rule E1: a stream that only the upstream takes for one would report no usage, and count nothing."""
-    async with Edge(reply("Hi"), allow=allow, limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(reply("Hi"), allow=allow, limits=LIMITED) as (proxy, upstream):
         answer = await proxy.ask({**ASK, **odd})
         assert (answer.status, answer.error["param"]) == (400, next(iter(odd)))
         assert upstream.requests == []
@@ -400,7 +403,7 @@ async def test_a_second_reader_cannot_be_told_otherwise(
     allow: tuple[str, ...], path: str, odd: dict[str, Any]
 ) -> None:
     """Rule E1: a reader that folds letters would take such a field for the one that was priced."""
-    async with Edge(reply("Hi"), allow=allow, limits={"cost": ["1/hour"]}, prices=PRICES) as (
+    async with AccessMiddleware(reply("Hi"), allow=allow, limits={"cost": ["1/hour"]}, prices=PRICES) as (
         proxy,
         upstream,
     ):
@@ -412,7 +415,10 @@ async def test_a_second_reader_cannot_be_told_otherwise(
 @pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/messages", "/v1/engines/m/completions"])
 async def test_tokens_count_on_whatever_path_they_are_reported(path: str) -> None:
     """A path that the proxy does not know is no way around a limit: what its answer says it used counts."""
-    async with Edge(whole(json.dumps({"usage": USED}).encode()), allow=(), limits=LIMITED) as (proxy, _):
+    async with AccessMiddleware(whole(json.dumps({"usage": USED}).encode()), allow=(), limits=LIMITED) as (
+        proxy,
+        _,
+    ):
         assert [(await proxy.ask(ASK, path=path)).status for _ in range(2)] == [200, 429]
 
 
@@ -420,7 +426,7 @@ async def test_tokens_count_on_whatever_path_they_are_reported(path: str) -> Non
 async def test_under_a_limit_of_cost_one_model_answers(field: str) -> None:
     """Rule E1: what a provider falls back on has a price that nobody here knows."""
     model = next(iter(PRICES))
-    async with Edge(reply("Hi"), reply("Hi"), limits={"cost": ["1/hour"]}, prices=PRICES) as (
+    async with AccessMiddleware(reply("Hi"), reply("Hi"), limits={"cost": ["1/hour"]}, prices=PRICES) as (
         proxy,
         upstream,
     ):
@@ -445,7 +451,7 @@ async def test_a_renamed_model_has_the_price_of_either_name() -> None:
 
 async def test_a_model_without_a_price_has_no_cost() -> None:
     """Nothing is made up: no price, no cost, and the report says so."""
-    async with Edge(reply("Hi", used=(10, 1)), prices={"other": PRICE}) as (proxy, _):
+    async with AccessMiddleware(reply("Hi", used=(10, 1)), prices={"other": PRICE}) as (proxy, _):
         await proxy.ask(ASK)
         assert (await proxy.only_run()).run.cost is None
         (row,) = await proxy.services.store.usage(UsageFilter(by=("model",)))
@@ -457,7 +463,7 @@ async def test_a_spent_budget_of_cost_ends_in_an_answer() -> None:
     turn = stream(role(), call("c1", TIME, ARGUMENTS), finish("tool_calls"), usage(1000, 100))
     last = reported(10, 5)
     tools = {"max_cost": 0.002}
-    async with Edge(turn, last, tools=tools, prices=PRICES) as (proxy, upstream):
+    async with AccessMiddleware(turn, last, tools=tools, prices=PRICES) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "stream": True})
         assert b"Hi" in answer.body
         assert b'"usage"' not in answer.body
@@ -469,7 +475,7 @@ async def test_a_spent_budget_of_cost_ends_in_an_answer() -> None:
 async def test_a_run_that_fails_costs_what_is_known() -> None:
     """A stream that breaks after it reported usage is counted, on the record too."""
     broken: list[Step] = chunked(role(), content("Hi"), usage(60, 40))[:-2]
-    async with Edge(broken, limits=LIMITED, prices=PRICES) as (proxy, _):
+    async with AccessMiddleware(broken, limits=LIMITED, prices=PRICES) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": True})
         assert b"upstream_broken" in answer.body
         detail = await proxy.run_reaches("failed")
@@ -482,7 +488,7 @@ async def test_a_run_that_fails_costs_what_is_known() -> None:
 async def test_a_client_that_leaves_pays_what_is_known(allow: tuple[str, ...]) -> None:
     """Usage that came before the client left counts."""
     steps: list[Step] = [*chunked(role(), content("Hi"), usage(60, 40))[:-2], HANG]
-    async with Edge(steps, reported(1, 1), allow=allow, limits=LIMITED) as (proxy, upstream):
+    async with AccessMiddleware(steps, reported(1, 1), allow=allow, limits=LIMITED) as (proxy, upstream):
         body = {**ASK, "stream": True, "stream_options": {"include_usage": True}}
         async with proxy.sent(body) as conversation:
             answer = await conversation.head()
@@ -505,7 +511,10 @@ async def test_a_turn_without_usage_is_estimated(allow: tuple[str, ...], leaves:
     """Nobody uses what they like by going before the end: each event of the stream counts as a token."""
     steps: list[Step] = [*SILENT[:-2], HANG] if leaves else SILENT
     limits = {"tokens": ["60/hour"]}
-    async with Edge(steps, reported(1, 1), allow=allow, limits=limits, prices=PRICES) as (proxy, upstream):
+    async with AccessMiddleware(steps, reported(1, 1), allow=allow, limits=limits, prices=PRICES) as (
+        proxy,
+        upstream,
+    ):
         body = {**ASK, "stream": True}
         async with proxy.sent(body) as conversation:
             answer = await conversation.head()
@@ -527,7 +536,7 @@ async def test_a_reply_without_usage_is_estimated(allow: tuple[str, ...]) -> Non
     """An upstream that reports no usage is no way round a limit: the request counts at least."""
     said = whole(json.dumps({"id": "c", "object": "chat.completion", "choices": []}).encode())
     long = {**ASK, "messages": [{"role": "user", "content": "some words " * 40}]}
-    async with Edge(said, said, allow=allow, limits=LIMITED) as (proxy, _):
+    async with AccessMiddleware(said, said, allow=allow, limits=LIMITED) as (proxy, _):
         assert (await proxy.ask(long)).status == 200
         assert (await proxy.ask(long)).status == 429
 
@@ -537,7 +546,7 @@ async def test_what_was_refused_upstream_is_not_estimated(allow: tuple[str, ...]
     """An error of the upstream took no tokens."""
     refusal = whole(b'{"error":{"message":"no","code":"bad"}}', status="400 Bad Request")
     long = {**ASK, "messages": [{"role": "user", "content": "some words " * 40}]}
-    async with Edge(refusal, reported(1, 1), allow=allow, limits=LIMITED) as (proxy, _):
+    async with AccessMiddleware(refusal, reported(1, 1), allow=allow, limits=LIMITED) as (proxy, _):
         assert (await proxy.ask(long)).status == 400
         assert (await proxy.ask({**ASK, "stream": True})).status == 200
 
@@ -545,7 +554,7 @@ async def test_what_was_refused_upstream_is_not_estimated(allow: tuple[str, ...]
 async def test_tool_calls_are_counted_for_the_address() -> None:
     """Past limits.tool_calls the model is told so, and the run goes on."""
     turn = stream(role(), call("c1", TIME, ARGUMENTS), call("c2", TIME, ARGUMENTS, 1), finish("tool_calls"))
-    async with Edge(turn, reported(1, 1), limits={"tool_calls": ["1/hour"]}) as (proxy, upstream):
+    async with AccessMiddleware(turn, reported(1, 1), limits={"tool_calls": ["1/hour"]}) as (proxy, upstream):
         assert b"Hi" in (await proxy.ask({**ASK, "stream": True})).body
         results = [json.loads(m["content"]) for m in asked(upstream)["messages"] if m["role"] == "tool"]
         assert [result.get("error_code") for result in results].count("rate_limited") == 1
@@ -554,8 +563,8 @@ async def test_tool_calls_are_counted_for_the_address() -> None:
 async def test_a_limit_of_one_key_asks_for_usage_for_that_key() -> None:
     """What is asked for goes by the caller: limits of one key change nothing of another's requests."""
     from proxy.server.callers import Caller
-    from proxy.server.limits_memory import MemoryCounters
-    from proxy.server.rate_limiter import RateLimiter
+    from proxy.server.limits.limiter import RateLimiter
+    from proxy.server.limits.memory import MemoryCounters
 
     made = RateLimiter(KeyLimits(), MemoryCounters(), on_error="open")
     own = KeyLimits(tokens=(parse("5/hour"),))
@@ -567,6 +576,6 @@ async def test_usage_inside_a_text_is_text() -> None:
     """Rule W2: words that look like usage stay in the text that they are in."""
     text = 'x,"usage":null,"usage":{}'
     script = stream(role(usage=None), chunk_of({"content": text}, usage=None), usage(1, 1))
-    async with Edge(script, allow=(), limits=LIMITED) as (proxy, _):
+    async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": True})
         assert answer.body == role() + chunk_of({"content": text}) + DONE

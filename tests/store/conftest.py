@@ -8,9 +8,9 @@ import pytest
 from store_postgres import need_postgres, new_schema
 from store_records import T0
 
-from proxy.store.memory import MemoryStore
-from proxy.store.sql import SqlStore
-from proxy.store.sqlite import SqliteStore
+from proxy.store.memory.store import MemoryStore
+from proxy.store.sql.store import SqlStore
+from proxy.store.sqlite.store import SqliteStore
 
 Make = Callable[..., "MemoryStore | SqlStore"]
 
@@ -27,7 +27,7 @@ async def postgres_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Async
 @pytest.fixture
 async def make_postgres(postgres_url: str) -> AsyncIterator[Callable[..., Any]]:
     """Makes stores on one schema and closes them, patiently only as long as the test asked for."""
-    from proxy.store.postgres import PostgresStore
+    from proxy.store.postgres.store import PostgresStore
 
     made: list[PostgresStore] = []
 

@@ -23,7 +23,7 @@ from proxy.records import (
     TurnRecord,
 )
 from proxy.store.base import Store
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite.store import SqliteStore
 
 __all__ = [
     "CUT_OFF",

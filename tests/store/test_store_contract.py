@@ -14,7 +14,7 @@ from waiting import PATIENCE_S
 from proxy.errors import StoreUnavailable
 from proxy.records import RunRecord
 from proxy.store.base import PurgeFilter, RunFilter, Store
-from proxy.store.memory import MemoryStore
+from proxy.store.memory.store import MemoryStore
 from proxy.store.rows import (
     clean_text,
     invocation_row,
@@ -24,7 +24,7 @@ from proxy.store.rows import (
     read_run,
     run_row,
 )
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite.store import SqliteStore
 
 DAY = 86400.0
 

@@ -15,7 +15,7 @@ from proxy.errors import StoreError, StoreUnavailable
 from proxy.records import REPEATS_WITHIN_S, RESULTS_KEPT_S, EarlierEffect, EffectClaim, EffectResult
 from proxy.store.base import PurgeFilter, RunFilter, Store
 from proxy.store.seal import Seal
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite.store import SqliteStore
 
 Make = Callable[..., Any]
 
@@ -326,10 +326,10 @@ from proxy.records import EffectClaim, EffectResult
 kind, place, name = sys.argv[1:]
 if kind == "sqlite":
     from pathlib import Path
-    from proxy.store.sqlite import SqliteStore
+    from proxy.store.sqlite.store import SqliteStore
     store = SqliteStore(Path(place), clock=lambda: T0)
 else:
-    from proxy.store.postgres import PostgresStore
+    from proxy.store.postgres.store import PostgresStore
     store = PostgresStore(place, clock=lambda: T0)
 
 async def main():

@@ -10,8 +10,8 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.store.factory import migrate_store, open_store, sqlite_path
-from proxy.store.memory import MemoryStore
-from proxy.store.sqlite import SqliteStore
+from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.store import SqliteStore
 
 
 def test_a_relative_file_starts_from_the_base(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None
 def test_a_postgres_url_opens_a_store_there(scheme: str) -> None:
     """Both schemes name PostgreSQL; nothing is connected before the start."""
     pytest.importorskip("asyncpg")
-    from proxy.store.postgres import PostgresStore
+    from proxy.store.postgres.store import PostgresStore
 
     assert sqlite_path(f"{scheme}://u:hunter2@host/db") is None
     assert isinstance(open_store(f"{scheme}://u:hunter2@host/db"), PostgresStore)
@@ -122,7 +122,7 @@ def test_a_postgres_url_opens_a_store_there(scheme: str) -> None:
 
 async def test_without_its_driver_postgres_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where asyncpg is not installed a PostgreSQL URL says what to install."""
-    for name in [name for name in sys.modules if name.startswith(("asyncpg", "proxy.store.postgres"))]:
+    for name in [name for name in sys.modules if name.startswith(("asyncpg", "proxy.store.postgres.store"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(ConfigError, match=r"asyncpg.*\.\[postgres\]") as caught:

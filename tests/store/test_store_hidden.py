@@ -24,10 +24,10 @@ from store_records import (
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.records import HiddenTurns
 from proxy.store.base import RunFilter, Store
-from proxy.store.memory import MemoryStore
+from proxy.store.memory.store import MemoryStore
 from proxy.store.rows import hidden_row, read_hidden
 from proxy.store.shelf import hidden_shelf
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite.store import SqliteStore
 
 DAY = 86400.0
 

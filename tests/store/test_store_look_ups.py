@@ -11,7 +11,7 @@ from waiting import LATE_S, until
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.records import EffectClaim
 from proxy.store.look_ups import LookUps
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite.store import SqliteStore
 
 LOOKS: dict[str, Callable[[SqliteStore], Any]] = {
     "a held turn": lambda store: store.find_suspended("key"),

@@ -23,10 +23,10 @@ from store_records import (
 )
 
 from proxy.store.base import PurgeFilter, RunFilter, Store, UsageFilter, UsageRow
-from proxy.store.memory import MemoryStore
-from proxy.store.migrate import load_migrations, migrate_sqlite
-from proxy.store.sql_reports import PURGED_AT_ONCE, day_of
-from proxy.store.sqlite import SqliteStore
+from proxy.store.memory.store import MemoryStore
+from proxy.store.sql.migrate import load_migrations, migrate_sqlite
+from proxy.store.sql.reports import PURGED_AT_ONCE, day_of
+from proxy.store.sqlite.store import SqliteStore
 
 DAY = 86400.0
 TODAY = day_of(T0)

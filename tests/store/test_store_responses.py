@@ -10,10 +10,10 @@ from store_records import T0, response, run, suspended
 from proxy.errors import StoreUnavailable
 from proxy.records import ResponseRecord
 from proxy.store.base import RunFilter, Store
-from proxy.store.memory import MemoryStore
+from proxy.store.memory.store import MemoryStore
 from proxy.store.rows import read_response, response_row
 from proxy.store.shelf import Shelf
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite.store import SqliteStore
 
 DAY = 86400.0
 

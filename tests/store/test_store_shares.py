@@ -7,10 +7,10 @@ from store_records import T0, suspended
 
 from proxy.caches import cache_sizes
 from proxy.records import EffectClaim, EffectResult, ToolInvocationRecord
-from proxy.store.memory import MemoryStore
-from proxy.store.memory_effects import MemoryEffects
+from proxy.store.memory.effects import MemoryEffects
+from proxy.store.memory.store import MemoryStore
 from proxy.store.shelf import suspended_shelf
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite.store import SqliteStore
 
 
 def test_a_caller_pushes_out_its_own() -> None:

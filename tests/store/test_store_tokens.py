@@ -16,10 +16,10 @@ from store_records import T0, files_below, message, query, run
 
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.store.base import PurgeFilter
-from proxy.store.memory import MemoryStore
-from proxy.store.migrate import load_migrations, migrate_sqlite
+from proxy.store.memory.store import MemoryStore
 from proxy.store.seal import Seal
-from proxy.store.sql import SqlStore
+from proxy.store.sql.migrate import load_migrations, migrate_sqlite
+from proxy.store.sql.store import SqlStore
 from proxy.store.tokens import SealedTokens
 
 KEY = bytes(range(32))
@@ -31,8 +31,8 @@ Make = Callable[..., SqlStore]
 _PROCESS = """
 import asyncio, json, sys
 from proxy.store.factory import open_store
-from proxy.tools.credentials import CredentialBroker, OAuthToken
-from proxy.tools.egress import EgressPool
+from proxy.tools.access.credentials import CredentialBroker, OAuthToken
+from proxy.tools.access.egress import EgressPool
 
 async def main(store_url, service, key, rounds):
     store = open_store(store_url, seal_key=key)

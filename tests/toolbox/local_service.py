@@ -9,10 +9,10 @@ import orjson
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.tools.capabilities import Capabilities, Clock, HttpClient
-from proxy.tools.egress import EgressPool
-from proxy.tools.function import FunctionProvider
-from proxy.tools.provider import CallContext
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.contract.capabilities import Capabilities, Clock, HttpClient
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.providers.function import FunctionProvider
 
 __all__ = ["Answer", "Asked", "Connection", "Service", "local_service", "use"]
 

@@ -14,8 +14,8 @@ from proxy.errors import ToolFailure
 from proxy.toolbox.calculator import MAX_LENGTH, calculate, evaluate
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.core import core_provider
-from proxy.tools.provider import ArgumentsInvalid, CallContext
-from proxy.tools.spec import ToolEffect
+from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
+from proxy.tools.contract.spec import ToolEffect
 
 
 class NoHttp:

@@ -10,11 +10,11 @@ from local_service import Answer, Asked, Connection, Service, local_service, use
 from proxy.errors import ToolFailure
 from proxy.toolbox.calendar import calendar_provider
 from proxy.toolbox.clock import FixedClock
-from proxy.tools.capabilities import Capabilities
-from proxy.tools.function import FunctionProvider
-from proxy.tools.provider import ArgumentsInvalid
-from proxy.tools.redaction import redact_arguments, redact_output
-from proxy.tools.spec import ToolEffect
+from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.contract.provider import ArgumentsInvalid
+from proxy.tools.contract.redaction import redact_arguments, redact_output
+from proxy.tools.contract.spec import ToolEffect
+from proxy.tools.providers.function import FunctionProvider
 
 CLOCK = FixedClock(datetime(2026, 11, 21, tzinfo=UTC))
 DAY = {"time_min": "2026-11-21T00:00:00+01:00", "time_max": "2026-11-22T00:00:00+01:00"}

@@ -18,9 +18,9 @@ from proxy.toolbox.clock import FixedClock, SystemClock
 from proxy.toolbox.core import core_provider
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.toolbox.weather import WEATHER_WORDS
-from proxy.tools.egress import EgressPool
-from proxy.tools.provider import ArgumentsInvalid, CallContext
-from proxy.tools.spec import ToolEffect
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
+from proxy.tools.contract.spec import ToolEffect
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "demo" / "http"
 AT = FixedClock(datetime.fromisoformat("2026-11-21T14:05:00.123456+01:00"))

@@ -11,11 +11,11 @@ from local_service import Answer, Asked, Connection, Service, local_service, use
 from proxy.errors import ToolFailure
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.flights import flights_provider
-from proxy.tools.capabilities import Capabilities
-from proxy.tools.function import FunctionProvider
-from proxy.tools.provider import ArgumentsInvalid, CallContext
-from proxy.tools.redaction import redact_output
-from proxy.tools.spec import ToolEffect
+from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
+from proxy.tools.contract.redaction import redact_output
+from proxy.tools.contract.spec import ToolEffect
+from proxy.tools.providers.function import FunctionProvider
 
 CLOCK = FixedClock(datetime(2026, 11, 21, 13, 6, tzinfo=UTC))
 TRIP = {"origin": "LHR", "destination": "JFK", "departure_date": "2027-03-01"}

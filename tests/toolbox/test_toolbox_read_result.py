@@ -10,14 +10,14 @@ import pytest
 from proxy.events import ToolCall, ToolResult
 from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.toolbox.read_result import read_result_tool
-from proxy.tools.declaration import tool
-from proxy.tools.function import FunctionProvider
-from proxy.tools.ledger import RunContext, RunLedger
-from proxy.tools.paging import READ_RESULT, ResultShelf
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Registry
-from proxy.tools.runner import Runner
-from proxy.tools.spec import Redaction
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.declaration import tool
+from proxy.tools.contract.paging import READ_RESULT, ResultShelf
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.running.ledger import RunContext, RunLedger
+from proxy.tools.running.runner import Runner
 
 LONG = "".join(f"{number:04d}ü" for number in range(1000))
 

@@ -14,11 +14,11 @@ from proxy.records import NativeCall, ToolInvocationRecord
 from proxy.toolbox.calendar import calendar_provider
 from proxy.toolbox.flights import flights_provider
 from proxy.toolbox.web import PageReader, web_provider
-from proxy.tools.bounds import ArgumentBound
-from proxy.tools.ledger import RunContext
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Registry
-from proxy.tools.runner import Runner
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.bounds import ArgumentBound
+from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.runner import Runner
 
 TRIP = {"origin": "LHR", "destination": "JFK", "departure_date": "2027-03-01"}
 DAY = {"time_min": "2026-11-21T00:00:00Z", "time_max": "2026-11-22T00:00:00Z"}

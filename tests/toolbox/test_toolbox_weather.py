@@ -9,7 +9,7 @@ from local_service import Answer, Service, local_service
 from proxy.errors import ToolFailure
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.core import core_provider
-from proxy.tools.provider import CallContext
+from proxy.tools.contract.provider import CallContext
 
 CLOCK = FixedClock(datetime(2026, 11, 21, 13, 6, tzinfo=UTC))
 PLACE = Answer({"results": [{"name": "Rome", "latitude": 41.9, "longitude": 12.5}], "generationtime_ms": 1.1})

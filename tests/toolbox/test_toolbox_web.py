@@ -18,11 +18,11 @@ import proxy.toolbox.web
 from proxy.errors import ConfigError, ToolFailure
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.web import PageReader, web_provider
-from proxy.tools.capabilities import Capabilities
-from proxy.tools.function import FunctionProvider
-from proxy.tools.provider import ArgumentsInvalid
-from proxy.tools.redaction import redact_output
-from proxy.tools.spec import ToolEffect
+from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.contract.provider import ArgumentsInvalid
+from proxy.tools.contract.redaction import redact_output
+from proxy.tools.contract.spec import ToolEffect
+from proxy.tools.providers.function import FunctionProvider
 
 CLOCK = FixedClock(datetime(2026, 11, 21, tzinfo=UTC))
 HTML = {"Content-Type": "text/html; charset=utf-8"}

@@ -9,12 +9,12 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.events import ToolCall
 from proxy.records import NativeCall, ToolInvocationRecord
-from proxy.tools.capabilities import Capabilities
-from proxy.tools.function import FunctionProvider
-from proxy.tools.ledger import RunContext
-from proxy.tools.policy import Policy
-from proxy.tools.registry import Registry
-from proxy.tools.runner import Runner
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.runner import Runner
 
 
 class MemoryLog:
@@ -81,7 +81,7 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> StillTime:
     """No time passes for the runner; to be asked for before one is made."""
     still = StillTime()
     for module in ("runner", "execution", "invocation"):
-        monkeypatch.setattr(f"proxy.tools.{module}.time", still)
+        monkeypatch.setattr(f"proxy.tools.running.{module}.time", still)
     return still
 
 

@@ -1,6 +1,7 @@
 """A body that is pushed, waited for to its end."""
 
-from proxy.upstreams.base import Sink, UpstreamResponse
+from proxy.http.secrets import Sink
+from proxy.upstreams.base import UpstreamResponse
 
 __all__ = ["pushed"]
 

@@ -16,11 +16,11 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
 from proxy.records import MessageRecord
 from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
-from proxy.wires.choice import forces_own, own_and_offered, relaxed
-from proxy.wires.narrowed import without_tools
-from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
-from proxy.wires.rawjson import elements, extend_array, extend_object, join_array, join_object, members
-from proxy.wires.refused_fields import MESSAGE_FIELDS, RefusedFields
+from proxy.wires.json.splice import elements, extend_array, extend_object, join_array, join_object, members
+from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.narrowed import without_tools
+from proxy.wires.turn.refused_fields import MESSAGE_FIELDS, RefusedFields
+from proxy.wires.turn.rehydrate import Rehydrated, count_back, drop_unneeded, laid_over, says_too_long
 
 __all__ = ["ChatBody"]
 
@@ -41,7 +41,7 @@ class ChatBody:
         self._choice_key = "function_call" if request.legacy else "tool_choice"
         self._declared = self._members.get(self._tools_key) if self._tools_key in self._named else None
         self._legacy = request.legacy
-        self._put_back: dict[int, PutBack] = {}
+        self._put_back: dict[int, Rehydrated] = {}
         self._added: list[bytes] = []
         self._masked: dict[bytes, bytes] = {}
         self._used_tokens = 0
@@ -128,7 +128,7 @@ class ChatBody:
                 restored.append(call["result"].encode())
             elif (answer := answers.get(call["client_id"])) is not None:
                 restored.append(_answering(answer, call["call_id"]))
-        self._put_back[position] = PutBack.over(self._messages, position, end, restored, needed=needed)
+        self._put_back[position] = Rehydrated.over(self._messages, position, end, restored, needed=needed)
 
     @property
     def put_back(self) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from proxy.errors import WireError
 from proxy.events import ToolCallStarted
-from proxy.wires.assembler import Fragment, ToolCallAssembler
+from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
 
 __all__ = ["LaterChoices"]
 

@@ -23,14 +23,14 @@ from proxy.events import (
     TurnStarted,
     UsageReported,
 )
-from proxy.wires.assembler import Fragment
 from proxy.wires.base import Mask
 from proxy.wires.chat.later_choices import LaterChoices
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, reply_message
-from proxy.wires.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
-from proxy.wires.sse import SSEEvent
-from proxy.wires.stream_reader import StreamReader
-from proxy.wires.usage import usage_of, without_null_usage
+from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
+from proxy.wires.stream.reader import StreamReader
+from proxy.wires.stream.sse import SSEEvent
+from proxy.wires.turn.assembler import Fragment
+from proxy.wires.turn.usage import usage_of, without_null_usage
 
 __all__ = ["ChatTurnReader"]
 

@@ -10,11 +10,11 @@ import orjson
 
 from proxy.errors import error_body
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolCallStarted, ToolResult, UsageReported
-from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.chat.message import call_object, part_text
-from proxy.wires.trace import reasoning_line, status_line, trace_call, trace_result
-from proxy.wires.usage import add_usage
+from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
+from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ChatReplyWriter"]
 

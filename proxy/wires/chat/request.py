@@ -14,8 +14,8 @@ import orjson
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.base import Answer, ReturnedCalls
-from proxy.wires.declared import listed_tools
-from proxy.wires.digest import (
+from proxy.wires.turn.declared import listed_tools
+from proxy.wires.turn.digest import (
     Beginnings,
     canonical_arguments,
     conversation_digest,

@@ -22,13 +22,13 @@ from proxy.events import (
     ToolResult,
     UsageReported,
 )
-from proxy.wires.assembler import mint_call_id
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.chat.message import part_text
-from proxy.wires.held import HeldFrames, unchanged
-from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event
-from proxy.wires.trace import reasoning_line, status_line, trace_call, trace_result
-from proxy.wires.usage import add_usage, without_null_usage
+from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
+from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
+from proxy.wires.turn.usage import add_usage, without_null_usage
 
 __all__ = ["ChatStreamWriter", "error_event"]
 

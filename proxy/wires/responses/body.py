@@ -17,11 +17,7 @@ import orjson
 from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
 from proxy.records import MessageRecord
 from proxy.wires.base import HeldTurn, Mask, StateHabit
-from proxy.wires.choice import forces_own, own_and_offered, relaxed
-from proxy.wires.narrowed import without_tools
-from proxy.wires.putback import PutBack, count_back, drop_unneeded, laid_over, says_too_long
-from proxy.wires.rawjson import elements, join_array, join_object, members, members_and_elements
-from proxy.wires.refused_fields import ITEM_FIELDS, RefusedFields
+from proxy.wires.json.splice import elements, join_array, join_object, members, members_and_elements
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
@@ -33,6 +29,10 @@ from proxy.wires.responses.items import (
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.narrowed import without_tools
+from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
+from proxy.wires.turn.rehydrate import Rehydrated, count_back, drop_unneeded, laid_over, says_too_long
 
 __all__ = ["ResponsesBody", "upstream_ids"]
 
@@ -68,7 +68,7 @@ class ResponsesBody:
         self._input = [orjson.dumps(item) for item in request.items] if items is None else items
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
-        self._put_back: dict[int, PutBack] = {}
+        self._put_back: dict[int, Rehydrated] = {}
         self._resumed = False
         self._added: list[bytes] = []
         self._outputs: list[bytes] = []
@@ -183,7 +183,7 @@ class ResponsesBody:
             end += 1
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
-        self._put_back[position] = PutBack.over(self._input, position, end, restored, needed=needed)
+        self._put_back[position] = Rehydrated.over(self._input, position, end, restored, needed=needed)
         self._repair = True
         self._count_images(position, restored)
 

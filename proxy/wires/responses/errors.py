@@ -2,7 +2,7 @@
 
 import orjson
 
-from proxy.wires.sse import encode_event
+from proxy.wires.stream.sse import encode_event
 
 __all__ = ["error_event"]
 

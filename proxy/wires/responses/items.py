@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from proxy.wires.rawjson import join_object, members
+from proxy.wires.json.splice import join_object, members
 
 __all__ = [
     "SERVER_LABEL",

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from proxy.events import ResultImage, left_out
-from proxy.wires.rawjson import join_object, members
+from proxy.wires.json.splice import join_object, members
 
 __all__ = ["image_bytes", "output_item", "recorded_output", "without_images"]
 

@@ -24,13 +24,13 @@ from proxy.events import (
     TurnStarted,
     UsageReported,
 )
-from proxy.wires.assembler import Fragment, mint_call_id
 from proxy.wires.base import Mask
-from proxy.wires.lenient import UNREADABLE_REPLY, loads, may_be_reply
+from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
 from proxy.wires.responses.items import item_text
-from proxy.wires.sse import SSEEvent
-from proxy.wires.stream_reader import StreamReader
-from proxy.wires.usage import read_usage
+from proxy.wires.stream.reader import StreamReader
+from proxy.wires.stream.sse import SSEEvent
+from proxy.wires.turn.assembler import Fragment, mint_call_id
+from proxy.wires.turn.usage import read_usage
 
 __all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader"]
 

@@ -12,15 +12,15 @@ import orjson
 from proxy.errors import error_body
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.base import Trace, TurnEnd
-from proxy.wires.rawjson import replace_values, value_at
+from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
 from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.told_tools import ToldTools
-from proxy.wires.trace import reasoning_line, status_line
-from proxy.wires.usage import add_usage
+from proxy.wires.turn.trace import reasoning_line, status_line
+from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ResponsesReplyWriter"]
 

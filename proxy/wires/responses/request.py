@@ -14,14 +14,14 @@ import orjson
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.base import Answer, ReturnedCalls
-from proxy.wires.declared import listed_tools
-from proxy.wires.digest import (
+from proxy.wires.responses.items import is_model_item, is_ours, item_text
+from proxy.wires.turn.declared import listed_tools
+from proxy.wires.turn.digest import (
     Beginnings,
     conversation_digest,
     people_named,
     sent_arguments,
 )
-from proxy.wires.responses.items import is_model_item, is_ours, item_text
 
 __all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from proxy.wires.responses.items import text_part
-from proxy.wires.sse import END_MARK, encode_event
+from proxy.wires.stream.sse import END_MARK, encode_event
 
 __all__ = ["item_events", "retell"]
 

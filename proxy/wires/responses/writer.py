@@ -14,8 +14,7 @@ import orjson
 
 from proxy.events import Frame, ToolCall, ToolCallStarted, ToolResult, TurnStarted
 from proxy.wires.base import Trace, TurnEnd
-from proxy.wires.held import HeldFrames, unchanged
-from proxy.wires.rawjson import replace_values, value_at
+from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
@@ -26,9 +25,10 @@ from proxy.wires.responses.retold import item_events
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
 from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.told_tools import ToldTools
-from proxy.wires.sse import END_MARK, KEEP_ALIVE, encode_event, is_comment
-from proxy.wires.trace import reasoning_line, status_line
-from proxy.wires.usage import add_usage
+from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event, is_comment
+from proxy.wires.turn.trace import reasoning_line, status_line
+from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ResponsesStreamWriter"]
 

@@ -1,0 +1,377 @@
+"""``toolrelay check``: everything that can be wrong, said before it matters."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final, Protocol
+
+from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.doctor.connectivity import find_unreachable, places_of
+from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
+from proxy.commands.keys.keys import (
+    bound_lines,
+    bounds_of_keys,
+    entrance_lines,
+    idle_lines,
+    key_table,
+    peek_entrance,
+)
+from proxy.errors import ConfigError, Faults, StoreError
+from proxy.globs import fits
+from proxy.relay.routing.router import Route, Router
+from proxy.server.app import Services, create_services
+from proxy.server.auth.authenticate import Authentication
+from proxy.server.config.load import Config
+from proxy.server.config.settings import StoreConfig
+from proxy.store.factory import open_store
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.spec import ToolSpec
+from proxy.upstreams.base import Upstream
+
+if TYPE_CHECKING:  # As in ``common``.
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = [
+    "CheckedServices",
+    "allow_line",
+    "check",
+    "check_composed",
+    "order_lines",
+    "token_lines",
+    "tool_table",
+    "untrusted_lines",
+    "withheld_lines",
+    "without_record",
+]
+
+
+_OPTIONAL: Final = ("limits", "telemetry")
+"""Sections that a look at everything else can do without."""
+
+
+class CheckedServices(Protocol):
+    """What of the composed services a check looks at."""
+
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def upstreams(self) -> Mapping[str, Upstream]: ...
+
+
+async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
+    """:func:`check` over the services as the server would make them, with no record opened or made.
+
+    ``known`` are the faults that the configuration was found to have; ``config`` is what they leave of it.
+    What one part of the start lacks does not hide what another one lacks: all of it is told.
+    """
+    faults = Faults(known)
+    config = _less_unreadable(config, known)
+    with faults.kept():
+        # A look at its place; the start makes the file.
+        open_store(config.store.url, **config.store.seal_keys())
+    before = len(faults)
+    services = await _composed(without_record(config), faults)
+    if services is None:
+        for line in (*map(str, faults), *await find_unreachable(places_of(config))):
+            say_error(line)
+        return len(faults)
+    try:
+        faults += services.missing_connections()
+        faults += services.misplaced_bounds(whole=len(faults) == before)
+        told = [str(fault) for fault in faults]
+        authentication = None
+        readable = all(key.secret.resolved for key in config.keys.values())
+        if readable and not any(fault.setting.startswith(("auth.", "store.")) for fault in faults):
+            try:
+                authentication = await peek_entrance(config)
+            except (ConfigError, StoreError) as error:
+                told.append(str(error))
+        order = order_lines(services.router())
+        unasked = {name for name in config.upstreams if any(map(_is_about(name), faults))}
+        return await check(
+            config,
+            services,
+            probing=probing,
+            known=told,
+            authentication=authentication,
+            order=order,
+            unasked=unasked,
+        )
+    finally:
+        await services.aclose()
+
+
+async def _composed(config: Config, faults: Faults) -> Services | None:
+    """The services, less what cannot be made of them; ``None`` where nothing can."""
+    lacking: list[ConfigError] = []
+    while True:
+        found = Faults()
+        try:
+            services = await create_services(config, guard=found.kept)
+        except ConfigError as fault:
+            section = fault.setting.partition(".")[0]
+            if section in _OPTIONAL and section not in {one.setting.partition(".")[0] for one in lacking}:
+                lacking.append(fault)
+                config = config.model_copy(update={section: type(getattr(config, section))()})
+                continue
+            lacking.append(fault)
+            services = None
+        faults += [*lacking, *found]
+        return services
+
+
+def _less_unreadable(config: Config, known: Sequence[ConfigError]) -> Config:
+    """The configuration without upstreams of which more is unknown than the key: a default is another's."""
+    kept = {
+        name: upstream
+        for name, upstream in config.upstreams.items()
+        if all(fault.setting.endswith(".api_key") for fault in filter(_is_about(name), known))
+    }
+    return config.model_copy(update={"upstreams": kept})
+
+
+def _is_about(upstream: str) -> Callable[[ConfigError], bool]:
+    return lambda fault: (
+        fault.setting == "upstreams" or f"{fault.setting}.".startswith(f"upstreams.{upstream}.")
+    )
+
+
+def without_record(config: Config) -> Config:
+    """The same configuration for a look at its tools that leaves no trace."""
+    return config.model_copy(update={"store": StoreConfig(url="memory:")})
+
+
+async def check(
+    config: Config,
+    services: CheckedServices,
+    *,
+    probing: bool,
+    known: Sequence[str] = (),
+    authentication: Authentication | None = None,
+    order: Sequence[str] = (),
+    unasked: Collection[str] = (),
+) -> int:
+    """Print upstreams and tools; returns the number of faults, each printed as one line.
+
+    ``known`` are faults that were found already, ``order`` are lines of :func:`order_lines`.  The
+    upstreams ``unasked`` are not probed: it is known what they lack.
+    """
+    out = console()
+    upstreams = table("upstream", "address", "key", "wires", "models")
+    for name, upstream in config.upstreams.items():
+        upstreams.add_row(
+            text(name),
+            text(upstream.base_url),
+            text(upstream.api_key.reference if upstream.api_key else "none"),
+            text(", ".join(upstream.wires)),
+            text(_models(upstream.models)),
+        )
+    out.print(upstreams)
+    for line in order:
+        say(line)
+    out.print()
+    out.print(tool_table(services.registry.tools(), services.policy))
+    for line in (
+        *token_lines(config),
+        *bound_lines(services.registry, services.policy),
+        *upstream_lines(config, services),
+        *untrusted_lines(config, services),
+        *withheld_lines(config, services),
+    ):
+        say(line)
+    _say_entrance(config, services, authentication)
+    places = places_of(config)
+    probed = await _probe_all(config, services, unasked) if probing else []
+    if probing:
+        places = {"limits.storage": places["limits.storage"]}
+    faults = [*known, *probed, *await find_unreachable(places)]
+    for fault in faults:
+        say_error(fault)
+    if not faults:
+        say("No faults found.")
+    return len(faults)
+
+
+def _say_entrance(config: Config, services: CheckedServices, authentication: Authentication | None) -> None:
+    """The mode, the keys, and what each of them may run."""
+    if authentication is None:
+        return
+    said, warnings = bounds_of_keys(authentication, services.registry)
+    for line in (*entrance_lines(config, authentication), *said, *warnings):
+        say(line)
+    by_key = key_table(authentication, services.registry, services.policy)
+    if by_key is not None:
+        console().print()
+        console().print(by_key)
+
+
+def order_lines(router: Router) -> list[str]:
+    """For each model, or pattern, that several upstreams serve: who is asked first, who after that."""
+    return [
+        f"{model}: {', then '.join(_place(route, router) for route in routes)}"
+        for model, routes in router.order()
+    ]
+
+
+def _place(route: Route, router: Router) -> str:
+    """An upstream by its name; with the model's name there, and its wires where it lacks some."""
+    served = route.served
+    wires = (
+        ""
+        if all(other.wires <= served.wires for other in router.served)
+        else " and ".join(sorted(served.wires))
+    )
+    notes = [f"as {route.model}" if route.renamed else "", f"{wires} only" if wires else ""]
+    said = ", ".join(note for note in notes if note)
+    return f"{served.upstream.name} ({said})" if said else served.upstream.name
+
+
+def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> "Table":
+    """Each tool with its effect, the policy's decision and the rule that made it."""
+    made = table("tool", "effect", "decision", "rule")
+    for spec in tools:
+        decision = policy.decide(spec)
+        made.add_row(
+            text(spec.name),
+            text(spec.effect),
+            text(decision.outcome.replace("_", " "), "green" if decision.allowed else "yellow"),
+            text(decision.rule),
+        )
+    return made
+
+
+def token_lines(config: Config) -> list[str]:
+    """What a record that seals nothing means for OAuth 2 connections; nothing where it seals."""
+    names = [f"credentials.{name}" for name, one in config.credentials.items() if one.token is None]
+    if not names or (config.store.seal_key is not None and config.store.url != "memory:"):
+        return []
+    return [
+        f"{', '.join(names)}: refreshed tokens stay in memory, for this process alone and until it ends; "
+        "with store.seal_key they are kept sealed in the record"
+    ]
+
+
+def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
+    """For each upstream that narrows what policy allows, the tools that its models are not offered."""
+    lines = []
+    for name, upstream in config.upstreams.items():
+        if upstream.tools is True or not config.tools.enabled:
+            continue
+        patterns = () if upstream.tools is False else upstream.tools
+        withheld = [
+            spec.name
+            for spec in services.registry.tools()
+            if services.policy.decide(spec).allowed
+            and not any(fits(spec.name, pattern) for pattern in patterns)
+        ]
+        if withheld:
+            lines.append(f"upstream {name}: without {', '.join(withheld)} (upstreams.{name}.tools)")
+    return lines
+
+
+def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
+    """What is allowed, and withheld once a stranger's text was read; nothing where no tool brings one."""
+    policy = services.policy
+    allowed = [spec for spec in services.registry.tools() if policy.decide(spec).allowed]
+    sources = [spec.name for spec in allowed if spec.untrusted_output]
+    if not sources or not config.tools.enabled:
+        return []
+    withheld = [spec.name for spec in allowed if not policy.decide(spec, untrusted=sources[0]).allowed]
+    if not withheld:
+        return []
+    return [f"once {' or '.join(sources)} was read: without {', '.join(withheld)} (policy.after_untrusted)"]
+
+
+def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
+    """For each tool that is not offered, the line that would allow it, or the rule that forbids it."""
+    if not config.tools.enabled:
+        return ["tools.enabled = false: no tool is offered, everything is passed through"]
+    lines: list[str] = []
+    for spec in services.registry.tools():
+        decision = services.policy.decide(spec)
+        if decision.rule == services.policy.unavailable.get(spec.name):
+            lines.append(f"withheld {spec.name}: {decision.rule}")
+        elif decision.outcome == "denied":
+            lines.append(f"withheld {spec.name}: to allow it, set {allow_line(config, spec.name)}")
+        elif not decision.allowed:
+            lines.append(f"withheld {spec.name}: {decision.rule}, and this version can ask for no approval")
+    return lines + _idle_patterns(config, services) + _idle_aliases(config, services)
+
+
+def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
+    """Each entry of ``policy.allow``, or of an upstream's ``tools``, that allows nothing: a typing error,
+    or a tool that is not there.
+    """
+    lines = idle_lines("policy.allow", config.policy.allow, services.registry)
+    for name, upstream in config.upstreams.items():
+        if not isinstance(upstream.tools, bool):
+            lines += idle_lines(f"upstreams.{name}.tools", upstream.tools, services.registry)
+    return lines
+
+
+def _idle_aliases(config: Config, services: CheckedServices) -> list[str]:
+    """Each alias that means no tool, so that the function stays its client's."""
+    names = [spec.name for spec in services.registry.tools()]
+    lines: list[str] = []
+    for alias, target in config.tools.aliases.items():
+        if target not in names:
+            near = get_close_matches(target, names, n=1, cutoff=0.75)
+            remedy = f'. Did you mean "{near[0]}"?' if near else ""
+            lines.append(f'tools.aliases.{alias}: no tool "{target}" is loaded{remedy}')
+    return lines
+
+
+def allow_line(config: Config, tool: str) -> str:
+    """The exact line that allows one tool more."""
+    patterns = ", ".join(f'"{pattern}"' for pattern in (*config.policy.allow, tool))
+    return f"policy.allow = [{patterns}]"
+
+
+async def _probe_all(config: Config, services: CheckedServices, unasked: Collection[str]) -> list[str]:
+    """Ask every upstream, one after the other; print a table, return the faults."""
+    made = table("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage", "[DONE]")
+    faults: list[str] = []
+    settings = config.key_settings()
+    for name, upstream in services.upstreams.items():
+        if name in unasked:
+            continue
+        result = await probe(upstream, _probe_model(config, name))
+        made.add_row(text(name), *_cells(result))
+        if result.lacks_v1:
+            faults.append(v1_fault(name, config.upstreams[name].base_url))
+        elif result.refuses_key and name in settings:
+            faults.append(f"upstreams.{name}: {result.problem}. Correct {settings[name]}")
+        elif result.problem:
+            faults.append(f"upstreams.{name}: {result.problem}")
+    out = console()
+    out.print()
+    out.print(made)
+    return faults
+
+
+def _cells(result: ProbeResult) -> list["Text"]:
+    flags = [result.streams, result.tools, result.usage, result.end_mark]
+    listed = "-" if result.models is None else str(len(result.models))
+    cells = [_yes(result.reachable), listed, result.model or "-", *(_yes(flag) for flag in flags)]
+    return [text(cell) for cell in cells]
+
+
+def _yes(value: bool | None) -> str:
+    return "-" if value is None else "yes" if value else "no"
+
+
+def _probe_model(config: Config, name: str) -> str | None:
+    """The model to ask: the first that the configuration names without a pattern."""
+    models = config.upstreams[name].models if name in config.upstreams else ()
+    if isinstance(models, dict):
+        return next(iter(models.values()))
+    return next((model for model in models if not set(model) & set("*?[")), None)
+
+
+def _models(models: tuple[str, ...] | Mapping[str, str]) -> str:
+    if isinstance(models, Mapping):
+        return ", ".join(f"{name} = {target}" for name, target in models.items())
+    return ", ".join(models)

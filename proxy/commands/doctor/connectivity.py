@@ -1,0 +1,74 @@
+"""Whether the servers that a configuration names are there."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from proxy.commands.common import say_error
+from proxy.commands.doctor.probe import lacks_v1, v1_fault
+from proxy.server.config.load import Config
+from proxy.upstreams.base import Upstream
+
+__all__ = ["find_unreachable", "places_of", "warn_of_upstreams"]
+
+REACH_S = 3.0
+"""Seconds in which a server must take a connection to count as reachable."""
+
+_ASK_S = 10.0
+"""Seconds that an upstream may take to say where its API is."""
+
+_VERSION = re.compile(r"/v\d")
+_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
+
+
+def places_of(config: Config) -> dict[str, str]:
+    """The servers that a configuration names, by the setting: the upstreams, and where limits are counted."""
+    upstreams = {f"upstreams.{name}": upstream.base_url for name, upstream in config.upstreams.items()}
+    return {**upstreams, "limits.storage": config.limits.storage_url}
+
+
+async def find_unreachable(places: dict[str, str]) -> list[str]:
+    """One line for each server of :func:`places_of` that takes no connection now.  Nothing is sent to it."""
+    lines = await asyncio.gather(*(_reach(setting, url) for setting, url in places.items()))
+    return [line for line in lines if line]
+
+
+async def _reach(setting: str, url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        return ""
+    port = parts.port or _PORTS[parts.scheme]
+    try:
+        async with asyncio.timeout(REACH_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except TimeoutError:
+        return f"{setting}: {parts.hostname} port {port} takes no connection within {REACH_S:.0f} s"
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        return f"{setting}: {parts.hostname} port {port} is not reachable ({reason})"
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return ""
+
+
+async def warn_of_upstreams(config: Config, upstreams: Mapping[str, Upstream]) -> None:
+    """A server that is not there yet may come: a warning, no fault.
+
+    Nothing is sent but to an upstream whose address has no version in it, as most addresses of APIs have.
+    """
+    for line in await find_unreachable(places_of(config)):
+        say_error(f"warning: {line}")
+    for line in await asyncio.gather(*(_look_below_v1(config, *each) for each in upstreams.items())):
+        if line:
+            say_error(f"warning: {line}")
+
+
+async def _look_below_v1(config: Config, name: str, upstream: Upstream) -> str:
+    base_url = config.upstreams[name].base_url
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or _VERSION.search(parts.path):
+        return ""
+    return v1_fault(name, base_url) if await lacks_v1(upstream, timeout_s=_ASK_S) else ""

@@ -1,0 +1,216 @@
+"""Asking an upstream what it can do: is it there, does it stream, take tools, count tokens, end well?
+
+And whether its address lacks the ``/v1`` below which its API is, the commonest slip in one.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from proxy.errors import UpstreamError, WireError
+from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
+from proxy.wires.stream.sse import SSEParser
+
+__all__ = ["ProbeResult", "lacks_v1", "probe", "v1_fault"]
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+TIMEOUT_S = 60.0
+_HEADERS = (("content-type", "application/json"),)
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "toolrelay_probe",
+        "description": "Does nothing. Never call it.",
+        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What a probe found.  ``None`` is what could not be asked; ``problem`` is one line, empty if well."""
+
+    reachable: bool
+    models: tuple[str, ...] | None = None
+    model: str | None = None
+    streams: bool | None = None
+    tools: bool | None = None
+    usage: bool | None = None
+    end_mark: bool | None = None
+    problem: str = ""
+    lacks_v1: bool = False
+    refuses_key: bool = False
+
+
+def v1_fault(name: str, base_url: str) -> str:
+    """What is wrong with an upstream that :func:`lacks_v1`, and what to write."""
+    right = f"{base_url.rstrip('/')}/v1"
+    return (
+        f"upstreams.{name}.base_url: no API answers at {base_url}, one does at {right}. "
+        f'Set upstreams.{name}.base_url = "{right}" (or --upstream {right})'
+    )
+
+
+async def lacks_v1(upstream: Upstream, *, timeout_s: float) -> bool:
+    """Whether the API is below ``/v1`` of the upstream's address, and not at the address itself.
+
+    Never raises for what the upstream does: what does not answer lacks nothing that can be told.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return not (await _models_at(upstream, "/models")).is_api and await _is_below_v1(upstream)
+    except (TimeoutError, UpstreamError):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """What is answered where models should be listed; ``names`` is ``None`` where it is no list."""
+
+    status: int
+    names: tuple[str, ...] | None
+
+    @property
+    def is_api(self) -> bool:
+        """Whether an API is there: one that lists its models, or wants another key first."""
+        return self.names is not None or self.status in (401, 403)
+
+
+async def _models_at(upstream: Upstream, path: str) -> _Models:
+    response = await upstream.open(UpstreamRequest("GET", path))
+    try:
+        status, body = response.status, await response.read(MAX_BODY_BYTES)
+    finally:
+        await response.aclose()
+    is_list = status == 200 and isinstance(_object(body).get("data"), list)
+    return _Models(status, _model_names(body) if is_list else None)
+
+
+async def _is_below_v1(upstream: Upstream) -> bool:
+    return (await _models_at(upstream, "/v1/models")).is_api
+
+
+async def probe(upstream: Upstream, model: str | None = None, *, timeout_s: float = TIMEOUT_S) -> ProbeResult:
+    """Ask for the models, then for one word with a tool offered, and without one if that is refused.
+
+    ``model`` is asked; without it the first that the upstream lists.  Costs at most two tiny
+    completions.  Never raises for what the upstream does.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _probe(upstream, model)
+    except TimeoutError:
+        return ProbeResult(reachable=False, problem=f"no whole answer within {timeout_s:.0f} s")
+    except UpstreamError as error:
+        return ProbeResult(reachable=False, problem=error.message)
+
+
+async def _probe(upstream: Upstream, model: str | None) -> ProbeResult:
+    listed = await _models_at(upstream, "/models")
+    if not listed.is_api and await _is_below_v1(upstream):
+        return ProbeResult(reachable=True, problem="its API is below /v1", lacks_v1=True)
+    status, models = listed.status, listed.names
+    if status == 200 and models is None:
+        models = ()
+    chosen = model or (models[0] if models else None)
+    if status in (401, 403):
+        return ProbeResult(reachable=True, problem=f"it refuses the key (status {status})", refuses_key=True)
+    if chosen is None:
+        return ProbeResult(
+            reachable=True, models=models, problem=f"it lists no models (status {status}); name one in models"
+        )
+    first = await _ask(upstream, chosen, tools=True)
+    takes_tools = first.status == 200
+    answer = first if takes_tools else await _ask(upstream, chosen, tools=False)
+    if answer.status != 200:
+        return ProbeResult(
+            reachable=True,
+            models=models,
+            model=chosen,
+            problem=f"a chat request for {chosen} was answered with status {answer.status}",
+        )
+    return ProbeResult(
+        reachable=True,
+        models=models,
+        model=chosen,
+        streams=answer.streams,
+        tools=takes_tools,
+        usage=answer.usage,
+        end_mark=answer.end_mark,
+        problem=answer.problem,
+    )
+
+
+@dataclass(slots=True)
+class _Answer:
+    status: int
+    streams: bool = False
+    usage: bool = False
+    end_mark: bool = False
+    problem: str = ""
+
+
+async def _ask(upstream: Upstream, model: str, *, tools: bool) -> _Answer:
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Say ok."}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if tools:
+        body["tools"] = [_TOOL]
+    response = await upstream.open(
+        UpstreamRequest(
+            "POST", "/chat/completions", headers=_HEADERS, body=orjson.dumps(body), expect_stream=True
+        )
+    )
+    try:
+        return await _read(response)
+    finally:
+        await response.aclose()
+
+
+async def _read(response: UpstreamResponse) -> _Answer:
+    answer = _Answer(response.status)
+    if response.status != 200:
+        return answer
+    if response.content_type != "text/event-stream":
+        body = await response.read(MAX_BODY_BYTES)
+        answer.usage = isinstance(_object(body).get("usage"), dict)
+        answer.problem = f"it answers a streamed request with {response.content_type or 'no content type'}"
+        return answer
+    answer.streams = True
+    parser, received = SSEParser(), 0
+    try:
+        async for chunk in response.chunks():
+            received += len(chunk)
+            for event in parser.feed(chunk):
+                answer.end_mark = answer.end_mark or event.is_end_mark
+                answer.usage = answer.usage or isinstance(_object(event.data).get("usage"), dict)
+            if received > MAX_BODY_BYTES:
+                answer.problem = f"its answer to one word is over {MAX_BODY_BYTES} bytes"
+                break
+    except UpstreamError as error:
+        answer.problem = f"its stream broke: {error.message}"
+    except WireError as error:
+        answer.problem = f"its stream is no event stream: {error}"
+    return answer
+
+
+def _model_names(body: bytes) -> tuple[str, ...]:
+    listed = _object(body).get("data")
+    if not isinstance(listed, list):
+        return ()
+    names = (item.get("id") for item in listed if isinstance(item, dict))
+    return tuple(name for name in names if isinstance(name, str) and name)
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,1 @@
+"""Client keys on the command line."""

@@ -1,0 +1,171 @@
+"""``toolrelay keys``: its options."""
+
+import json
+import re
+import time
+import tomllib
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from proxy.commands import common
+from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
+from proxy.errors import ConfigError
+
+__all__ = ["keys_app", "read_bounds", "read_limits"]
+
+keys_app = typer.Typer(help="Client keys: who may come in.", cls=ListByDefault)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_AGE = re.compile(r"(\d{1,6})([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+ListOption = list[str] | None
+
+
+def _list_option(about: str) -> Any:
+    return typer.Option(metavar="LIST", help=f"{about}  With commas, or several times.")
+
+
+@keys_app.callback()
+def keys() -> None:
+    """Client keys; without a command: list."""
+
+
+@keys_app.command("create")
+def keys_create(
+    name: Annotated[str, typer.Argument(help="What people call it.")],
+    config: ConfigOption = None,
+    models: Annotated[ListOption, _list_option("Models it may use; else all.")] = None,
+    upstreams: Annotated[ListOption, _list_option("Upstreams it may use; else all.")] = None,
+    tools: Annotated[
+        ListOption, _list_option('Tools it may use; else all that policy.allow names.  "" for none.')
+    ] = None,
+    endpoints: Annotated[ListOption, _list_option("Paths below /v1 beside inference, like /files*.")] = None,
+    limits: Annotated[
+        ListOption,
+        _list_option("Its own limits: requests=60/minute, tool_calls, tokens, cost, concurrent_streams=4."),
+    ] = None,
+    arguments: Annotated[
+        ListOption,
+        typer.Option(
+            metavar="BOUND",
+            help="What arguments of tools may be, as in policy.arguments: core__get_weather.days={max=3}.  "
+            "Several times, or several lines.",
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="The most it may see of tools: silent, reasoning, status, events.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Until when: 2027-01-31, or 90d from now.")
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="May read /admin.")] = False,
+    mint: Annotated[bool, typer.Option("--mint", help="May make short-lived tokens.")] = False,
+    shared: Annotated[bool, typer.Option("--shared", help="Several people use it.")] = False,
+) -> None:
+    """Make a key.  Its secret is printed this once, alone on standard output."""
+    from proxy.commands.keys import keys
+
+    if not _NAME.match(name):
+        raise ConfigError(
+            name[:80], "is no name of a key", "Use letters, digits, - and _, 64 at most, a letter first"
+        )
+    options: dict[str, Any] = {"admin": admin, "mint": mint, "shared": shared}
+    for option, given in (
+        ("models", models),
+        ("upstreams", upstreams),
+        ("tools", tools),
+        ("endpoints", endpoints),
+    ):
+        if given is not None:
+            options[option] = _split(given)
+    if limits is not None:
+        options["limits"] = read_limits(limits)
+    if arguments is not None:
+        options["arguments"] = read_bounds(arguments)
+    if trace is not None:
+        options["trace_max"] = trace
+    if expires is not None:
+        options["expires"] = _moment(expires)
+    loaded = common.load(config, need_secrets=False)
+    common.run_async(keys.create_key(loaded, name, keys.read_grants(options)))
+
+
+@keys_app.command("list")
+def keys_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Every key, also those of the configuration and revoked ones; never a secret."""
+    from proxy.commands.keys import keys
+
+    common.run_async(keys.list_keys(common.load(config, need_secrets=False), as_json=as_json))
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    key: Annotated[str, typer.Argument(metavar="NAME|ID", help="The key's name, or its id.")],
+    config: ConfigOption = None,
+) -> None:
+    """Revoke a key for good: its next request is refused, whichever worker gets it."""
+    from proxy.commands.keys import keys
+
+    common.run_async(keys.revoke_key(common.load(config, need_secrets=False), key))
+
+
+def _split(given: list[str]) -> list[str]:
+    return [part.strip() for each in given for part in each.split(",") if part.strip()]
+
+
+def read_limits(given: list[str]) -> dict[str, Any]:
+    """Limits as ``KIND=LIMIT`` with commas, a kind once or several times, or as one JSON object.
+
+    Raises ConfigError naming ``--limits``.
+    """
+    if len(given) == 1 and given[0].lstrip().startswith("{"):
+        try:
+            found = json.loads(given[0])
+        except ValueError:
+            raise ConfigError("--limits", "is no JSON object", "Write requests=60/minute") from None
+        return dict(found)
+    limits: dict[str, Any] = {}
+    for part in _split(given):
+        kind, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not value:
+            raise ConfigError("--limits", f"{part[:60]!r} is no limit", "Write requests=60/minute")
+        if kind == "concurrent_streams":
+            limits[kind] = int(value) if value.isdecimal() else value
+        else:
+            limits.setdefault(kind, []).append(value)
+    return limits
+
+
+def read_bounds(given: list[str]) -> dict[str, Any]:
+    """Bounds of arguments as the configuration has them below ``policy.arguments``, in TOML.
+
+    Raises ConfigError naming ``--arguments``.
+    """
+    try:
+        return tomllib.loads("\n".join(given))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            "--arguments", f"is no bound: {error}", 'Write "core__get_weather".days = {max = 3}'
+        ) from None
+
+
+def _moment(text: str) -> float | str:
+    """A time to come: an age counts from now on, all else is read with the other grants."""
+    age = _AGE.fullmatch(text.strip())
+    if age is None:
+        try:
+            datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise ConfigError(
+                "--expires",
+                f"{text[:40]!r} is no time",
+                "Write 2027-01-31, 2027-01-31T12:00 (UTC), or how long from now: 90d",
+            ) from None
+        return text.strip()
+    moment = time.time() + int(age[1]) * _SECONDS[age[2]]
+    if moment > datetime(9999, 1, 1, tzinfo=UTC).timestamp():
+        raise ConfigError("--expires", "is too far away", "Leave it out for a key that stays")
+    return moment

@@ -1,0 +1,398 @@
+"""``toolrelay keys``: client keys made, listed and revoked; and what each may do, for ``check``."""
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+from pydantic import ValidationError
+
+from proxy.commands.common import console, say, say_error, table, text
+from proxy.errors import ConfigError, NoRecord
+from proxy.globs import fits
+from proxy.plain_text import counted
+from proxy.records import ClientKey, KeySet
+from proxy.server.app import open_entrance
+from proxy.server.auth.authenticate import Authentication
+from proxy.server.auth.key_ring import DECLARED, new_key, new_secret
+from proxy.server.auth.permissions import narrowed_policy, own_bounds
+from proxy.server.config.key_grants import KeyGrants, key_limits
+from proxy.server.config.load import Config
+from proxy.server.config.tool_faults import misplaced_bounds
+from proxy.server.limits.rules import KeyLimits
+from proxy.store.base import Store
+from proxy.store.factory import open_store, peek_keys
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.bounds import ArgumentBound, needs_giving
+from proxy.tools.contract.schema import may_have
+from proxy.tools.contract.spec import ToolSpec
+
+if TYPE_CHECKING:  # As in ``common``.
+    from rich.table import Table
+
+__all__ = [
+    "KeyStatus",
+    "bound_lines",
+    "bounds_of_keys",
+    "create_key",
+    "entrance_lines",
+    "idle_lines",
+    "key_table",
+    "list_keys",
+    "peek_entrance",
+    "read_grants",
+    "revoke_key",
+]
+
+KeyStatus = Literal["valid", "expired", "revoked", "declared"]
+"""What becomes of whoever comes with a key; one of the configuration that is valid is ``declared``."""
+
+
+def read_grants(options: Mapping[str, Any]) -> KeyGrants:
+    """Options of the command line as grants; raises ConfigError naming the option."""
+    try:
+        return KeyGrants.model_validate(dict(options))
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        where, *inner = map(str, detail["loc"])
+        place = f"{'.'.join(inner)} " if where == "arguments" and inner else ""
+        raise ConfigError(
+            f"--{where.removesuffix('_max')}", f"{place}{detail['msg']}", "Correct it"
+        ) from None
+
+
+async def create_key(config: Config, name: str, grants: KeyGrants) -> None:
+    """Make a key and print its secret, which is shown this once and kept nowhere."""
+    for upstream in grants.upstreams:
+        if upstream not in config.upstreams:
+            raise ConfigError(
+                "--upstreams",
+                f"there is no upstream {upstream[:80]!r}",
+                f"Choose of: {', '.join(config.upstreams)}",
+            )
+    if name in config.keys:
+        raise ConfigError(f"keys.{name}", "the configuration declares a key of this name", "Choose another")
+    now = time.time()
+    if grants.expires is not None and grants.expires <= now:
+        raise ConfigError("--expires", "is over already", "Name a time to come")
+    secret = new_secret()
+    async with _Keys(config, must_exist=False) as store:
+        before = await store.read_keys()
+        if any(key.name == name and key.revoked_at is None for key in before.keys):
+            raise ConfigError(
+                name, "there is a key of this name", f"Choose another, or first: toolrelay keys revoke {name}"
+            )
+        key = new_key(name, secret, grants, await store.hash_key(), now=now)
+        await store.put_key(key)
+    # The secret stands alone on standard output, for whoever keeps it in a variable or a file.
+    print(f"{key.id} ({name}); its secret is shown this once:", file=sys.stderr, flush=True)
+    say(secret)
+    for line in _unkept_limits(config, name, key_limits(grants.limits)):
+        print(line, file=sys.stderr, flush=True)
+    if not before.ever_made and not config.keys and config.auth.mode == "auto":
+        print(
+            "This is the first client key: a server that runs already goes on with its start token, or open, "
+            "until it is started again.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+async def list_keys(config: Config, *, as_json: bool) -> None:
+    """Print every key, those of the configuration first; revoked ones too."""
+    rows = [_Row.declared(name, key) for name, key in config.keys.items()]
+    if config.store.url != "memory:":
+        try:
+            async with _Keys(config, must_exist=True) as store:
+                rows += [_Row.made(key, time.time()) for key in (await store.read_keys()).keys]
+        except NoRecord as fault:
+            if not rows:
+                raise
+            say_error(f"note: these are declared, none was made: {fault.problem}")
+    if as_json:
+        for row in rows:
+            say(orjson.dumps(row.as_json()).decode())
+        return
+    made = table("key", "name", "status", "made", "expires", "models", "tools", "more")
+    for row in rows:
+        made.add_row(*map(text, row.cells()))
+    console().print(made)
+
+
+async def revoke_key(config: Config, wanted: str) -> None:
+    """Revoke the key of that name or id, for good and for every worker."""
+    if wanted in config.keys or wanted.removeprefix(DECLARED) in config.keys:
+        raise ConfigError(
+            f"keys.{wanted.removeprefix(DECLARED)}",
+            "the configuration declares this key",
+            "Take it out of there and start the server again",
+        )
+    async with _Keys(config, must_exist=True) as store:
+        keys = (await store.read_keys()).keys
+        found = [key for key in keys if wanted in (key.id, key.name)]
+        live = [key for key in found if key.revoked_at is None]
+        if not found:
+            raise ConfigError(wanted[:80], "there is no such key", "See: toolrelay keys list")
+        if not live or not await store.revoke_key(live[0].id):
+            raise ConfigError(wanted[:80], "it is revoked already", "See: toolrelay keys list")
+        left = sum(_status(key, time.time()) == "valid" for key in keys) - (
+            _status(live[0], time.time()) == "valid"
+        )
+    say(f"revoked {live[0].id} ({live[0].name})")
+    if not left and not config.keys:
+        say("No client key is valid now: with auth.mode keys or auto every request is answered with 503.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One key as it is listed."""
+
+    id: str
+    name: str
+    status: KeyStatus
+    grants: Mapping[str, Any]
+    created_at: float | None = None
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+    @classmethod
+    def declared(cls, name: str, key: KeyGrants) -> "_Row":
+        expired = key.expires is not None and key.expires <= time.time()
+        grants = KeyGrants.model_validate(key.model_dump(exclude={"secret"})).stored()
+        status: KeyStatus = "expired" if expired else "declared"
+        return cls(f"{DECLARED}{name}", name, status, grants, None, key.expires)
+
+    @classmethod
+    def made(cls, key: ClientKey, now: float) -> "_Row":
+        return cls(
+            key.id, key.name, _status(key, now), key.grants, key.created_at, key.expires_at, key.revoked_at
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        times = {name: getattr(self, name) for name in ("created_at", "expires_at", "revoked_at")}
+        return {"id": self.id, "name": self.name, "status": self.status, **times, **self.grants}
+
+    def cells(self) -> Sequence[str]:
+        known = {name: value for name, value in self.grants.items() if value}
+        more = [name for name in ("admin", "mint", "shared") if known.get(name)]
+        listed = [name for name in ("upstreams", "endpoints", "limits", "arguments") if name in known]
+        more += [f"{name}: {', '.join(known[name])}" for name in listed]
+        return (
+            self.id,
+            self.name,
+            self.status,
+            _day(self.created_at),
+            _day(self.expires_at),
+            ", ".join(self.grants.get("models", ())),
+            ", ".join(self.grants.get("tools", ())) or "none",
+            "; ".join(more),
+        )
+
+
+def _status(key: ClientKey, now: float) -> KeyStatus:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "expired" if key.expires_at is not None and key.expires_at <= now else "valid"
+
+
+def _day(moment: float | None) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M") if moment is not None else "-"
+
+
+class _Keys:
+    """The store of a configuration, opened for its keys."""
+
+    def __init__(self, config: Config, *, must_exist: bool) -> None:
+        if config.store.url == "memory:":
+            raise ConfigError(
+                "store.url",
+                "memory: forgets a key with the process that made it",
+                "Name a file (sqlite:///FILE), or declare the key: [keys.NAME]",
+            )
+        self._store: Store = open_store(
+            config.store.url,
+            must_exist=must_exist,
+            keep_days=config.store.keep_days,
+            **config.store.seal_keys(),
+        )
+
+    async def __aenter__(self) -> Store:
+        await self._store.start()
+        return self._store
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._store.aclose()
+
+
+# --- what check and serve say -----------------------------------------------------------------------
+
+
+class _Peeked:
+    """Keys that were read once."""
+
+    def __init__(self, keys: KeySet) -> None:
+        self._keys = keys
+
+    @property
+    def keys_told(self) -> int:
+        return 0
+
+    async def keys_version(self) -> int:
+        return self._keys.version
+
+    async def read_keys(self) -> KeySet:
+        return self._keys
+
+    async def hash_key(self) -> tuple[str, bytes]:
+        return "none", bytes(32)
+
+
+async def peek_entrance(config: Config) -> Authentication | None:
+    """How clients would come in now; ``None`` where only a start can read the keys.
+
+    Makes and changes nothing.  Raises what the start would.
+    """
+    found = await peek_keys(config.store.url, **config.store.seal_keys())
+    return await open_entrance(config, _Peeked(found)) if found is not None else None
+
+
+def entrance_lines(config: Config, authentication: Authentication) -> list[str]:
+    """The mode, how many keys there are, and what to do about it."""
+    keys = authentication.ring.keys()
+    count = counted(len(keys), "client key")
+    if authentication.mode == "forward":
+        return ["auth: forward; clients bring the provider's own key"]
+    if authentication.mode == "open":
+        return ["auth: open to everybody who reaches the address"]
+    lines = (
+        _start_token_lines(config, authentication.start_token) if authentication.mode == "start_token" else []
+    )
+    if keys or authentication.mode == "keys":
+        also = "auth: keys" if authentication.mode == "keys" else "client keys come in, too"
+        lines.append(f"{also}; {count} valid: {', '.join(key.name for key in keys[:20]) or 'none'}")
+    if not keys and authentication.mode == "keys":
+        lines.append(
+            "warning: no client key is valid, so every request is answered with 503; "
+            "make one with: toolrelay keys create NAME"
+        )
+        if config.auth.mode == "auto":
+            lines.append('there were client keys once; to let everybody in, set auth.mode = "open"')
+    for key in keys:
+        lines += _unkept_limits(config, key.name, key.caller.limits)
+    return lines
+
+
+def _start_token_lines(config: Config, token: str) -> list[str]:
+    """What clients have to send before there is a key, and how to do without; ``check`` has no token."""
+    if not config.start_token:
+        return ["auth: start token, which serve prints when it starts"]
+    return [
+        f"auth: start token; clients send: Authorization: Bearer {token}",
+        "each start makes a new one; for a key that stays: toolrelay keys create NAME; to ask for none: "
+        "toolrelay serve --open",
+    ]
+
+
+def _unkept_limits(config: Config, name: str, limits: KeyLimits | None) -> list[str]:
+    """What of a key's own limits does not hold as it is written, and what to do about it.
+
+    Keys of the configuration cannot be so; others are made while nobody looks at both.
+    """
+    if limits is None:
+        return []
+    lines = []
+    if limits.cost and not config.prices:
+        lines.append(
+            f"warning: key {name} has a limit of cost and there are no prices, so every model is refused to "
+            'it; write [prices."MODEL"] with input and output'
+        )
+    storage = config.limits.storage
+    if config.server.workers > 1 and isinstance(storage, str) and storage.startswith("memory:"):
+        lines.append(
+            f"warning: key {name} has limits of its own, and each of server.workers = "
+            f"{config.server.workers} would allow all of them; name a Redis in limits.storage"
+        )
+    return lines
+
+
+def bounds_of_keys(authentication: Authentication, registry: Registry) -> tuple[list[str], list[str]]:
+    """What each key's own bounds of arguments say of the tools, and warnings of those that say nothing.
+
+    Bounds in the configuration are not warned of: there such a one is a fault.  Of each key it is said
+    which of its ``tools`` fit none.
+    """
+    said: list[str] = []
+    warnings: list[str] = []
+    keys = authentication.ring.keys()
+    for key in keys:
+        said += bound_lines(registry, narrowed_policy(Policy(), key.caller.rights), f" for key {key.name}")
+        for setting, patterns in key.caller.rights.tools:
+            warnings += [f"warning: {line}" for line in idle_lines(setting, patterns, registry)]
+        if key.caller.name.startswith(DECLARED):
+            continue
+        for where, arguments in own_bounds(key.caller.rights).items():
+            faults = misplaced_bounds(registry, where, arguments)
+            warnings += [
+                f"warning: {fault.setting}: {fault.problem}, so it bounds nothing" for fault in faults
+            ]
+    return said, warnings
+
+
+def idle_lines(where: str, patterns: Iterable[str], registry: Registry) -> list[str]:
+    """Each pattern that fits no tool, with the name that comes nearest."""
+    names = [spec.name for spec in registry.tools()]
+    lines: list[str] = []
+    for pattern in patterns:
+        if any(fits(name, pattern) for name in names):
+            continue
+        near = get_close_matches(pattern, names, n=1, cutoff=0.75)
+        remedy = f'. Did you mean "{near[0]}"?' if near else ""
+        if fits("web__fetch_page", pattern):  # The one of ours that is not always there.
+            remedy = ". web__fetch_page is loaded where tools.web_hosts lists hosts"
+        lines.append(f'{where}: "{pattern}" fits no tool that is loaded{remedy}')
+    return lines
+
+
+def bound_lines(registry: Registry, policy: Policy, whose: str = "") -> list[str]:
+    """For each argument that a policy bounds, what it may be, and the line that says so."""
+    return [
+        f"bounded {spec.name}{whose}: {path} {bound}{_left_out(bound, path, spec)} ({where})"
+        for spec in registry.tools()
+        for where, bounds in policy.bounds_of(spec.name)
+        for path, bound in bounds.items()
+        if may_have(spec.parameters, path)
+    ]
+
+
+def _left_out(bound: ArgumentBound, path: str, spec: ToolSpec) -> str:
+    """A word on a bound that the tool's own default does not meet."""
+    if not needs_giving(bound, path, spec.schema_with_defaults):
+        return ""
+    return ", has to be given since the tool's own default is not allowed"
+
+
+def key_table(authentication: Authentication, registry: Registry, policy: Policy) -> "Table | None":
+    """What policy says of each tool for each client key; ``None`` where no keys are asked for."""
+    keys = authentication.ring.keys()
+    if authentication.mode not in ("keys", "start_token") or not keys:
+        return None
+    made = table("client key", "tool", "decision", "rule")
+    for key in keys:
+        narrowed = narrowed_policy(policy, key.caller.rights)
+        if not key.caller.rights.tools:
+            made.add_row(text(key.name), text("all"), text("as above"), text(""))
+            continue
+        for spec in registry.tools():
+            decision = narrowed.decide(spec)
+            made.add_row(
+                text(key.name),
+                text(spec.name),
+                text(decision.outcome.replace("_", " "), "green" if decision.allowed else "yellow"),
+                text(decision.rule),
+            )
+    return made

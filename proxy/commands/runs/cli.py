@@ -1,0 +1,199 @@
+"""``toolrelay runs`` and ``toolrelay usage``: their options."""
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from proxy.commands import common
+from proxy.commands.options import (
+    ConfigOption,
+    ContentOption,
+    JsonOption,
+    ListByDefault,
+    SinceOption,
+    UntilOption,
+)
+from proxy.errors import ConfigError
+from proxy.records import RunStatus
+from proxy.server.api.run_filters import parse_filter, parse_moment
+from proxy.server.config.load import Config, Options
+from proxy.store.base import PurgeFilter, UsageKey
+
+__all__ = ["runs_app", "usage"]
+
+runs_app = typer.Typer(help="The record of runs.", cls=ListByDefault)
+
+StatusOption = Annotated[
+    str | None, typer.Option(metavar="STATUS", help=", ".join(get_args(RunStatus)) + ".")
+]
+ModelOption = Annotated[str | None, typer.Option(help="Of this model.")]
+ToolOption = Annotated[str | None, typer.Option(help="That called this tool.")]
+KeyOption = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Of this key, by name or id; one end user: KEY/USER.")
+]
+ErrorsOption = Annotated[bool, typer.Option("--errors", help="That ended in an error.")]
+RunArgument = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.")]
+
+
+@runs_app.callback()
+def runs() -> None:
+    """The record of runs; without a command: list."""
+
+
+@runs_app.command("list")
+def runs_list(
+    config: ConfigOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")] = 50,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    status: StatusOption = None,
+    model: ModelOption = None,
+    tool: ToolOption = None,
+    key: KeyOption = None,
+    errors: ErrorsOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The newest runs."""
+    from proxy.commands.runs import runs
+
+    wanted = parse_filter(
+        since=since,
+        until=until,
+        status=status,
+        model=model,
+        tool=tool,
+        key=key,
+        errors=errors,
+        prefix="--",
+    )
+    common.run_async(runs.list_runs(_load(config), wanted, limit, as_json=as_json))
+
+
+@runs_app.command("show")
+def runs_show(
+    run_id: RunArgument,
+    config: ConfigOption = None,
+    content: ContentOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """One run: its turns and tool calls on a time line, and what the client did not get."""
+    from proxy.commands.runs import runs
+
+    common.run_async(runs.show_run(_logging(config), run_id, as_json=as_json, content=content))
+
+
+@runs_app.command("export")
+def runs_export(
+    config: ConfigOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A new file, for its owner alone.  Else: to the output."),
+    ] = None,
+    content: ContentOption = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    status: StatusOption = None,
+    model: ModelOption = None,
+    tool: ToolOption = None,
+    key: KeyOption = None,
+    errors: ErrorsOption = False,
+) -> None:
+    """Whole runs as JSON Lines, the newest first."""
+    from proxy.commands.runs import runs
+
+    wanted = parse_filter(
+        since=since,
+        until=until,
+        status=status,
+        model=model,
+        tool=tool,
+        key=key,
+        errors=errors,
+        prefix="--",
+    )
+    common.run_async(runs.export_runs(_logging(config), wanted, limit, out, content=content))
+
+
+@runs_app.command("replay")
+def runs_replay(
+    run_id: RunArgument,
+    config: ConfigOption = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ask the model there, with the client's recorded request."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Ask for this model instead; with --upstream.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recorded run again with its tool results as they were, and show the difference."""
+    from proxy.commands.runs import replay
+    from proxy.server.telemetry.logging import configure_logging
+
+    if model is not None and upstream is None:
+        raise ConfigError("--model", "offline the record answers for the model", "Name an --upstream too")
+    online = upstream is not None
+    loaded = common.load(config, Options(upstream=upstream), need_secrets=online)
+    configure_logging(level="warning", secrets=loaded.secrets())
+    replaying = replay.replay_run(loaded, run_id, online=online, model=model, as_json=as_json)
+    if not common.run_async(replaying):
+        raise typer.Exit(1)
+
+
+@runs_app.command("purge")
+def runs_purge(
+    config: ConfigOption = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Those that started before: 30d, or 2026-01-31.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="This one.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask about --all.")] = False,
+) -> None:
+    """Delete runs for good, with everything that hangs on them."""
+    from proxy.commands.runs import runs
+
+    if [older_than is not None, run is not None, everything].count(True) != 1:
+        raise ConfigError(
+            "runs purge", "it must be told what to delete", "Name one: --older-than, --run, --all"
+        )
+    loaded = _load(config)
+    if everything and not yes and not common.confirmed(f"Delete every run of {loaded.store.shown_url}?"):
+        raise ConfigError("--all", "deletes every run", "To do so without being asked, add --yes")
+    wanted = PurgeFilter(run_id=run, before=parse_moment("--older-than", older_than))
+    common.run_async(runs.purge_runs(loaded, wanted))
+
+
+def usage(
+    config: ConfigOption = None,
+    by: Annotated[
+        str,
+        typer.Option(metavar="WORDS", help="What to tell apart, with commas: key, caller, model, tool, day."),
+    ] = "model",
+    since: SinceOption = None,
+    until: UntilOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What runs used: tokens, calls and cost, by key, caller, model, tool and day."""
+    from proxy.commands.runs import usage
+
+    chosen: list[UsageKey] = []
+    for word in filter(None, (part.strip() for part in by.split(","))):
+        known = next((key for key in get_args(UsageKey) if key == word), None)
+        if known is None or known in chosen:
+            problem = f"{word[:40]!r} stands twice" if known else f"there is no {word[:40]!r}"
+            raise ConfigError("--by", problem, f"Choose of: {', '.join(get_args(UsageKey))}")
+        chosen.append(known)
+    begin, end = parse_moment("--since", since), parse_moment("--until", until)
+    common.run_async(usage.show_usage(_load(config), tuple(chosen), begin, end, as_json=as_json))
+
+
+def _load(config: Path | None) -> Config:
+    return common.load(config, need_secrets=False)
+
+
+def _logging(config: Path | None) -> Config:
+    loaded = _load(config)
+    common.start_logging(loaded)
+    return loaded

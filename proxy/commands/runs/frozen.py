@@ -1,0 +1,337 @@
+"""A recorded run taken apart: what the model said, turn by turn, and what came of each tool call.
+
+Both can stand in for the real thing: an upstream that says again what the model said, and tools that
+answer again what they answered.  Nothing is asked of a model, and no tool runs.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from proxy.errors import ToolFailure, UpstreamError, error_body
+from proxy.events import ToolCall
+from proxy.http.headers import Headers
+from proxy.records import MessageRecord, TurnRecord
+from proxy.relay.run.parallel_tool_use import expand, is_wrapper
+from proxy.store.base import RunDetail
+from proxy.tools.contract.provider import CallContext, ToolProvider
+from proxy.tools.contract.redaction import MASK, redact_arguments
+from proxy.tools.contract.spec import Redaction, ToolSpec
+from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
+
+__all__ = ["FrozenProvider", "FrozenResults", "FrozenUpstream", "RecordedRun", "take_apart"]
+
+
+_STATUSES = frozenset(str(status) for status in range(300, 600))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A server call and the text that the model read about it."""
+
+    tool: str
+    arguments: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """What the record has of a run's conversation.
+
+    ``request`` is the client's body, ``None`` where it was not kept.  ``replies`` are the model's
+    messages as Chat has them, by turn; ``failed`` are the turns that ended in an error, with its
+    code, ``unknown`` those whose message is not on record, each with the reason.  ``text`` is the
+    last word, ``masked`` says that private arguments are.
+    """
+
+    request: bytes | None
+    replies: Mapping[int, Mapping[str, Any]]
+    calls: Sequence[RecordedCall]
+    failed: Mapping[int, str]
+    unknown: Mapping[int, str]
+    text: str | None
+    masked: bool
+
+
+def take_apart(detail: RunDetail) -> RecordedRun:
+    """The conversation of a run, as far as it is on record."""
+    request = next((row.content_json for row in detail.messages if row.role == "request"), None)
+    replies: dict[int, Mapping[str, Any]] = {}
+    failed: dict[int, str] = {}
+    unknown: dict[int, str] = {}
+    for turn in detail.turns:
+        said = [row for row in detail.messages if row.turn == turn.number and row.role == "assistant"]
+        message = _message(said, _tool_ids(detail, turn.number))
+        last = turn is detail.turns[-1]
+        lacking = len(message.get("tool_calls", ())) < turn.tool_calls
+        # An upstream that refused a later turn, or broke off, is on the run and not on the turn.
+        error = turn.error_code or (detail.run.error_code if last and turn.finish_reason is None else None)
+        if error == "client_gone":
+            unknown[turn.number] = "the client left before it ended"
+        elif error is not None:
+            failed[turn.number] = error
+        elif (
+            len(message.get("tool_calls", ())) < turn.tool_calls and detail.run.status == "suspended" and last
+        ):
+            unknown[turn.number] = "calls that the client has to answer are not among the messages"
+        elif lacking or not (said or _keeps_answers(detail)):
+            unknown[turn.number] = "not kept by store.content, or past store.keep_days"
+        else:
+            replies[turn.number] = message
+    calls = _calls(detail)
+    final = replies.get(detail.turns[-1].number) if detail.turns else None
+    return RecordedRun(
+        request=request.encode() if request is not None else None,
+        replies=replies,
+        calls=calls,
+        failed=failed,
+        unknown=unknown,
+        text=None if final is None else final["content"] or "",
+        masked=any(MASK in call.arguments for call in calls),
+    )
+
+
+def _keeps_answers(detail: RunDetail) -> bool:
+    """Whether an answer of this run would be among its messages, so that none means an empty one."""
+    return any(row.role in ("request", "assistant") for row in detail.messages)
+
+
+def _tool_ids(detail: RunDetail, turn: int) -> dict[str, str]:
+    """The tool that each call of a turn meant, by call id: a name on the wire may be an alias."""
+    return {row.call_id: row.tool for row in detail.invocations if row.turn == turn}
+
+
+def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[str, Any]:
+    """One turn's rows as one Chat message.  On Responses each item is a row of its own."""
+    calls: list[dict[str, Any]] = []
+    for row in rows:
+        for call in orjson.loads(row.tool_calls) if row.tool_calls else ():
+            function = dict(call.get("function") or {})
+            function["name"] = tools.get(str(call.get("id")), function.get("name"))
+            calls.append({**call, "function": function})
+        if row.function_call:
+            # The older form has no ids; as one call of the newer form it means the same.
+            named = orjson.loads(row.function_call)
+            tool = next(iter(tools.values()), named.get("name"))
+            function = {**named, "name": tool}
+            calls.append({"id": "call_0", "type": "function", "function": function})
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(row.content for row in rows if row.content) or None,
+    }
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _calls(detail: RunDetail) -> list[RecordedCall]:
+    """Every server call with its result; those inside a wrapper one by one."""
+    tools = {(row.turn, row.call_id): row.tool for row in detail.invocations}
+    results = {
+        (row.turn, row.tool_call_id): row.content
+        for row in detail.messages
+        if row.role in ("tool", "function") and row.content is not None
+    }
+    found = []
+    for row in detail.messages:
+        for index, call in enumerate(orjson.loads(row.tool_calls) if row.tool_calls else ()):
+            function = call.get("function") or {}
+            made = ToolCall(
+                str(call.get("id")), str(function.get("name")), str(function.get("arguments")), index
+            )
+            content = results.get((row.turn, made.call_id))
+            if content is None:
+                continue
+            parts = expand(made) if is_wrapper(made.name) else ()
+            for part, text in zip(parts, _outputs(content), strict=False):
+                tool = tools.get((row.turn, part.call_id), part.name)
+                found.append(RecordedCall(tool, part.arguments, text))
+            if not parts:
+                tool = tools.get((row.turn, made.call_id), made.name)
+                found.append(RecordedCall(tool, made.arguments, content))
+        if row.role == "assistant" and row.function_call:
+            named = orjson.loads(row.function_call)
+            content = next((text for (turn, _), text in results.items() if turn == row.turn), None)
+            tool = next(
+                (tool for (turn, _), tool in tools.items() if turn == row.turn), str(named.get("name"))
+            )
+            if content is not None:
+                found.append(RecordedCall(tool, str(named.get("arguments")), content))
+    return found
+
+
+def _outputs(content: str) -> list[str]:
+    """The results inside a wrapper's one result."""
+    decoded = _decoded(content)
+    parts = decoded if isinstance(decoded, list) else ()
+    return [str(part["output"]) for part in parts if isinstance(part, dict) and "output" in part]
+
+
+class FrozenResults:
+    """The recorded results, given out once each in their order; the last of a kind again and again.
+
+    Calls are the same where the tool and the arguments less their private fields are: the record has
+    no others.  ``unmatched`` are the tools of calls that nothing fits.
+    """
+
+    def __init__(self, calls: Iterable[RecordedCall]) -> None:
+        self._calls = tuple(calls)
+        self._waiting: dict[bytes, deque[str]] | None = None
+        self._redactions: dict[str, Redaction] = {}
+        self.unmatched: list[str] = []
+
+    def know(self, spec: ToolSpec) -> None:
+        """Learn which arguments of a tool are private."""
+        self._redactions[spec.name] = spec.redaction or Redaction()
+        self._waiting = None
+
+    def take(self, tool: str, arguments: dict[str, Any]) -> str | None:
+        """The text of the next result of such a call."""
+        if self._waiting is None:
+            self._waiting = {}
+            for call in self._calls:
+                decoded = _decoded(call.arguments)
+                made = decoded if isinstance(decoded, dict) else {}
+                self._waiting.setdefault(self._key(call.tool, made), deque()).append(call.content)
+        waiting = self._waiting.get(self._key(tool, arguments))
+        if waiting is None:
+            self.unmatched.append(tool)
+            return None
+        return waiting.popleft() if len(waiting) > 1 else waiting[0]
+
+    def _key(self, tool: str, arguments: dict[str, Any]) -> bytes:
+        shown = redact_arguments(arguments, self._redactions.get(tool, Redaction()))
+        return orjson.dumps([tool, shown], option=orjson.OPT_SORT_KEYS)
+
+
+class FrozenProvider:
+    """A source of tools that are described as they are, and answer what they answered then."""
+
+    def __init__(self, origin: ToolProvider, results: FrozenResults) -> None:
+        self._origin = origin
+        self._results = results
+
+    @property
+    def name(self) -> str:
+        """The name of the real source."""
+        return self._origin.name
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """The real tools; their arguments are checked as always and then stay as they came."""
+        specs = []
+        for spec in await self._origin.list_tools():
+            self._results.know(spec)
+            specs.append(replace(spec, validate=_checking(spec)))
+        return specs
+
+    async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
+        """The recorded result; a recorded failure is raised again."""
+        content = self._results.take(spec.name, arguments)
+        if content is None:
+            raise ToolFailure("the record has no result of such a call")
+        value = _decoded(content)
+        if isinstance(value, dict) and value.get("ok") is False and "error_code" in value:
+            raise ToolFailure(str(value.get("message")), code=value["error_code"])
+        # As an object, so that redaction finds its fields, if it then reads the same.
+        return value if value is not None and orjson.dumps(value).decode() == content else content
+
+    async def aclose(self) -> None:
+        """Close the real source."""
+        await self._origin.aclose()
+
+
+def _checking(spec: ToolSpec) -> Any:
+    def validate(arguments: dict[str, Any]) -> dict[str, Any]:
+        spec.validate(arguments)
+        return arguments
+
+    return validate
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+@dataclass(slots=True)
+class FrozenUpstream:
+    """An upstream that says, request by request, what the model said in each turn of a recorded run."""
+
+    origin: Upstream
+    model: str
+    turns: Sequence[TurnRecord]
+    recorded: RecordedRun
+    _asked: int = field(default=0, init=False)
+
+    @property
+    def name(self) -> str:
+        """The name that the run was recorded under."""
+        return self.origin.name
+
+    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
+        """The next turn as one Chat object; an error where it was one, or the record has no more."""
+        self._asked += 1
+        turn = next((turn for turn in self.turns if turn.number == self._asked), None)
+        reply = self.recorded.replies.get(self._asked)
+        error = self.recorded.failed.get(self._asked)
+        if error is not None:
+            return _error(error)
+        if turn is None or reply is None:
+            return _Answer(502, error_body("the record has no further turn", type="upstream_error"))
+        reason = "tool_calls" if reply.get("tool_calls") else turn.finish_reason or "stop"
+        choice = {"index": 0, "message": reply, "finish_reason": reason}
+        usage = {
+            "prompt_tokens": turn.input_tokens,
+            "completion_tokens": turn.output_tokens,
+            "total_tokens": turn.total_tokens,
+        }
+        return _Answer(
+            200,
+            {
+                "id": turn.upstream_id,
+                "object": "chat.completion",
+                "created": int(turn.started_at),
+                "model": self.model,
+                "choices": [choice],
+                **({} if turn.total_tokens is None else {"usage": usage}),
+            },
+        )
+
+    async def aclose(self) -> None:
+        """Close the upstream in whose place this stands."""
+        await self.origin.aclose()
+
+
+def _error(code: str) -> UpstreamResponse:
+    """The recorded error of a turn; raises UpstreamError where that was one of the connection."""
+    message = f"As recorded: {code}."
+    if code.startswith("upstream_"):
+        raise UpstreamError(message, code=code)
+    status = int(code[5:]) if code.startswith("http_") and code[5:] in _STATUSES else 502
+    return _Answer(status, error_body(message, type="upstream_error", code=code))
+
+
+class _Answer(PulledResponse):
+    """A whole JSON response."""
+
+    content_type = "application/json"
+
+    def __init__(self, status: int, payload: Mapping[str, Any]) -> None:
+        self.status = status
+        self._body = orjson.dumps(payload)
+        self.headers: Headers = [
+            ("Content-Type", self.content_type),
+            ("Content-Length", str(len(self._body))),
+        ]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+    async def read(self, limit: int) -> bytes:
+        return self._body[:limit]
+
+    async def aclose(self) -> None:
+        return

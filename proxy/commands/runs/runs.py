@@ -1,0 +1,209 @@
+"""``toolrelay runs``: the record, read, handed out, emptied."""
+
+import asyncio
+import contextlib
+import getpass
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+
+from proxy.commands.common import console, say
+from proxy.commands.runs.view import moment, render_detail, render_list
+from proxy.errors import ConfigError
+from proxy.plain_text import counted
+from proxy.records import RunRecord
+from proxy.server.api.json_views import detail_to_json, run_to_json, to_line
+from proxy.server.auth.key_names import named_callers, recorded_caller
+from proxy.server.config.load import Config
+from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
+from proxy.store.factory import open_store, sqlite_path
+from proxy.store.sql.migrate import migration_copies
+
+__all__ = [
+    "Record",
+    "export_runs",
+    "find_run",
+    "list_runs",
+    "log_content_read",
+    "purge_runs",
+    "show_run",
+    "to_line",
+]
+
+_PAGE = 200
+_RUN = "run_"
+_MOST_CANDIDATES = 8
+
+
+async def list_runs(config: Config, wanted: RunFilter, limit: int, *, as_json: bool) -> None:
+    """Print the newest runs that fit, one line each."""
+    async with Record(config) as store:
+        wanted = await _whose(config, store, wanted)
+        runs = [run async for run in _each(store, wanted, limit)]
+        names = named_callers((await store.read_keys()).keys)
+    if as_json:
+        for run in runs:
+            say(to_line(run_to_json(run)))
+    else:
+        render_list(console(), runs, names)
+
+
+async def show_run(config: Config, run_id: str, *, as_json: bool, content: bool) -> None:
+    """Print one run with its turns and tool calls; raises ConfigError where there is none."""
+    async with Record(config) as store:
+        detail = await find_run(store, run_id)
+    if content:
+        log_content_read("runs show", run_id=detail.run.id, messages=len(detail.messages))
+    if as_json:
+        say(to_line(detail_to_json(detail, content=content)))
+    else:
+        render_detail(console(), detail, content=content)
+
+
+async def export_runs(
+    config: Config, wanted: RunFilter, limit: int | None, out: Path | None, *, content: bool
+) -> None:
+    """Write whole runs as JSON Lines; content only where it is asked for, which is logged first.
+
+    Raises ConfigError where ``out`` is there already or cannot be written.
+    """
+    async with Record(config) as store:
+        wanted = await _whose(config, store, wanted)
+        if content:
+            chosen = {name: value for name, value in asdict(replace(wanted, limit=0)).items() if value}
+            log_content_read("runs export", out=str(out or "-"), filter=chosen)
+        with _opened(out) as file:
+            written = 0
+            async for run in _each(store, wanted, limit):
+                detail = await store.get_run(run.id)
+                if detail is not None:  # purged meanwhile
+                    await asyncio.to_thread(
+                        print, to_line(detail_to_json(detail, content=content)), file=file
+                    )
+                    written += 1
+    if out is not None:
+        say(f"wrote {counted(written, 'run')} to {out}")
+
+
+async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
+    """Delete the runs that fit, batch by batch, and say how many."""
+    async with Record(config) as store:
+        if wanted.run_id is not None:
+            wanted = replace(wanted, run_id=(await find_run(store, wanted.run_id)).run.id)
+        deleted = 0
+        while batch := await store.purge(wanted):
+            deleted += batch
+        if wanted.run_id is None:
+            left = len(await store.list_runs(RunFilter(until=wanted.before, limit=_PAGE)))
+        else:
+            left = int(await store.get_run(wanted.run_id) is not None)
+        remains = await store.scrub()
+    say(f"deleted {counted(deleted, 'run')}")
+    if left:
+        say(f"{counted(left, 'run')} {'stays' if left == 1 else 'stay'}: still going on, or not closed yet")
+    if remains and deleted:
+        say(remains)
+    path = sqlite_path(config.store.url)
+    for copy in migration_copies(path) if path is not None and deleted else ():
+        say(f"not purged: {copy}, a copy from before a migration; delete it if it is not needed")
+
+
+class Record:
+    """The store of a configuration, opened for a command and closed again."""
+
+    def __init__(self, config: Config) -> None:
+        if config.store.url == "memory:":
+            raise ConfigError("store.url", "memory: keeps no record to read", "Name a file: sqlite:///FILE")
+        self._store: Store = open_store(
+            config.store.url,
+            content=config.store.content,
+            keep_days=config.store.keep_days,
+            must_exist=True,
+            **config.store.seal_keys(),
+        )
+
+    async def __aenter__(self) -> Store:
+        await self._store.start()
+        return self._store
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._store.aclose()
+
+
+async def find_run(store: Store, run_id: str) -> RunDetail:
+    """The run of that id, or of that beginning of one, with or without its ``run_``.
+
+    Raises ConfigError where none fits, and with the newest ones where several do.
+    """
+    wanted = run_id.strip()
+    names = (wanted, f"{_RUN}{wanted}") if wanted else ()
+    for name in names:
+        if (detail := await store.get_run(name)) is not None:
+            return detail
+    for name in names:
+        if fitting := await store.list_runs(RunFilter(begins=name, limit=_MOST_CANDIDATES + 1)):
+            shown = [f"{run.id} ({moment(run.started_at)})" for run in fitting[:_MOST_CANDIDATES]]
+            more = " and more" if len(fitting) > _MOST_CANDIDATES else ""
+            raise ConfigError(
+                "ID",
+                f"several runs fit {run_id[:80]!r}: {', '.join(shown)}{more}",
+                "Write more of one",
+            )
+    raise ConfigError("ID", f"no run fits {run_id[:80]!r}", "See: toolrelay runs list")
+
+
+def log_content_read(command: str, **facts: Any) -> None:
+    """Put it in the log that somebody looks at what people said: a warning, so that every level has it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in containers
+        user = f"uid {os.getuid()}"
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.commands")
+    log.warning("content_read", command=command, user=user, **facts)
+
+
+async def _whose(config: Config, store: Store, wanted: RunFilter) -> RunFilter:
+    """The filter with the caller that the record has for a key's name."""
+    if wanted.caller is None:
+        return wanted
+    return replace(wanted, caller=await recorded_caller(store, config.keys, wanted.caller))
+
+
+async def _each(store: Store, wanted: RunFilter, limit: int | None) -> AsyncIterator[RunRecord]:
+    """Every run that fits, the newest first, read page by page."""
+    left = limit
+    while left is None or left > 0:
+        page = await store.list_runs(replace(wanted, limit=_PAGE if left is None else min(left, _PAGE)))
+        for run in page:
+            yield run
+        if len(page) < _PAGE:
+            return
+        left = None if left is None else left - len(page)
+        wanted = replace(wanted, before=page[-1].id)
+
+
+@contextlib.contextmanager
+def _opened(out: Path | None) -> Iterator[TextIO | None]:
+    """A new file of mode 0600, taken away again where it could not be finished; ``None``: the output."""
+    if out is None:
+        yield None
+        return
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise ConfigError("--out", f"{out} is there already", "Name another file") from None
+    except OSError as error:
+        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}", "Name another") from None
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        out.unlink(missing_ok=True)
+        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}", "Name another") from None
+    except BaseException:  # Who is interrupted leaves no half of a file behind either.
+        out.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,98 @@
+"""``toolrelay usage``: what runs used, from the record."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.table import Table
+
+from proxy.commands.common import console, say, text
+from proxy.commands.runs.runs import Record, to_line
+from proxy.commands.runs.view import shown_caller
+from proxy.relay.routing.prices import cost_number
+from proxy.server.api.json_views import costs_text, reported, reported_cost, tokens_text
+from proxy.server.auth.key_names import named_callers
+from proxy.server.config.load import Config
+from proxy.store.base import UsageFilter, UsageKey, UsageRow
+
+__all__ = ["show_usage"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OF_RUNS = (
+    *("runs", "turns", "tool_calls", "errors"),
+    *("input_tokens", "output_tokens", "total_tokens", "cost"),
+)
+_TOKENS = ("input_tokens", "output_tokens", "total_tokens")
+_OF_TOOLS = ("runs", "tool_calls", "errors", "tool_seconds", "tool_p50_s", "tool_p95_s")
+
+
+async def show_usage(
+    config: Config, by: tuple[UsageKey, ...], since: float | None, until: float | None, *, as_json: bool
+) -> None:
+    """Print a line for each group.  Tokens are the model's and no tool's: by tool there are none."""
+    async with Record(config) as store:
+        rows = await store.usage(UsageFilter(by, since, until))
+        names = named_callers((await store.read_keys()).keys)
+    columns = _OF_TOOLS if "tool" in by else _OF_RUNS
+    if as_json:
+        for row in rows:
+            values = {name: getattr(row, name) for name in columns}
+            if "turns" in values:
+                values |= (
+                    {"unreported": row.unreported}
+                    if reported(row)
+                    else {**dict.fromkeys(_TOKENS), "unreported": row.unreported}
+                )
+            if "cost" in values:
+                values["cost"] = cost_number(reported_cost(row))
+            say(to_line(_group(by, row) | values))
+    elif rows:
+        console().print(_table(by, columns, rows, names))
+    else:
+        say("No tool calls." if "tool" in by else "No runs.")
+
+
+def _table(
+    by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageRow], names: Mapping[str, str]
+) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for key in by:
+        table.add_column(key, overflow="ellipsis", no_wrap=True)
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    for row in rows:
+        shown = [
+            text(shown_caller(str(value), names) if key in ("key", "caller") else value)
+            for key, value in _group(by, row).items()
+        ]
+        numbers = [_shown(row, name) for name in columns]
+        table.add_row(*shown, *numbers)
+    return table
+
+
+def _shown(row: UsageRow, name: str) -> str:
+    """One number of a group for people."""
+    if name == "cost":
+        return costs_text(row)
+    value = getattr(row, name)
+    return tokens_text(value, row) if name in _TOKENS else _number(value)
+
+
+def _group(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
+    return {
+        key: _day(value) if isinstance(value, int) else value
+        for key, value in zip(by, row.group, strict=True)
+    }
+
+
+def _day(number: int) -> str:
+    try:
+        return (_EPOCH + timedelta(days=number)).date().isoformat()
+    except OverflowError:  # a clock that was far out
+        return f"day {number}"
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""``serve``: a supervisor, its workers, their sockets and signals."""

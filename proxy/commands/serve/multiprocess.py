@@ -1,0 +1,121 @@
+"""``toolrelay serve``: reads the configuration, starts the first worker, and becomes the supervisor."""
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from proxy.commands import common
+from proxy.commands.serve.channel import Channel
+from proxy.commands.serve.plan import Handover, Plan, write_handover
+from proxy.commands.serve.sockets import bind
+from proxy.commands.serve.spawning import become
+from proxy.commands.serve.watching import watched_places
+from proxy.errors import ConfigError, ToolRelayError
+from proxy.server.config.load import Config, Options
+from proxy.server.open_record import open_record
+
+__all__ = ["load_again", "serve_multiprocess"]
+
+
+def serve_multiprocess(file: Path | None, options: Options, config: Config, *, reload: bool) -> None:
+    """Serve in ``server.workers`` processes until told to stop; SIGHUP starts them anew.
+
+    The first worker is forked, so that it starts as soon as a server without a supervisor would; this
+    process then goes on as the supervisor, a smaller program.  Returns in the worker alone.  With
+    ``reload`` a change of the configuration's ``file``, or of the operator's own tools, does as SIGHUP
+    does.  Raises ConfigError or StoreError before anything is started.
+    """
+    sockets = bind(config.server.host, config.server.port)
+    try:
+        common.run_async(_prepare(config))
+        plan = _plan(file, config)
+    except BaseException:
+        for listener in sockets:
+            listener.close()
+        raise
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        # The worker makes sockets of its own of them.
+        for listener in sockets:
+            listener.detach()
+        _work(theirs)
+    theirs.close()
+    listeners = tuple(listener.fileno() for listener in sockets)
+    handover = Handover(plan, pickle.dumps((file, options)), reload, listeners, pid, ours.fileno())
+    try:
+        become("supervise", write_handover(handover), (*listeners, ours.fileno()))
+    except OSError as error:
+        # The worker ends with the channel.
+        raise ConfigError(
+            "installation", f"Python cannot be started again: {error.strerror}", "Repair it"
+        ) from None
+
+
+def _work(channel: socket.socket) -> None:
+    """Be the first worker, in the forked process."""
+    from proxy.commands.serve.worker import main
+
+    # As those that are started later: a signal from a terminal is for the supervisor.
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.exit(main(channel.detach()))
+
+
+async def _prepare(config: Config) -> None:
+    """Open the record once, alone: its migrations must not run in several processes at a time."""
+    store = open_record(config)
+    await store.start()
+    await store.aclose()
+
+
+def _plan(file: Path | None, config: Config) -> Plan:
+    """What the supervisor has to know of a configuration."""
+    server = config.server
+    files, folders = watched_places(common.config_path(file), config)
+    return Plan(
+        config=pickle.dumps(config),
+        host=server.host,
+        port=server.port,
+        workers=server.workers,
+        drain_s=server.drain_s,
+        notice_s=server.notice_s,
+        log_format=common.log_format(config),
+        log_level=config.log.level,
+        secrets=tuple(config.secrets()),
+        files=files,
+        folders=folders,
+    )
+
+
+def load_again(channel: int) -> int:
+    """Read the configuration for a supervisor, in a process that ends with it; the exit status."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return asyncio.run(_load_again(channel))
+
+
+async def _load_again(channel: int) -> int:
+    link = await Channel.over(socket.socket(fileno=channel))
+    first = await link.receive()
+    if first is None:
+        return 1
+    # Our own supervisor was handed this by the process that it began as.
+    file, options = pickle.loads(first[1])
+    try:
+        config = common.load(file, options)
+        await _prepare(config)
+        link.send("plan", pickle.dumps(_plan(file, config)))
+    except ToolRelayError as error:
+        link.send("failed", str(error).encode())
+    await link.flush()
+    link.close()
+    return 0

@@ -1,0 +1,79 @@
+"""What a supervisor knows of a configuration, and what it is handed when it begins.
+
+A supervisor holds no configuration, since the library that checks one would more than double its memory.
+Whoever reads the configuration makes a :class:`Plan` of it.
+"""
+
+import os
+import pickle
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from proxy.server.telemetry.logging import LogFormat
+
+__all__ = ["Handover", "Plan", "read_handover", "write_handover"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What workers are started with.
+
+    ``config`` is the whole configuration, pickled, for the workers alone; it holds secrets, and so do
+    ``secrets``, the values that no line of the log may show.  ``files`` and the Python files below
+    ``folders`` are what ``--reload`` watches.
+    """
+
+    config: bytes
+    host: str
+    port: int
+    workers: int
+    drain_s: float
+    notice_s: float
+    log_format: LogFormat | None
+    log_level: str
+    secrets: tuple[str, ...]
+    files: tuple[Path, ...]
+    folders: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What a supervisor goes on from: the process that reads the configuration becomes it.
+
+    ``source`` is what the configuration is read again from, pickled.  ``listeners`` and ``channel`` are
+    file descriptors: of the bound sockets, and of the link to the first worker, whose process is ``pid``.
+    """
+
+    plan: Plan
+    source: bytes
+    reload: bool
+    listeners: tuple[int, ...]
+    pid: int
+    channel: int
+
+
+def write_handover(handover: Handover) -> int:
+    """A file descriptor that the handover can be read from.
+
+    It holds secrets, so it is memory, or where a system has no such files one that has no name.
+    """
+    with _unnamed() as file:
+        file.write(pickle.dumps(handover))
+        file.flush()
+        file.seek(0)
+        return os.dup(file.fileno())
+
+
+def _unnamed() -> IO[bytes]:
+    if (in_memory := getattr(os, "memfd_create", None)) is not None:
+        return os.fdopen(in_memory("toolrelay-handover"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def read_handover(fd: int) -> Handover:
+    """What :func:`write_handover` wrote."""
+    with os.fdopen(fd, "rb") as file:
+        handover: Handover = pickle.load(file)
+    return handover

@@ -1,0 +1,140 @@
+"""Running the server: sockets first, then the application, then signals until the end."""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from aiohttp import web
+
+from proxy.commands.serve.signals import STOPPING, Signals, first_of, on_signals
+from proxy.commands.serve.sockets import BACKLOG
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.runner import EdgeRunner
+from proxy.server.serving.served import Served
+
+__all__ = ["run_server"]
+
+CUT_S = 2.0
+"""Seconds in which a response that is cut can still tell its client."""
+
+
+def _settle_garbage() -> None:
+    """Let the collector look at what requests make, not at what the start has made once and for all.
+
+    Each request makes some hundred objects that die with it, without a cycle; by default the collector
+    runs for every few of them, and every so often goes through all that modules have loaded.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+
+
+async def run_server(
+    app: Served,
+    sockets: Sequence[socket.socket],
+    *,
+    drain_s: float,
+    notice_s: float = 0.0,
+    orders: Signals | None = None,
+    announce: Callable[[], None] | None = None,
+    ready: Callable[[], Awaitable[None]] | None = None,
+    draining: Callable[[], None] | None = None,
+) -> None:
+    """Serve until told to end, then end as :func:`_end` says, or :func:`_hand_over` before that.
+
+    ``orders`` come from whoever supervises this process; without them SIGINT, SIGTERM and SIGHUP are the
+    orders: a server without a supervisor has nobody who could start it anew, so a hang-up ends it, too.
+    ``announce`` is called once requests are taken and orders are heard; ``ready`` then runs beside
+    the serving; ``draining`` is called when it is to end.
+    """
+    runner = EdgeRunner(app, shutdown_timeout=CUT_S)
+    given = orders or Signals()
+    greeting: asyncio.Future[None] | None = None
+    leaving: asyncio.Future[None] | None = None
+    told = dict.fromkeys(STOPPING, given.signalled)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
+        told[signal.SIGHUP] = given.signalled
+    listening = on_signals(told) if orders is None else contextlib.nullcontext()
+    with listening:
+        try:
+            await runner.setup()
+            for listener in sockets:
+                await web.SockSite(runner, listener, backlog=BACKLOG).start()
+            leaving = asyncio.ensure_future(_leave_port(runner, given.abandoned))
+            _settle_garbage()
+            if announce is not None:
+                announce()
+            if ready is not None:
+                greeting = asyncio.ensure_future(ready())
+            await first_of(given.stop.wait(), given.retire.wait())
+            if draining is not None:
+                draining()
+            state = app.draining
+            if not given.stop.is_set() and await _hand_over(runner, state, given.stop, drain_s):
+                drain_s = 0.0
+            await _end(runner, state, given, notice_s=notice_s, drain_s=drain_s)
+        finally:
+            for beside in (greeting, leaving):
+                if beside is not None:
+                    beside.cancel()
+                    await asyncio.wait({beside})
+            await runner.cleanup()
+
+
+async def _leave_port(runner: EdgeRunner, abandoned: asyncio.Event) -> None:
+    """Close the listening sockets as soon as the supervisor has gone, whatever else is under way."""
+    await abandoned.wait()
+    for site in list(runner.sites):
+        await site.stop()
+
+
+async def _hand_over(runner: EdgeRunner, draining: Draining, stop: asyncio.Event, drain_s: float) -> bool:
+    """Leave new connections to the processes that have taken over; serve those that are open to their end.
+
+    A connection that a client keeps ends with the response to its next request, so that none is closed
+    while a request is on its way.  Returns whether ``drain_s`` seconds went by, or all have ended; false
+    where everything is to stop.
+    """
+    draining.retire()
+    for site in list(runner.sites):
+        await site.stop()
+    deadline = asyncio.get_running_loop().time() + drain_s
+    # aiohttp tells nobody when its last connection has ended.
+    while runner.server is not None and runner.server.connections:
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0 or await first_of(stop.wait(), within_s=min(left, 0.1)):
+            break
+    return not stop.is_set()
+
+
+async def _end(
+    runner: EdgeRunner, draining: Draining, orders: Signals, *, notice_s: float, drain_s: float
+) -> None:
+    """Say that this process goes, let open requests end, cut what does not, close the application.
+
+    For ``notice_s`` seconds only ``/readyz`` says no; after that new requests get 503.  The sockets
+    listen until the open requests have ended, so that whoever asks in the meantime is told and not
+    refused.  What is open after ``drain_s`` seconds more is cut.  An order to hurry makes it now, also
+    where tools with effects are still waited for.
+    """
+    hurry = asyncio.ensure_future(orders.hurry.wait())
+    hurry.add_done_callback(lambda done: None if done.cancelled() else draining.hurried.set())
+    try:
+        if not draining.closing and notice_s:
+            draining.leaving = True
+            # Without its supervisor it has left the port, and nobody needs to take note any more.
+            await first_of(orders.hurry.wait(), orders.abandoned.wait(), within_s=notice_s)
+        draining.refuse()
+        await first_of(draining.idle(), orders.hurry.wait(), within_s=drain_s)
+        if draining.open:
+            log = structlog.get_logger("proxy.server")
+            log.warning("responses_cut", open=draining.open, hurried=draining.hurried.is_set())
+            draining.cut()
+            await first_of(draining.idle(), within_s=CUT_S)
+        await runner.cleanup()
+    finally:
+        hurry.cancel()

@@ -1,0 +1,63 @@
+"""What ends a server: signals, and what they are taken for."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+__all__ = ["STOPPING", "Signals", "first_of", "has_terminal", "on_signals"]
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""The signals that end a server: the first in order, a further one now."""
+
+
+class Signals:
+    """What a serving process is told: ``stop``, after that ``hurry``; or ``retire``, where others go on.
+
+    ``abandoned`` says that its supervisor has gone, and that another server may need the port now.
+    """
+
+    def __init__(self) -> None:
+        self.abandoned = asyncio.Event()
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.retire = asyncio.Event()
+
+    def signalled(self) -> None:
+        """Somebody sent a signal: the first stops, a further one makes it now."""
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+async def first_of(*works: Coroutine[Any, Any, Any], within_s: float | None = None) -> bool:
+    """Wait for the first of these to end, the others are cancelled; whether one did in time."""
+    tasks = {asyncio.ensure_future(work) for work in works}
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return bool(done)
+
+
+@contextlib.contextmanager
+def on_signals(told: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    """Call what stands beside each signal when it comes."""
+    loop = asyncio.get_running_loop()
+    for number, act in told.items():
+        loop.add_signal_handler(number, act)
+    try:
+        yield
+    finally:
+        for number in told:
+            loop.remove_signal_handler(number)
+
+
+def has_terminal() -> bool:
+    """Whether this process has a terminal that could hang up."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

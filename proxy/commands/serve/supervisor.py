@@ -1,0 +1,410 @@
+"""Several processes on one port: one binds, starts them, starts them again, and lets them end.
+
+The supervisor serves nothing.  It binds the sockets once, and each worker inherits them: the kernel
+gives a connection to whoever takes it first, and no connection is lost when one of them goes.
+"""
+
+import asyncio
+import contextlib
+import json
+import pickle
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import structlog
+
+from proxy.commands.printing import say, say_error
+from proxy.commands.serve.broadcast import Broadcast
+from proxy.commands.serve.channel import Channel, ChannelBroken
+from proxy.commands.serve.children import Child, Children
+from proxy.commands.serve.plan import Handover, Plan
+from proxy.commands.serve.signals import STOPPING, Signals, first_of, has_terminal, on_signals
+from proxy.commands.serve.spawning import spawn
+from proxy.errors import ConfigError, ToolRelayError
+from proxy.server.telemetry.snapshots import METRICS, merge
+
+__all__ = ["Supervisor"]
+
+_FIRST_BACKOFF_S = 0.1
+_LONGEST_BACKOFF_S = 30.0
+_STEADY_S = 60.0
+"""A worker that served for so long begins its back-off anew when it dies."""
+
+_MARGIN_S = 15.0
+"""What a worker gets beyond its own times to end, before it is killed."""
+
+
+_HANGUP_S = 0.1
+"""After a hang-up, until the terminal it may have come from has gone."""
+
+
+class _State(Enum):
+    STARTING = "starting"
+    SERVING = "serving"
+    LEAVING = "leaving"
+
+
+class _StartFailed(ToolRelayError):
+    """A worker, or who reads the configuration, ended too early; the message is its own where it had one."""
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    number: int
+    process: Child
+    link: Channel
+    started_at: float
+    ready: "asyncio.Future[list[str]]"
+    state: _State = _State.STARTING
+    tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+
+
+class Supervisor:
+    """The workers of one port; ``changed`` is set by whoever watches the files of the configuration."""
+
+    def __init__(self, handover: Handover) -> None:
+        self.plan = handover.plan
+        self.changed = asyncio.Event()
+        self._handover = handover
+        self._children = Children()
+        self._current: dict[int, _Worker] = {}
+        self._all: set[_Worker] = set()
+        self._orders = Signals()
+        self._gone = asyncio.Event()
+        self._backoff_s = _FIRST_BACKOFF_S
+        # Who said with nohup that a terminal must not end it gets what a service gets.
+        self._on_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and has_terminal()
+        self._auth = ""
+        self._questions = Broadcast({METRICS: lambda ended: merge((), ended)})
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.supervisor")
+
+    async def run(self, listening: Callable[[], None], started: Callable[[Sequence[str]], None]) -> None:
+        """Serve until SIGINT or SIGTERM, or until the terminal closes.
+
+        ``listening`` is called once signals are heard.  ``started`` gets what the first worker has to say,
+        once.  SIGHUP starts the workers anew: the new ones serve before the old ones go.  Raises
+        :class:`~proxy.errors.ToolRelayError` for a start that fails, once for all workers.
+        """
+        told: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(STOPPING, self._orders.signalled)
+        with on_signals({**told, signal.SIGHUP: self._hung_up, signal.SIGCHLD: self._children.reap}):
+            listening()
+            try:
+                lines = await self._first_start()
+                if lines:
+                    self._auth = _auth_line(lines)
+                    started(lines)
+                await self._keep_up()
+                self._say(f"stopping: open streams get {self.plan.drain_s:g} s to end")
+            finally:
+                await self._end()
+
+    def _hung_up(self) -> None:
+        """SIGHUP: somebody wants new workers, or the terminal that this was started from has closed."""
+        asyncio.get_running_loop().call_later(_HANGUP_S, self._heed_hangup)
+
+    def _heed_hangup(self) -> None:
+        if self._on_terminal and not has_terminal():
+            self._orders.signalled()
+        else:
+            self.changed.set()
+
+    @staticmethod
+    def _say(line: str) -> None:
+        # A terminal that has gone takes no line.
+        with contextlib.suppress(OSError):
+            say(line)
+
+    # Starting.
+
+    async def _first_start(self) -> list[str]:
+        """Start all workers; what the first of them that serves has to say.
+
+        One that dies meanwhile is started again later, if another serves.  Raises :class:`_StartFailed`
+        where none does.  Empty where everything is to stop first.
+        """
+        plan = self.plan
+        channel = socket.socket(fileno=self._handover.channel)
+        begun = [await self._attended(1, plan, self._handover.pid, channel)]
+        # It may have ended before there was anybody to hear of it.
+        self._children.reap()
+        failed: list[str] = []
+        for number in range(2, plan.workers + 1):
+            try:
+                begun.append(await self._spawn(number, plan))
+            except _StartFailed as error:
+                failed.append(str(error))
+        self._current = {worker.number: worker for worker in begun}
+        if not await self._settle(begun, asyncio.ALL_COMPLETED):
+            return []
+        failed += [str(fault) for worker in begun if (fault := worker.ready.exception())]
+        serving = [worker for worker in begun if worker.ready.exception() is None]
+        if not serving:
+            raise _StartFailed(failed[0])
+        for reason in failed:
+            self._log.error("worker_failed", reason=reason)
+        return serving[0].ready.result()
+
+    async def _start(self, plan: Plan) -> list[str]:
+        """Start workers in place of the current ones; what the first of them has to say.
+
+        Raises :class:`_StartFailed` with the current ones untouched, where one does not come up.
+        """
+        new: dict[int, _Worker] = {}
+        ready = False
+        try:
+            for number in range(1, plan.workers + 1):
+                new[number] = await self._spawn(number, plan)
+            ready = await self._settle(new.values(), asyncio.FIRST_EXCEPTION)
+            if not ready:
+                return []
+            # Where one has failed, others may not be ready, and its reason is what matters.
+            said = [worker.ready.result() for worker in sorted(new.values(), key=_is_up)]
+        except _StartFailed:
+            ready = False
+            raise
+        finally:
+            if not ready:
+                # Some of them may serve somebody by now, who must not be cut off.
+                for worker in new.values():
+                    self._let_go(worker, "retire")
+        old, self._current, self.plan = self._current, new, plan
+        for worker in old.values():
+            self._let_go(worker, "retire")
+        return said[-1]
+
+    async def _settle(self, workers: Iterable[_Worker], until: str) -> bool:
+        """Wait until all workers serve or have failed; false where everything is to stop first."""
+        ready = [worker.ready for worker in workers]
+        await first_of(asyncio.wait(ready, return_when=until), self._orders.stop.wait())
+        return not self._orders.stop.is_set()
+
+    async def _spawn(self, number: int, plan: Plan) -> _Worker:
+        """Start one worker.  Raises :class:`_StartFailed` where the system has no room for it."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                pid = spawn("work", theirs.fileno(), self._handover.listeners)
+        except OSError as error:
+            ours.close()
+            raise _StartFailed(f"worker {number} cannot be started: {error.strerror}") from None
+        return await self._attended(number, plan, pid, ours)
+
+    async def _attended(self, number: int, plan: Plan, pid: int, channel: socket.socket) -> _Worker:
+        """A worker whose process has been started, told what it is and listened to from now on."""
+        child = self._children.add(pid)
+        link = await Channel.over(channel)
+        ready = asyncio.get_running_loop().create_future()
+        # Nobody may be left to ask for it, where another of them failed first.
+        ready.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        worker = _Worker(number, child, link, time.monotonic(), ready)
+        # The first of the first start says which upstreams are not there.
+        greets = number == 1 and not self._current
+        link.send("spec", plan.config, number=number, listeners=self._handover.listeners, greets=greets)
+        self._all.add(worker)
+        worker.tasks = [asyncio.create_task(self._attend(worker))]
+        return worker
+
+    async def _attend(self, worker: _Worker) -> None:
+        """Take what a worker says until its end, and take note of that."""
+        said = ""
+        try:
+            while (message := await worker.link.receive()) is not None:
+                header, body = message
+                match header["kind"]:
+                    case "ready" if worker.state is _State.STARTING:
+                        worker.state = _State.SERVING
+                        self._questions.joined(worker, worker.link)
+                        worker.ready.set_result(json.loads(body))
+                    case "failed":
+                        said = body.decode(errors="replace")
+                    case _:
+                        self._questions.heed(worker, header, body)
+        except ChannelBroken:
+            worker.process.kill()
+        # Its end of the channel closes with the process, however that ends.
+        status = await worker.process.ended
+        worker.link.close()
+        self._questions.left(worker)
+        self._all.discard(worker)
+        if not worker.ready.done():
+            said = said or f"worker {worker.number} ended with status {status} before it served"
+            worker.ready.set_exception(_StartFailed(said))
+        elif worker.state is not _State.LEAVING:
+            self._log.error("worker_died", worker=worker.number, status=status)
+        self._gone.set()
+
+    # Keeping up.
+
+    async def _keep_up(self) -> None:
+        """Start again what died and what changed, until it is time to stop."""
+        while not self._orders.stop.is_set():
+            await first_of(self._orders.stop.wait(), self._gone.wait(), self.changed.wait())
+            if self._orders.stop.is_set():
+                return
+            if self.changed.is_set():
+                self.changed.clear()
+                await self._restart()
+            self._gone.clear()
+            for number in range(1, self.plan.workers + 1):
+                worker = self._current.get(number)
+                if worker is None or worker not in self._all:
+                    await self._replace(number, worker)
+
+    async def _replace(self, number: int, dead: _Worker | None) -> None:
+        """Start a worker in the place of one that died or never began, later each time where it dies soon."""
+        if dead is not None and time.monotonic() - dead.started_at > _STEADY_S:
+            self._backoff_s = _FIRST_BACKOFF_S
+        if await first_of(self._orders.stop.wait(), self.changed.wait(), within_s=self._backoff_s):
+            self._gone.set()
+            return
+        self._backoff_s = min(2 * self._backoff_s, _LONGEST_BACKOFF_S)
+        try:
+            worker = self._current[number] = await self._spawn(number, self.plan)
+        except _StartFailed as error:
+            self._log.error("worker_failed", worker=number, reason=str(error))
+            self._gone.set()
+        else:
+            worker.ready.add_done_callback(lambda done: self._came_up(worker, done))
+
+    def _came_up(self, worker: _Worker, done: "asyncio.Future[list[str]]") -> None:
+        if done.cancelled() or worker.state is _State.LEAVING:
+            return
+        if (error := done.exception()) is not None:
+            self._log.error("worker_failed", worker=worker.number, reason=str(error))
+            self._gone.set()
+        else:
+            self._log.info("worker_started", worker=worker.number)
+
+    async def _restart(self) -> None:
+        """Read the configuration anew and let new workers take over; if anything is wrong, the old stay."""
+        try:
+            plan = await self._load()
+            if plan is None:
+                return
+            self._check_place(plan)
+            lines = await self._start(plan)
+        except ToolRelayError as error:
+            say_error(f"not restarted, the workers serve as before: {error}")
+            self._log.error("restart_refused", reason=str(error))
+            return
+        if lines:
+            new = "1 new worker serves" if plan.workers == 1 else f"{plan.workers} new workers serve"
+            self._say(f"restarted: {new}, the old ones end what is open")
+            if (auth := _auth_line(lines)) != self._auth:
+                # Nobody has been told of a start token that was not asked for before.
+                self._auth = auth
+                self._say(auth)
+            self._log.info("restarted", workers=plan.workers)
+
+    async def _load(self) -> Plan | None:
+        """The configuration as it is now, read by a process that ends with it.
+
+        ``None`` where everything is to stop first.  Raises :class:`_StartFailed` for a fault in it.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                child = self._children.add(spawn("load_again", theirs.fileno()))
+        except OSError as error:
+            ours.close()
+            raise _StartFailed(f"the configuration cannot be read: {error.strerror}") from None
+        link = await Channel.over(ours)
+        link.send("source", self._handover.source)
+        reading = asyncio.create_task(link.receive())
+        try:
+            await first_of(asyncio.wait({reading}), self._orders.stop.wait())
+            if not reading.done():
+                return None
+            # It is our own program, over a socket that nobody else has.
+            message = reading.result()
+        except ChannelBroken:
+            message = None
+        finally:
+            reading.cancel()
+            child.kill()
+            link.close()
+        match message:
+            case ({"kind": "plan"}, body):
+                plan: Plan = pickle.loads(body)
+                return plan
+            case ({"kind": "failed"}, body):
+                raise _StartFailed(body.decode(errors="replace"))
+        raise _StartFailed(f"the configuration was not read: it ended with status {await child.ended}")
+
+    def _check_place(self, plan: Plan) -> None:
+        """What was bound stays bound: a port that changes needs a start."""
+        for name in ("host", "port"):
+            if getattr(plan, name) != getattr(self.plan, name):
+                raise ConfigError(
+                    f"server.{name}", "has changed, which a restart cannot follow", "Stop and start"
+                )
+
+    # Ending.
+
+    async def _end(self) -> None:
+        """Let all workers end what is open; hurry them where a further signal comes; kill what stays."""
+        hurry = self._orders.hurry
+        for worker in list(self._all):
+            self._let_go(worker, "stop")
+        if self._all and not await first_of(self._empty(), hurry.wait(), within_s=self._patience_s()):
+            self._kill()
+        if self._all and hurry.is_set():
+            for worker in list(self._all):
+                self._order(worker, "hurry")
+            if not await first_of(self._empty(), within_s=_MARGIN_S):
+                self._kill()
+        await self._empty()
+
+    def _patience_s(self) -> float:
+        # Streams get the drain, and tools with effects once more as long.
+        return self.plan.notice_s + 2 * self.plan.drain_s + _MARGIN_S
+
+    def _kill(self) -> None:
+        for worker in self._all:
+            self._log.error("worker_killed", worker=worker.number)
+            worker.process.kill()
+
+    async def _empty(self) -> None:
+        while self._all:
+            self._gone.clear()
+            await self._gone.wait()
+
+    def _let_go(self, worker: _Worker, word: str) -> None:
+        """End a worker in the way that the word says, one that serves nobody yet at once."""
+        if worker.state is _State.STARTING:
+            self._dismiss([worker])
+        else:
+            self._order(worker, word)
+
+    def _order(self, worker: _Worker, word: str) -> None:
+        """Tell a worker to go, and see to it that it does."""
+        if worker.state is not _State.LEAVING:
+            worker.state = _State.LEAVING
+            worker.tasks.append(asyncio.create_task(self._outlive(worker)))
+        worker.link.send(word)
+
+    async def _outlive(self, worker: _Worker) -> None:
+        await asyncio.sleep(self._patience_s() + self.plan.drain_s)
+        if worker in self._all:
+            self._log.error("worker_killed", worker=worker.number)
+            worker.process.kill()
+
+    @staticmethod
+    def _dismiss(workers: Iterable[_Worker]) -> None:
+        """End workers that serve nobody yet."""
+        for worker in workers:
+            worker.state = _State.LEAVING
+            worker.process.kill()
+
+
+def _auth_line(lines: Iterable[str]) -> str:
+    """What a worker says of who comes in."""
+    return next((line for line in lines if line.startswith("auth: ")), "")
+
+
+def _is_up(worker: _Worker) -> bool:
+    return not worker.ready.done() or worker.ready.exception() is None

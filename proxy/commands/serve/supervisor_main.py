@@ -1,0 +1,65 @@
+"""The program that a supervisor is: what it is handed, how it says what it does, and its end."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy.commands.printing import say, say_error
+from proxy.commands.serve.plan import Handover, read_handover
+from proxy.commands.serve.port_holders import SUPERVISOR, call_process
+from proxy.commands.serve.spawning import SIGNALS_HELD
+from proxy.commands.serve.supervisor import Supervisor
+from proxy.commands.serve.watching import stamps, watch, watched_files
+from proxy.errors import ToolRelayError
+from proxy.server.telemetry.logging import configure_logging
+from proxy.server.telemetry.output_queue import queue_output
+
+__all__ = ["main"]
+
+
+def main(fd: int) -> int:
+    """Supervise until told to stop; the exit status.  ``fd`` gives the handover."""
+    call_process(SUPERVISOR)
+    handover = read_handover(fd)
+    plan = handover.plan
+    queue_output()
+    configure_logging(format=plan.log_format, level=plan.log_level, secrets=plan.secrets)
+    try:
+        asyncio.run(_supervise(handover))
+    except ToolRelayError as error:
+        say_error(str(error))
+        return 1
+    return 0
+
+
+async def _supervise(handover: Handover) -> None:
+    supervisor = Supervisor(handover)
+    beside: list[asyncio.Task[None]] = []
+
+    def watched() -> set[Path]:
+        return watched_files(supervisor.plan.files, supervisor.plan.folders)
+
+    # Before any worker reads them: what changes while they start has changed.
+    before = stamps(watched()) if handover.reload else {}
+
+    def changed(paths: list[Path]) -> None:
+        say(f"changed: {', '.join(path.name for path in paths)}")
+        supervisor.changed.set()
+
+    def started(lines: Sequence[str]) -> None:
+        workers = supervisor.plan.workers
+        with contextlib.suppress(OSError):
+            say("\n".join([*lines, *([f"workers: {workers}"] if workers > 1 else [])]))
+        if handover.reload:
+            beside.append(asyncio.create_task(watch(watched, before, changed)))
+
+    def listening() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_HELD)
+
+    try:
+        await supervisor.run(listening, started)
+    finally:
+        for task in beside:
+            task.cancel()

@@ -1,0 +1,77 @@
+"""``--reload``: which files a running configuration hangs on, and when one of them has changed."""
+
+import asyncio
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # A supervisor watches, and has no configuration.
+    from proxy.server.config.load import Config
+
+__all__ = ["stamps", "watch", "watched_files", "watched_places"]
+
+POLL_S = 0.5
+
+Stamps = Mapping[Path, tuple[int, int]]
+
+
+def watched_places(path: Path | None, config: "Config") -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The configuration's file and the files of the operator's own tools; and the folders of packages,
+    where every Python file counts."""
+    files = {path} if path is not None else set()
+    folders: set[Path] = set()
+    for entry in config.tools.modules:
+        if entry.endswith(".py") or "/" in entry:
+            files.add(Path(entry))
+            continue
+        try:
+            spec = importlib.util.find_spec(entry)
+        # The boundary to a stranger's package: looking for a module imports what is above it.
+        except Exception:  # noqa: BLE001
+            continue
+        if spec is not None and spec.submodule_search_locations:
+            folders.update(Path(folder) for folder in spec.submodule_search_locations)
+        elif spec is not None and spec.origin is not None:
+            files.add(Path(spec.origin))
+    return (
+        tuple(sorted(file.absolute() for file in files)),
+        tuple(sorted(folder.absolute() for folder in folders)),
+    )
+
+
+def watched_files(files: Iterable[Path], folders: Iterable[Path]) -> set[Path]:
+    """The files themselves, and the Python files that are below the folders now."""
+    return {*files, *(file for folder in folders for file in folder.rglob("*.py"))}
+
+
+def stamps(files: Iterable[Path]) -> Stamps:
+    """What shows that a file has changed: its time and size; one that is not there has neither."""
+    seen = {}
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            seen[file] = (0, 0)
+        else:
+            seen[file] = (status.st_mtime_ns, status.st_size)
+    return seen
+
+
+async def watch(
+    files: Callable[[], Iterable[Path]], before: Stamps, changed: Callable[[list[Path]], None]
+) -> None:
+    """Call ``changed`` with the files that are not as in ``before``, once they have been still for one look.
+
+    ``files`` says anew at each look which ones count.  One that has come to count since is as it is.
+    """
+    known = dict(before)
+    seen: Stamps = {}
+    while True:
+        await asyncio.sleep(POLL_S)
+        now = await asyncio.to_thread(stamps, files())
+        differ = sorted(file for file in now if now[file] != known.setdefault(file, now[file]))
+        if differ and now == seen:
+            known.update(now)
+            changed(differ)
+        seen = now

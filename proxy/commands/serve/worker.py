@@ -1,0 +1,197 @@
+"""One of several processes that serve: it gets sockets and configuration from its supervisor.
+
+It is a Python process of its own, not a copy of another: nothing that a running event loop or a thread
+of its parent holds is in it.
+"""
+
+import asyncio
+import itertools
+import json
+import pickle
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from proxy.commands.common import run_async, start_logging
+from proxy.commands.doctor.connectivity import warn_of_upstreams
+from proxy.commands.serve.channel import Channel, ChannelBroken
+from proxy.commands.serve.port_holders import WORKER, call_process
+from proxy.commands.serve.run import run_server
+from proxy.commands.serve.serve import banner
+from proxy.commands.serve.signals import STOPPING, Signals
+from proxy.commands.serve.sockets import address_of
+from proxy.errors import ToolRelayError
+from proxy.server.app import create_app
+from proxy.server.config.load import Config
+from proxy.server.peers import Answers, Peers
+
+__all__ = ["main"]
+
+_GRACE_S = 1.0
+"""For a word of the supervisor's that is to be expected."""
+
+
+def main(channel: int) -> int:
+    """Serve until the supervisor says otherwise, or has gone; the exit status."""
+    call_process(WORKER)
+    # A hang-up is the supervisor's to act on; it has nothing to say to us.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return run_async(_work(channel))
+
+
+async def _work(channel: int) -> int:
+    link = await Channel.over(socket.socket(fileno=channel))
+    first = await link.receive()
+    if first is None:
+        return 1
+    # Our own supervisor sent this, over a socket that nobody else has.
+    spec = _Spec(config=pickle.loads(first[1]), **{name: first[0][name] for name in _TOLD})
+    number = spec.number if spec.config.server.workers > 1 else 0
+    start_logging(spec.config, worker=number, serves=True)
+    worker = _Worker(spec, link)
+    loop = asyncio.get_running_loop()
+    for number in STOPPING:
+        loop.add_signal_handler(number, worker.signalled)
+    listening = asyncio.create_task(worker.listen())
+    try:
+        await worker.serve()
+        worker.say_last()
+    except ToolRelayError as error:
+        link.send("failed", str(error).encode())
+        await link.flush()
+        return 1
+    finally:
+        listening.cancel()
+        await asyncio.wait({listening})
+        await link.flush()
+        link.close()
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What a worker is told at its start.
+
+    ``listeners`` are file descriptors that it inherited.  The one that ``greets`` says which upstreams
+    are not there.
+    """
+
+    config: Config
+    number: int
+    listeners: list[int]
+    greets: bool
+
+
+_TOLD = ("number", "listeners", "greets")
+
+
+@dataclass(slots=True)
+class _Question:
+    """What this worker asked the others, until all have answered."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    missing: int = 0
+    ended: bytes = b""
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class _Worker:
+    def __init__(self, spec: _Spec, link: Channel) -> None:
+        self.orders = Signals()
+        self._spec = spec
+        self._link = link
+        self._peers = Peers()
+        self._peers.ask_others = self._ask_others
+        self._numbers = itertools.count(1)
+        self._questions: dict[int, _Question] = {}
+
+    async def serve(self) -> None:
+        """Make the application and serve it to its end.  Raises what stops a start."""
+        config = self._spec.config
+        app = await create_app(config, peers=self._peers)
+        sockets = [socket.socket(fileno=listener) for listener in self._spec.listeners]
+        for listener in sockets:
+            listener.setblocking(False)
+        lines = banner(config, app.services, address_of(sockets), app.authentication)
+        upstreams = app.services.upstreams
+        await run_server(
+            app,
+            sockets,
+            drain_s=config.server.drain_s,
+            notice_s=config.server.notice_s,
+            orders=self.orders,
+            announce=lambda: self._ready(lines),
+            ready=(lambda: warn_of_upstreams(config, upstreams)) if self._spec.greets else None,
+        )
+
+    def signalled(self) -> None:
+        """Somebody signalled this process.
+
+        Whoever signals every process of a service means what the supervisor then tells us.  Where it
+        tells nothing this one alone is meant: the others take over.
+        """
+        asyncio.get_running_loop().call_later(_GRACE_S, self.orders.retire.set)
+
+    def say_last(self) -> None:
+        """Leave with the supervisor what there is to tell: nobody can ask any more."""
+        for name in self._peers.told:
+            if (body := self._peers.own(name)) is not None:
+                self._link.send("last", body, name=name)
+
+    def _ready(self, lines: Sequence[str]) -> None:
+        self._link.send("ready", json.dumps(lines).encode())
+
+    async def listen(self) -> None:
+        """Do as the supervisor says.
+
+        Where it has gone, nobody would start us again, and whoever starts the service anew needs the
+        port: stop, and close the port first.
+        """
+        try:
+            while (message := await self._link.receive()) is not None:
+                self._heed(*message)
+        except ChannelBroken as fault:
+            structlog.get_logger("proxy.supervisor").error("channel_broken", reason=str(fault))
+        self.orders.abandoned.set()
+        self.orders.stop.set()
+
+    def _heed(self, header: dict[str, Any], body: bytes) -> None:
+        question = self._questions.get(header.get("id", 0))
+        match header["kind"]:
+            case "stop":
+                self.orders.stop.set()
+            case "hurry":
+                self.orders.stop.set()
+                self.orders.hurry.set()
+            case "retire":
+                self.orders.retire.set()
+            case "question":
+                told = self._peers.own(header["name"])
+                if not self._link.send("answer", told or b"", id=header["id"], known=told is not None):
+                    self._link.send("answer", id=header["id"], known=False)
+            case "answer" if question is not None:
+                question.bodies.append(body)
+            case "answered" if question is not None:
+                question.missing, question.ended = header["missing"], body
+                question.done.set()
+
+    async def _ask_others(self, name: str, within_s: float) -> Answers:
+        """What all other workers tell, as the supervisor collects it."""
+        number = next(self._numbers)
+        question = self._questions[number] = _Question()
+        try:
+            own = self._peers.own(name) or b""
+            if not self._link.send("ask", own, id=number, name=name, within_s=within_s):
+                return Answers(missing=1)
+            async with asyncio.timeout(within_s + _GRACE_S):
+                await question.done.wait()
+        except TimeoutError:
+            question.missing = max(1, question.missing)
+        finally:
+            del self._questions[number]
+        ended = (question.ended,) if question.ended else ()
+        return Answers(tuple(question.bodies), question.missing, ended)

@@ -1,0 +1,1 @@
+"""What every package needs of HTTP: header sections, which headers cross, and bodies as they are decoded."""

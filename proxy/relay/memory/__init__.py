@@ -1,0 +1,1 @@
+"""What earlier requests left: hidden turns, effects that a retry repeats, conversations."""

@@ -1,0 +1,185 @@
+"""A request that is sent again: its side effects are not caused again (rule R5).
+
+SDKs repeat a request whose answer they did not get, after a time-out of theirs too, when the effect it
+asked for has long happened.  The repeat is a run of its own, with one thing in common with the first:
+a call of a tool with side effects that the first has made, or is making, is answered with what came of
+it.  This process finds that in its memory; for what other processes did, or this one before it was
+started again, there is the record, by the same key.  Source of the header: openai-python and
+openai-node send ``x-stainless-retry-count`` with every attempt, and no idempotency key by default.
+
+What may be repeated is what its client has no answer to.  Where the very same is asked anew after that,
+a repeat is one of the new request: what was done for the old one is not done for this one.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from proxy.caches import CacheSize, declare
+from proxy.records import REPEATS_WITHIN_S
+from proxy.tools.running.ledger import AskedFor, RunLedger
+
+__all__ = ["Idempotency", "repeat_key"]
+
+_MAX_BYTES: Final = 32 * 2**20
+_CAUSED_BYTES: Final = 1000
+"""What a request takes beside its ledger."""
+
+_WAITING: Final = 100
+"""Most first attempts of one request that are known to be without an answer."""
+
+
+def repeat_key(
+    caller: str, people: str, path: str, body: bytes, given: str = "", tries: Sequence[str] = ()
+) -> tuple[str, bool]:
+    """What makes two requests of one person the same one, and whether this one says that it is a repeat.
+
+    The same ``Idempotency-Key`` (``given``) is the same request, whatever else its body says; else the same
+    body is.  ``people`` is whom the body names: several may come with one caller's key, and none of them may
+    read what was done for another, or take its place.  ``tries`` is what its lines of
+    ``x-stainless-retry-count`` say, of which one is enough.
+    """
+    word = b"key\0" + given.encode("utf-8", "surrogatepass") if given else b"body\0" + body
+    digest = hashlib.blake2b(digest_size=24)
+    # A caller's name has no NUL in it.
+    for part in (f"{caller}\0{people}".encode(), path.encode(), word):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    again = any(count.isdecimal() and int(count[:9]) > 0 for count in tries)
+    return digest.hexdigest(), bool(given) or again
+
+
+@dataclass(slots=True)
+class _Caused:
+    """What was caused for requests that are the same, ``until`` when it is known.
+
+    ``ledger`` is the last one's.  ``waiting`` has for each first attempt, with all of its repeats, until
+    when it may be repeated, and the effects that nobody has been answered for yet; ``settled`` has those
+    that somebody has.
+    """
+
+    until: float
+    ledger: RunLedger
+    waiting: list[tuple[float, set[str]]] = field(default_factory=list)
+    settled: set[str] = field(default_factory=set)
+    size: int = 0
+
+    def measure(self) -> int:
+        """What it takes in memory; its size is that from then on, and the difference is given back."""
+        before, self.size = self.size, _CAUSED_BYTES + self.ledger.kept_bytes + 200 * len(self.settled)
+        self.size += sum(200 * (1 + len(each)) for _, each in self.waiting if each is not self.ledger.caused)
+        return self.size - before
+
+
+class Idempotency:
+    """The effects of requests, by what makes a request the same; bounded, forgotten in time.
+
+    Past ``max_bytes`` the oldest results are forgotten, and a repeat is told that its call was made and
+    that what it gave is not known any more; the effect itself is forgotten after those.
+
+    ``forget`` is told the execution of each effect that no repeat is to be answered with any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        forget: Callable[[str], None],
+        keep_s: float = REPEATS_WITHIN_S,
+        most: int = 10_000,
+        max_bytes: int = _MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._keep_s = keep_s
+        self._most = most
+        self._clock = clock
+        self._now = now
+        self._forget = forget
+        self._caused: OrderedDict[str, _Caused] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._filled: OrderedDict[str, _Caused] = OrderedDict()
+        declare("repeats", self._cache_size)
+
+    def begin(self, key: str, *, is_repeat: bool) -> RunLedger:
+        """The ledger of a run that begins; a repeat's knows the effects of the first.
+
+        Who asks anew for what has been answered wants it once more, and so do the repeats of that.
+        """
+        request = AskedFor(key, is_repeat, self._now())
+        known = self._known(key)
+        if known is None:
+            return RunLedger(request=request)
+        if is_repeat:
+            return known.ledger.again(request)
+        now = self._clock()
+        if all(until <= now for until, _ in known.waiting):
+            self._drop(key)
+            for invocation_id in known.settled:
+                self._forget(invocation_id)
+        return RunLedger(request=request)
+
+    def caused(self, key: str, ledger: RunLedger) -> None:
+        """A run is about to cause effects: a repeat of its request has to know of them.
+
+        Without a key nothing can be a repeat of it.
+        """
+        if not key:
+            return
+        known = self._known(key) or _Caused(0.0, ledger)
+        known.until, known.ledger = self._clock() + self._keep_s, ledger
+        waiting = [each for each in known.waiting if each[1] is not ledger.caused]
+        known.waiting = [*waiting[: _WAITING - 1], (known.until, ledger.caused)]
+        if self._caused.get(key) is not known:
+            self._drop(key)  # It was there, and too old.
+        self._caused[key] = known
+        self._caused.move_to_end(key)
+        self._measure(key, known)
+
+    def ended(self, key: str, ledger: RunLedger) -> None:
+        """A run is over; what is kept of it is counted, also what comes later of a call that goes on."""
+
+        def measured() -> None:
+            known = self._caused.get(key)
+            if known is not None:
+                self._measure(key, known)
+
+        ledger.ended(measured)
+
+    def answered(self, key: str, ledger: RunLedger) -> None:
+        """The client has the whole answer of a run: there will be no repeat of its request."""
+        known = self._known(key)
+        if known is None or len(known.waiting) >= _WAITING:
+            return  # Of so many some were left out, so that nobody knows who still waits.
+        left = [each for each in known.waiting if each[1] is not ledger.caused]
+        if len(left) < len(known.waiting):
+            known.waiting = left
+            known.settled |= ledger.caused
+
+    def _measure(self, key: str, known: _Caused) -> None:
+        """Count what a request takes, and make room."""
+        self._bytes += known.measure()
+        self._filled[key] = known
+        now = self._clock()
+        while self._caused and next(iter(self._caused.values())).until <= now:
+            self._drop(next(iter(self._caused)))
+        while self._bytes > self._max_bytes and self._filled:
+            _, oldest = self._filled.popitem(last=False)
+            oldest.ledger.forget_results()
+            self._bytes += oldest.measure()
+        while self._caused and (len(self._caused) > self._most or self._bytes > self._max_bytes):
+            self._drop(next(iter(self._caused)))
+
+    def _drop(self, key: str) -> None:
+        self._filled.pop(key, None)
+        if (gone := self._caused.pop(key, None)) is not None:
+            self._bytes -= gone.size
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes, self._max_bytes)
+
+    def _known(self, key: str) -> _Caused | None:
+        known = self._caused.get(key)
+        return known if known is not None and known.until > self._clock() else None

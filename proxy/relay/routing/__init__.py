@@ -1,0 +1,1 @@
+"""Which upstream answers: routes of a model, fallback, circuit breaker, deadlines, prices."""

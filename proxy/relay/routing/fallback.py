@@ -1,0 +1,228 @@
+"""Several upstreams for one model: who is asked first, and when the next one is.
+
+An upstream that is asked answers with a response head, and from then on the request is its own: later
+turns go to it, and nothing is asked twice once a byte of an answer is here.  Before that another
+upstream takes its place where the failure says that it may: no connection, no answer in time, an
+answer that breaks off in its head, 408, 429 and 5xx.  Any other 4xx is about the request, and the
+client's to see (rule E2).
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from proxy.errors import ToolRelayError, UpstreamError
+from proxy.relay.routing.router import Route, Served
+from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
+
+__all__ = ["BY_ID", "STAYS", "Candidates", "Moves", "NextUpstream", "Reread", "ask", "moves_of"]
+
+_TOO_MANY = 429
+_TRY_LATER = frozenset({408, _TOO_MANY})
+_NOT_FOUND = frozenset({400, 404})
+_NO_SUCH = re.compile(rb"previous_response|\bresponse\b[^.]{0,200}\bnot[ _]found", re.IGNORECASE)
+"""How upstreams say that they do not know a response; a model that they do not know is another thing."""
+_MAX_ERROR_BYTES = 1024 * 1024
+
+_HARMLESS = (
+    "function", "custom", "namespace", "web_search", "file_search", "image_generation", "code_interpreter",
+    "computer", "local_shell", "apply_patch", "tool_search",
+)  # fmt: skip
+"""Beginnings of tool types that change nothing outside: the client runs them, or they only read."""
+
+
+class NextUpstream(ToolRelayError):
+    """This upstream gave no answer that the client should see while another can be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """After which failures a request may go to another upstream.
+
+    ``unsent``: it certainly was not worked on.  ``failed``: it may have been.  ``unknown``: the
+    upstream does not know the response that the body goes on from.  ``absent``: nor the one that the
+    path names.
+    """
+
+    unsent: bool = False
+    failed: bool = False
+    unknown: bool = False
+    absent: bool = False
+
+
+STAYS = Moves()
+"""For a request that belongs to one upstream."""
+
+BY_ID = Moves(absent=True)
+"""For a request about one stored response."""
+
+
+def moves_of(payload: Mapping[str, Any]) -> Moves:
+    """How freely a request may move, by its body.
+
+    What one provider keeps (a conversation, a stored prompt, a job in the background) is not known
+    to another.  A tool that the provider runs and that may change something must not run twice.
+    """
+    if payload.get("background") or payload.get("conversation") or isinstance(payload.get("prompt"), dict):
+        return STAYS
+    tools = payload.get("tools")
+    kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    acts = any(not str(kind).startswith(_HARMLESS) for kind in kinds)
+    return Moves(unsent=True, failed=not acts, unknown=bool(payload.get("previous_response_id")))
+
+
+class Candidates:
+    """The upstreams that may answer one request, in the order in which they are asked.
+
+    One whose breaker is open is passed over.  Where all are open that says nothing about any of
+    them, and all are asked as if there were no breakers.  So are they where the request is about
+    something that only one of them has.
+    """
+
+    def __init__(self, routes: Sequence[Route], moves: Moves) -> None:
+        self._left = list(routes)
+        self._moves = moves
+        self._failure: UpstreamError | None = None
+        particular = not moves.unsent or moves.unknown
+        self._forced = particular or not any(route.served.breaker.ready for route in routes)
+
+    @classmethod
+    def of(cls, routes: Sequence[Route], payload: Mapping[str, Any]) -> "Candidates":
+        """Who may answer a request with this body.  Where there is one it is not looked into."""
+        return cls(routes, moves_of(payload) if len(routes) > 1 else STAYS)
+
+    def any(self, wanted: Callable[[Route], bool]) -> bool:
+        """Whether one of those that have not been asked is wanted."""
+        return any(map(wanted, self._left))
+
+    @property
+    def last(self) -> bool:
+        """Whether nobody is left but the one that was asked."""
+        return not self._left
+
+    def next(self) -> Route:
+        """The next to ask: the first, or another after :class:`NextUpstream`."""
+        while True:
+            route = self._left.pop(0)
+            if self._forced or route.served.breaker.admit() or not self._left:
+                return route
+
+    def pin(self, asked: Route, upstream: str, *, bound: bool) -> Route:
+        """The upstream that a conversation belongs to, in place of ``asked``, if it is one of these.
+
+        One that the conversation is ``bound`` to is the only one; else the others come after it, and
+        before it where it keeps failing.
+        """
+        home = next((route for route in self._left if route.served.upstream.name == upstream), asked)
+        if bound:
+            self._left.clear()
+        elif home is not asked:
+            if not home.served.breaker.admit():
+                return asked
+            self._left.remove(home)
+            self._left.insert(0, asked)
+        return home
+
+    async def ask(self, route: Route, request: UpstreamRequest) -> UpstreamResponse:
+        """Send a request to one of them and return its response's head.
+
+        Raises :class:`NextUpstream` where the next one may be asked, else what
+        :meth:`~proxy.upstreams.base.Upstream.open` raises.
+        """
+        served = route.served
+        try:
+            response = await served.upstream.open(request)
+        except UpstreamError as error:
+            _failed(served)
+            if not self._has_more() or not (self._moves.failed or (self._moves.unsent and error.unsent)):
+                raise
+            raise self._passed_over(route, error) from error
+        status = response.status
+        _answered(served, status)
+        if status < 400:
+            return response
+        if status in _NOT_FOUND and (self._moves.absent or self._moves.unknown):
+            body = await response.read(_MAX_ERROR_BYTES)
+            if not (_NO_SUCH.search(body) if self._moves.unknown else status == 404):
+                return Reread(response, body)
+            if self._has_more():
+                await response.aclose()
+                raise NextUpstream
+            if self._failure is not None:
+                # One that could not be asked may well have it: nobody knows that it is not there.
+                await response.aclose()
+                raise self._failure
+            return Reread(response, body)
+        failed = self._moves.failed and (status in _TRY_LATER or status >= 500)
+        if not self._has_more() or not (failed or (self._moves.unsent and status == _TOO_MANY)):
+            return response
+        await response.aclose()
+        failure = UpstreamError(f"upstream {route.served.upstream.name!r} answered {status}", status=status)
+        raise self._passed_over(route, failure)
+
+    def _has_more(self) -> bool:
+        """Whether one of those that have not been asked may be."""
+        return any(self._forced or other.served.breaker.ready for other in self._left)
+
+    def _passed_over(self, route: Route, failure: UpstreamError) -> NextUpstream:
+        self._failure = self._failure or failure
+        structlog.get_logger("proxy.relay").warning(
+            "upstream_passed_over",
+            upstream=route.served.upstream.name,
+            error_code=failure.code,
+            status=failure.status,
+        )
+        return NextUpstream()
+
+
+async def ask(served: Served, request: UpstreamRequest) -> UpstreamResponse:
+    """Send a request to an upstream that nothing takes the place of; its breaker is told how it went.
+
+    Raises what :meth:`~proxy.upstreams.base.Upstream.open` raises.
+    """
+    try:
+        response = await served.upstream.open(request)
+    except UpstreamError:
+        _failed(served)
+        raise
+    _answered(served, response.status)
+    return response
+
+
+def _answered(served: Served, status: int) -> None:
+    if status >= 500:
+        _failed(served)
+    elif served.breaker.in_a_row:
+        served.breaker.succeeded()
+
+
+def _failed(served: Served) -> None:
+    if served.breaker.failed():
+        structlog.get_logger("proxy.relay").warning("breaker_opened", upstream=served.upstream.name)
+
+
+class Reread(PulledResponse):
+    """A response whose body has been read already."""
+
+    def __init__(self, response: UpstreamResponse, body: bytes) -> None:
+        self._response = response
+        self._body = body
+        self.status = response.status
+        self.headers = response.headers
+        self.content_type = response.content_type
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body, in one piece."""
+        if self._body:
+            yield self._body
+
+    async def read(self, limit: int) -> bytes:
+        """The body, as far as it was read."""
+        return self._body[:limit]
+
+    async def aclose(self) -> None:
+        """Let go of the response."""
+        await self._response.aclose()

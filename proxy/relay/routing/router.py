@@ -1,0 +1,160 @@
+"""Which upstream serves a model, and under which name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from proxy.errors import RequestError
+from proxy.globs import fits
+from proxy.http.secrets import Secrets
+from proxy.relay.routing.breaker import Breaker
+from proxy.relay.routing.deadlines import Deadlines
+from proxy.tools.access.policy import Policy
+from proxy.upstreams.base import Upstream
+from proxy.wires.base import StateHabit
+
+__all__ = ["Route", "Router", "Served", "fits_all"]
+
+_MAX_KNOWN = 64
+"""Models whose routes a router knows by heart; the oldest makes room.  There is a router for everybody
+whose rights name models or upstreams, and so for every token that is narrowed in a way of its own."""
+
+_MAX_KNOWN_CHARS = 100
+
+
+def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
+    """Whether a model fits a pattern of each list."""
+    return all(any(fits(model, pattern) for pattern in patterns) for patterns in lists)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One upstream and the models it serves.
+
+    ``narrowing`` is what its own tool patterns leave of any policy; ``None`` for all of it.
+
+    ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state``
+    and ``force_usage`` are habits of the provider.  ``total`` bounds what passes through.
+    ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.  ``query_names`` are the query
+    parameters that it gets of inference requests, beside those that all upstreams get.
+    """
+
+    upstream: Upstream
+    wires: frozenset[str]
+    models: tuple[str, ...] = ("*",)
+    renamed: Mapping[str, str] | None = None
+    tools: bool = True
+    narrowing: Policy | None = None
+    force_usage: bool = False
+    retries: int = 2
+    responses_state: StateHabit = "auto"
+    total: Deadlines = field(default_factory=Deadlines, compare=False)
+    secrets: Secrets | None = None
+    query_names: frozenset[str] = frozenset()
+    breaker: Breaker = field(default_factory=Breaker, compare=False)
+
+    def policy(self, base: Policy) -> Policy:
+        """What of a caller's policy holds for requests that this upstream answers (rule T2)."""
+        return base if self.narrowing is None else base.intersect(self.narrowing)
+
+    def model_name(self, model: str) -> str | None:
+        """What the upstream calls ``model``, or ``None`` where it does not serve it."""
+        if self.renamed is not None:
+            return self.renamed.get(model)
+        if self.models == ("*",):
+            return model
+        return model if any(fits(model, pattern) for pattern in self.models) else None
+
+    def shown_name(self, model: str) -> str | None:
+        """What a client calls the upstream's ``model``, or ``None`` where it is not served."""
+        if self.renamed is not None:
+            return next((name for name, target in self.renamed.items() if target == model), None)
+        return model if any(fits(model, pattern) for pattern in self.models) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where one request goes."""
+
+    served: Served
+    model: str
+    renamed: bool
+
+
+class Router:
+    """The upstreams in the order of the configuration; those that serve a model are asked in that order.
+
+    ``models`` are lists of patterns, and a model is served only where it fits one of each list.
+    """
+
+    def __init__(self, served: Sequence[Served], models: Sequence[Sequence[str]] = ()) -> None:
+        self.served = tuple(served)
+        self.models = models
+        self._known: dict[tuple[str, str], Sequence[Route]] = {}
+
+    def narrowed(self, upstreams: frozenset[str] | None, models: Sequence[Sequence[str]]) -> "Router":
+        """The same for somebody who may use these upstreams (``None``: all) and these models."""
+        served = [s for s in self.served if upstreams is None or s.upstream.name in upstreams]
+        return Router(served, (*self.models, *models))
+
+    @property
+    def default(self) -> Served:
+        """Where goes what names no model; raises :class:`RequestError` (404) where there is none."""
+        if not self.served:
+            raise RequestError(404, "No upstream is served here.", code="not_found")
+        return self.served[0]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every model goes to one upstream under its own name."""
+        return (
+            not self.models
+            and len(self.served) == 1
+            and self.default.renamed is None
+            and self.default.models == ("*",)
+        )
+
+    def permits(self, model: str) -> bool:
+        """Whether a model may be served, by the name that clients use."""
+        return fits_all(model, self.models)
+
+    def routes(self, model: str, wire: str) -> Sequence[Route]:
+        """Everyone who serves a model, the first choice first.
+
+        Raises :class:`RequestError` (404, as OpenAI does) for a model nobody serves.
+        """
+        found = self._known.get((model, wire))
+        if found is None:
+            found = tuple(
+                Route(served, name, name != model)
+                for served in (self.served if not self.models or self.permits(model) else ())
+                if wire in served.wires and (name := served.model_name(model)) is not None
+            )
+            # Whoever asks chooses the name, so not every name is kept, and none for ever.
+            if found and len(model) <= _MAX_KNOWN_CHARS:
+                if len(self._known) >= _MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
+                self._known[model, wire] = found
+        if found:
+            return found
+        raise RequestError(
+            404,
+            f"The model {model[:100]!r} does not exist or is not served here.",
+            param="model",
+            code="model_not_found",
+        )
+
+    def order(self) -> Sequence[tuple[str, Sequence[Route]]]:
+        """Each model, or pattern of models, that several upstreams serve, with these in their order."""
+        names = dict.fromkeys(name for served in self.served for name in served.renamed or served.models)
+        serving = [
+            (
+                name,
+                [
+                    Route(served, target, target != name)
+                    for served in self.served
+                    if (target := served.model_name(name)) is not None
+                ],
+            )
+            for name in names
+        ]
+        return [(name, routes) for name, routes in serving if len(routes) > 1]

@@ -1,0 +1,134 @@
+"""The record of a run, kept as it goes.  Nothing here waits for a store."""
+
+from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
+from proxy.relay.base import RunEvents
+from proxy.relay.run.job import Job, State
+from proxy.store.base import Store
+from proxy.wires.base import Mask
+
+__all__ = ["Journal"]
+
+_MAX_REQUEST_BYTES = 4 * 1024 * 1024
+"""A longer request is not kept: it would take the place of everything else in the record."""
+
+
+class Journal:
+    """Writes rows, and tells whoever watches."""
+
+    def __init__(self, store: Store, watch: RunEvents) -> None:
+        self._store = store
+        self._watch = watch
+
+    def began(self, job: Job, state: State) -> None:
+        self._store.put_run(self._run(job, state, "running", None))
+        if job.kept_request and len(job.kept_request) <= _MAX_REQUEST_BYTES and job.request.keeps:
+            request = job.kept_request.decode()
+            self._store.put_messages([MessageRecord(job.run_id, 0, 0, "request", content_json=request)])
+        facts = {"run_id": job.run_id, "model": job.request.model, "preview": job.request.preview}
+        self._watch("run_started", facts)
+
+    def turn_ended(self, job: Job, state: State, error: str | None = None) -> None:
+        """Put the turn on record; ``error`` is what the run makes of a turn that failed."""
+        turn = state.run.turn
+        state.run.count_usage()
+        usage = turn.usage
+        if usage is None:
+            state.run.silent_turns.add(turn.number)
+        failed = str(turn.error.get("code") or "upstream_error")[:64] if turn.error else error
+        self._store.put_turn(
+            TurnRecord(
+                run_id=job.run_id,
+                number=turn.number,
+                upstream_id=turn.upstream_id[:200],
+                finish_reason=turn.reason[:64] if turn.reason else None,
+                started_at=state.turn_started_at,
+                ended_at=state.now(),
+                input_tokens=usage.input_tokens if usage else None,
+                output_tokens=usage.output_tokens if usage else None,
+                total_tokens=usage.total_tokens if usage else None,
+                tool_calls=len(turn.calls),
+                error_code=failed,
+                cost=turn.cost,
+                withheld=state.withheld,
+            )
+        )
+        self._tell_turn(job, state, error)
+
+    def _tell_turn(self, job: Job, state: State, error: str | None) -> None:
+        """Tell whoever watches, once, that the turn is over."""
+        turn = state.run.turn
+        if state.told >= turn.number:
+            return
+        state.told = turn.number
+        usage = turn.usage
+        self._watch(
+            "turn_finished",
+            {
+                "run_id": job.run_id,
+                "number": turn.number,
+                "response_id": turn.upstream_id[:200],
+                "response_model": turn.upstream_model[:200],
+                "finish_reason": turn.reason[:64] if turn.reason else None,
+                "first_chunk_at": state.first_chunk_at,
+                "input_tokens": usage.input_tokens if usage else None,
+                "output_tokens": usage.output_tokens if usage else None,
+                "cost": turn.cost,
+                "error_code": "upstream_error" if turn.error and not error else error,
+            },
+        )
+
+    def ended(self, job: Job, state: State, status: RunStatus, error: str | None, mask: Mask) -> None:
+        """Close the run.  Its messages are kept where tools took part, since nobody else remembers
+        them, and where the request is kept, but not where the client asked that nothing be (rules
+        R2 and R3)."""
+        if state.told < state.run.turn.number:  # its client left, or the run was ended, in the middle of it
+            self.turn_ended(job, state, error)
+        record = self._run(job, state, status, error)
+        if (state.run.turns_hidden or job.kept_request) and job.request.keeps:
+            rows = list(job.editor.records(job.run_id, mask))
+            if state.reader is not None and (text := state.reader.text):
+                rows.append(
+                    MessageRecord(job.run_id, state.run.turn.number, len(rows), "assistant", content=text)
+                )
+            self._store.put_messages(rows)
+        self._store.put_run(record)
+        self._watch(
+            "run_finished",
+            {
+                "run_id": job.run_id,
+                "status": status,
+                "error_code": error,
+                "turns": record.turns,
+                "tool_calls": record.tool_calls,
+                "ms": (state.now() - state.started_at) * 1000,
+            },
+        )
+
+    def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
+        run = state.run
+        return RunRecord(
+            id=job.run_id,
+            request_id=job.request_id,
+            caller=job.caller,
+            wire=job.wire.name,
+            model=job.request.model[:200],
+            upstream=job.route.served.upstream.name,
+            stream=job.request.stream,
+            status=status,
+            started_at=state.started_at,
+            ended_at=None if status == "running" else state.now(),
+            error_code=error,
+            finish_reason=state.finish_reason,
+            turns=run.turn.number,
+            tool_calls=run.calls_run,
+            input_tokens=run.input_tokens,
+            output_tokens=run.output_tokens,
+            total_tokens=run.total_tokens,
+            offered=state.offer.tool_ids(),
+            withheld=dict(state.offer.withheld),
+            trace=job.trace,
+            shape=job.prompt_shape,
+            cost=run.cost,
+            spent=run.spent or None,
+            unreported=len(run.silent_turns),
+        )

@@ -1,0 +1,1 @@
+"""The HTTP surface: what each path is answered with."""

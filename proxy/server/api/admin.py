@@ -1,0 +1,232 @@
+"""``/admin``: the record and the tools as JSON, for administrators.  Nothing runs or changes here."""
+
+import asyncio
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import structlog
+from aiohttp import web
+
+from proxy.errors import ConfigError, RequestError, StoreError
+from proxy.in_time import InTime
+from proxy.server.api.json_views import detail_to_json, run_to_json, to_line, tool_to_json
+from proxy.server.api.run_filters import parse_filter
+from proxy.server.auth.authenticate import Authenticator
+from proxy.server.auth.key_names import recorded_caller
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.target import Target
+from proxy.store.base import RunDetail, RunFilter, Store
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+
+__all__ = ["REPORT_S", "Admin"]
+
+REPORT_S: Final = 10.0
+"""The longest that an administrator waits for the record."""
+
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_MOST: Final = 200
+_DEFAULT: Final = 50
+_MOST_PARAMETERS: Final = 20
+_LONGEST_VALUE: Final = 256
+_FILTERS: Final = ("since", "until", "status", "model", "tool", "key")
+_TRUTH: Final = {"true": True, "false": False}
+
+
+class Admin:
+    """The administrators' paths.  Every one of them needs an administrator's key, on loopback too."""
+
+    def __init__(
+        self,
+        *,
+        door: Authenticator,
+        store: Store,
+        registry: Registry,
+        policy: Policy,
+        tools_enabled: bool,
+        declared: Container[str],
+    ) -> None:
+        self._door = door
+        self._store = store
+        self._registry = registry
+        self._policy = policy
+        self._tools_enabled = tools_enabled
+        self._declared = declared
+        self._in_time = InTime()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.admin")
+
+    async def answer(self, request: EdgeRequest, target: Target) -> web.Response:
+        """Answer for a path of ``/admin`` or below.
+
+        Raises :class:`~proxy.errors.RequestError`: what the door says to all but administrators,
+        whatever they ask for; then 400, 404, 405, and 503 where the record cannot be read.
+        """
+        request.caller = await self._door.admit_admin(request)
+        request.facts.caller = request.caller.name
+        if request.method not in ("GET", "HEAD"):
+            raise RequestError(
+                405, "The administrators' paths are read only.", headers={"Allow": "GET, HEAD"}
+            )
+        kind, slash, run_id = target.path.removeprefix("/admin").removeprefix("/").partition("/")
+        if kind == "runs":
+            try:
+                return await self._in_time.of(
+                    self._record(request, target, run_id if slash else None), REPORT_S
+                )
+            except (StoreError, TimeoutError):
+                raise RequestError(
+                    503, "The record cannot be read now.", type="server_error", code="store_unavailable"
+                ) from None
+        if kind in ("tools", "approvals") and not slash:
+            _query(target.query)
+            return _answer(self._tools() if kind == "tools" else _approvals())
+        raise _unknown(target)
+
+    async def _record(self, request: EdgeRequest, target: Target, run_id: str | None) -> web.Response:
+        if run_id is None:
+            return _answer(await self._runs(_query(target.query, "limit", "before", "errors", *_FILTERS)))
+        content = _truth(_query(target.query, "content"), "content")
+        detail = await self._find(run_id)
+        if detail is None:
+            raise _unknown(target)
+        if content:
+            # Before it is given out, so that nobody reads what the log does not tell of.
+            self._log.warning(
+                "content_read",
+                command="/admin/runs",
+                caller=request.caller.name,
+                request_id=request.facts.request_id,
+                run_id=run_id,
+                messages=len(detail.messages),
+            )
+        # A run may be many megabytes: no stream waits until it is written out.
+        return await asyncio.to_thread(_answer, detail_to_json(detail, content=content))
+
+    async def _runs(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """A page of runs, the newest first; ``before`` is the last id of the page before it."""
+        limit = _limit(query.get("limit"))
+        wanted = replace(_filter(query), limit=limit + 1, before=_before(query))
+        if wanted.caller is not None:
+            caller = await recorded_caller(self._store, self._declared, wanted.caller)
+            wanted = replace(wanted, caller=caller)
+        runs = await self._store.list_runs(wanted)
+        if not runs and wanted.before is not None and await self._find(wanted.before) is None:
+            # Purged meanwhile: an empty page would say that this was the end.
+            raise RequestError(400, f"before: there is no run {wanted.before!r}.", param="before")
+        return _page([run_to_json(run) for run in runs[:limit]], more=len(runs) > limit)
+
+    async def _find(self, run_id: str) -> RunDetail | None:
+        """The run of exactly this id; the store would take the beginning of one, too."""
+        detail = await self._store.get_run(run_id) if _RUN_ID.match(run_id) else None
+        return detail if detail is not None and detail.run.id == run_id else None
+
+    def _tools(self) -> dict[str, Any]:
+        """Every loaded tool; ``withheld`` says why models are not offered it, ``null`` that they are."""
+        rows = []
+        for spec in self._registry.tools():
+            decision = self._policy.decide(spec)
+            withheld = None if decision.allowed else decision.rule
+            if not self._tools_enabled:
+                withheld = "tools.enabled is false"
+            rows.append(tool_to_json(spec, decision) | {"withheld": withheld})
+        return _page(rows, more=False)
+
+
+def _approvals() -> dict[str, Any]:
+    return _page([], more=False) | {
+        "note": "Approvals are not built: what needs one is not offered to models, and refused."
+    }
+
+
+def _page(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+    """A list as the API's own lists are; ``last_id`` is what the next page comes after."""
+    return {
+        "object": "list",
+        "data": rows,
+        "first_id": rows[0]["id"] if rows else None,
+        "last_id": rows[-1]["id"] if rows else None,
+        "has_more": more,
+    }
+
+
+def _answer(value: dict[str, Any]) -> web.Response:
+    return web.Response(
+        body=_encoded(value).encode("ascii"),
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+def _encoded(value: dict[str, Any]) -> str:
+    """The same as one call of the encoder would give; in one call it would hold up all other threads."""
+    members = []
+    for name, part in value.items():
+        text = f"[{', '.join(map(to_line, part))}]" if isinstance(part, list) else to_line(part)
+        members.append(f"{to_line(name)}: {text}")
+    return f"{{{', '.join(members)}}}"
+
+
+def _unknown(target: Target) -> RequestError:
+    """The same for a path, an id that no run can have, and one that no run has."""
+    return RequestError(404, f"Nothing is served at {target.path[:100]}.", code="not_found")
+
+
+def _query(query: str, *known: str) -> dict[str, str]:
+    """The parameters of a query; raises RequestError for one that is unknown, twice there or too long."""
+    found: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
+    except ValueError:
+        raise RequestError(
+            400, f"The query must be up to {_MOST_PARAMETERS} parameters in UTF-8.", param="query"
+        ) from None
+    for name, value in pairs:
+        if name not in known:
+            there = f"; there are {', '.join(known)}" if known else ""
+            raise RequestError(400, f"There is no parameter {name[:40]!r} here{there}.", param=name[:40])
+        if name in found:
+            raise RequestError(400, f"{name} stands there twice.", param=name)
+        if len(value) > _LONGEST_VALUE:
+            raise RequestError(400, f"{name} is longer than {_LONGEST_VALUE} characters.", param=name)
+        found[name] = value
+    return found
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return _DEFAULT
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST):
+        raise RequestError(400, f"limit must be a number from 1 to {_MOST}.", param="limit")
+    return int(text)
+
+
+def _before(query: Mapping[str, str]) -> str | None:
+    before = query.get("before")
+    if before is not None and not _RUN_ID.match(before):
+        raise RequestError(400, "before must be the id of a run.", param="before")
+    return before
+
+
+def _truth(query: Mapping[str, str], name: str) -> bool:
+    value = _TRUTH.get(query.get(name, "false"))
+    if value is None:
+        raise RequestError(400, f"{name} must be true or false.", param=name)
+    return value
+
+
+def _filter(query: Mapping[str, str]) -> RunFilter:
+    try:
+        return parse_filter(
+            since=query.get("since"),
+            until=query.get("until"),
+            status=query.get("status"),
+            model=query.get("model"),
+            tool=query.get("tool"),
+            key=query.get("key"),
+            errors=_truth(query, "errors"),
+        )
+    except ConfigError as error:
+        raise RequestError(400, f"{error}.", param=error.setting) from None

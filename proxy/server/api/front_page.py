@@ -1,0 +1,83 @@
+"""What the server says of itself to anybody: what it is, at ``/``, and whether it is well.
+
+It says the same whatever its mode is, and nothing that its reader does not know but what it is.
+"""
+
+import html
+import json
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from proxy.errors import RequestError
+from proxy.server.middleware.page_guard import host_name
+from proxy.server.serving.errors import ERROR_CODE
+from proxy.server.serving.request import EdgeRequest
+
+__all__ = ["front_page", "health", "nothing_here"]
+
+_WHAT: Final = "an OpenAI-compatible API"
+_KEY: Final = (
+    "the key that the operator of this server gave you, or the start token that it printed; "
+    "an open server takes any"
+)
+_DOCS: Final = "the README of toolrelay, and toolrelay --help where it runs"
+_PAGE: Final = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>toolrelay</title>
+<h1>toolrelay</h1>
+<p>This is {what}. It is for programs; there is nothing here to look at.
+<p>In a client, set the base URL to <code>{base_url}</code>
+and the API key to {key}.
+<p>More is in {docs}.
+"""
+_HEADERS: Final = {
+    # Nothing in it may run or load, or be framed by a page that wants it clicked.
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # It names the address that its reader called.
+    "Cache-Control": "no-store",
+    "Vary": "Accept",
+}
+
+
+def front_page(request: EdgeRequest) -> web.Response:
+    """A page for browsers, one JSON object for all others."""
+    base_url = _base_url(request)
+    if "text/html" in request.headers.get(hdrs.ACCEPT, "").lower():
+        text = _PAGE.format(what=_WHAT, base_url=html.escape(base_url), key=_KEY, docs=_DOCS)
+        return web.Response(text=text, content_type="text/html", headers=_HEADERS)
+    said = {"name": "toolrelay", "what": _WHAT, "base_url": base_url, "api_key": _KEY, "docs": _DOCS}
+    return web.Response(text=json.dumps(said), content_type="application/json", headers=_HEADERS)
+
+
+def nothing_here(request: EdgeRequest, path: str) -> RequestError:
+    """What is said to a client outside of the API: most have a base URL that lacks its ``/v1``."""
+    base_url = _base_url(request)
+    return RequestError(
+        404,
+        f"Nothing is served at {path[:100]}. The API is below /v1: set the client's base URL to {base_url}"
+        f" (of an Azure client, azure_endpoint to {base_url.removesuffix('/v1') or 'the same without /v1'}).",
+        code="not_found",
+    )
+
+
+def health(state: str) -> web.Response:
+    """A state for probes: 200 for ``ok``, else a 503 that the log names by its state."""
+    response = web.json_response({"status": state}, status=200 if state == "ok" else 503)
+    if state != "ok":
+        response[ERROR_CODE] = state.replace(" ", "_")
+    return response
+
+
+def _base_url(request: EdgeRequest) -> str:
+    """What a client would call: the address that this request was sent to, as far as it can be known."""
+    hosts = request.headers.getall(hdrs.HOST, ())
+    if len(hosts) != 1 or not host_name(hosts[0]):
+        return "/v1"
+    # Whoever makes this up shows it to nobody else.
+    secure = request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
+    return f"{'https' if secure else 'http'}://{hosts[0].lower()}/v1"

@@ -1,0 +1,214 @@
+"""A response to a client whose id is noted as the client's own, while its bytes pass untouched.
+
+A client goes on from its response as soon as it has all of it, and may reach another process.  So where
+there are others, what ends the response waits until the note is where they find it.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from proxy.errors import WireError
+from proxy.http.headers import Headers
+from proxy.json_size import count_values
+from proxy.relay.memory.threads import Threads
+from proxy.relay.run.settling import Settling
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.response import HttpClientStream
+from proxy.store.base import Store
+from proxy.wires.stream.sse import SSEParser
+
+__all__ = ["ClientStreams", "Own", "OwnedClientStream", "Settle"]
+
+Own = Callable[[str, Callable[[bool], None]], None]
+"""(id of a response, what to call once with whether the note of it was committed)."""
+
+Settle = Callable[[], Awaitable[None]]
+"""Waits for the commit of all that was noted so far, for a bounded time."""
+
+_MOST_VALUES: Final = 1_000_000
+_MOST_EVENTS: Final = 256
+"""Events before the one that says it: nobody sends as many."""
+_MAX_BYTES: Final = 8 << 20
+"""How much of a response is read for its id; it is in the first event, or in the object."""
+
+_ENDING: Final = re.compile(rb"response\.(?:completed|incomplete|failed)")
+"""In the event after which a client need not wait for the stream's end."""
+
+_OVERLAP: Final = 32
+"""Bytes of a piece that may be the beginning of such a word."""
+
+
+class OwnedClientStream(HttpClientStream):
+    """``own`` is called once with the id of the response: before the event that says it goes out, or
+    before the end of an object does.  With ``settle`` the end goes out when that was waited for."""
+
+    def __init__(
+        self,
+        request: EdgeRequest,
+        headers: dict[str, str],
+        own: Own,
+        settle: Settle | None = None,
+        *,
+        last: bool = False,
+    ) -> None:
+        super().__init__(request, headers, last=last)
+        self._own = own
+        self._settle = settle
+        self._pending = False
+        self._streams = False
+        self._before = b""
+        self._events: SSEParser | None = None
+        self._seen = bytearray()
+        self._size = 0
+        self._length = ""
+        self._again = 0
+        self._looking = False
+        self._events_left = _MOST_EVENTS
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._looking = status < 300
+        kind = next((value for name, value in headers if name.lower() == "content-type"), "")
+        self._streams = kind.lower().startswith("text/event-stream")
+        self._events = SSEParser() if self._streams else None
+        self._length = next((value for name, value in headers if name.lower() == "content-length"), "")
+        super().start(status, headers)
+
+    def _push(self, data: bytes, last: bool) -> Awaitable[None] | None:
+        if self._looking:
+            self._look(data)
+        if self._pending and data and (last or not self._streams or self._ends(data)):
+            return self._push_settled(data, last)
+        return self._push_on(data, last)
+
+    def _push_on(self, data: bytes, last: bool) -> Awaitable[None] | None:
+        wait = super()._push(data, last)
+        # While the id is looked for, or its note is not committed, each piece has to come by here.
+        self._flows = self._flows and not (self._looking or self._pending)
+        return wait
+
+    async def _push_settled(self, data: bytes, last: bool) -> None:
+        await self._settled()
+        if (wait := self._push_on(data, last)) is not None:
+            await wait
+
+    def _ends(self, data: bytes) -> bool:
+        """Whether a piece may say that the response is over, however the stream is cut."""
+        seen = self._before + data
+        self._before = seen[-_OVERLAP:]
+        return _ENDING.search(seen) is not None
+
+    def settled(self) -> Awaitable[None] | None:
+        self._look_once_more()
+        return self._settled() if self._pending else None
+
+    async def _settled(self) -> None:
+        if self._settle is not None and self._pending:
+            await self._settle()
+        self._pending = False
+
+    def _noted(self, committed: bool) -> None:
+        # What was lost for good is found by nobody, however long its client waits.
+        self._pending = False
+
+    def _look(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > _MAX_BYTES:
+            self._stop()
+            return
+        if self._events is not None:
+            try:
+                self._events.take(data)
+                while self._looking and (event := self._events.next()) is not None:
+                    self._events_left -= 1
+                    self._read(event.data)
+                    if not self._events_left:
+                        self._stop()
+            except WireError:
+                self._stop()
+            return
+        self._seen += data
+        # Every piece may end as an object does: to read all of it each time would cost its square.
+        if str(self._size) == self._length or (self._size >= self._again and data.rstrip().endswith(b"}")):
+            self._again = 2 * self._size
+            self._read(bytes(self._seen))
+
+    def finish(self) -> None:
+        self._look_once_more()
+        super().finish()
+
+    def _look_once_more(self) -> None:
+        """Read an object of which nobody knew that it was whole."""
+        if self._looking and self._seen:
+            self._read(bytes(self._seen))
+
+    def _read(self, text: bytes) -> None:
+        if count_values(text, _MOST_VALUES) > _MOST_VALUES:
+            return
+        try:
+            said = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return
+        if isinstance(said, dict):
+            response = said.get("response", said)
+            found = response.get("id") if isinstance(response, dict) else None
+            if isinstance(found, str) and found:
+                self._stop()
+                self._pending = self._settle is not None
+                self._own(found, self._noted)
+
+    def _stop(self) -> None:
+        self._looking = False
+        self._seen.clear()
+        self._events = None
+
+
+class ClientStreams:
+    """Makes the responses to clients.
+
+    ``caller_of`` says who asks, by a request and its body, and whether that is one person.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        threads: Threads,
+        settling: Settling,
+        draining: Draining,
+        caller_of: Callable[[EdgeRequest, Mapping[str, Any]], tuple[str, bool]],
+    ) -> None:
+        self._store = store
+        self._threads = threads
+        self._settling = settling
+        self._settle: Settle | None = partial(settling.answered, "owner") if settling.shared else None
+        self._draining = draining
+        self._caller_of = caller_of
+
+    def stream(self, request: EdgeRequest, below: str, caller: str) -> HttpClientStream:
+        """A response to a client; one that is read for its id where that is to be noted as the caller's."""
+        sent = {"x-request-id": request.facts.request_id, "Server": "toolrelay"}
+        if request.page_headers:
+            sent.update(request.page_headers)
+        last = self._draining.closing
+        client: HttpClientStream
+        if caller and below == "/responses" and request.caller.rights.keyed:
+            # What the upstream keeps under our key is this caller's from now on, and nobody else's.
+            own = partial(self._note_owner, caller)
+            client = OwnedClientStream(request, sent, own, self._settle, last=last)
+        elif below == "/conversations" and request.method == "POST":
+            own = partial(self._note_thread, self._caller_of(request, {})[0])
+            client = OwnedClientStream(request, sent, own, self._settle, last=last)
+        else:
+            client = HttpClientStream(request, sent, last=last)
+        request.facts.client = client
+        return client
+
+    def _note_owner(self, caller: str, response_id: str, noted: Callable[[bool], None]) -> None:
+        self._store.put_owner(response_id, caller, noted)
+
+    def _note_thread(self, caller: str, thread: str, noted: Callable[[bool], None]) -> None:
+        self._threads.made(thread, caller, noted)

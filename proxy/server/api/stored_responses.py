@@ -1,0 +1,155 @@
+"""``/v1/responses/{id}``: responses that server tools took part in, answered from the record.
+
+An upstream knows only the turns of such a response, one by one and under other ids.  A response that
+is not ours goes to the upstream as it came.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+from aiohttp import web
+
+from proxy.errors import RequestError
+from proxy.http.headers import Headers
+from proxy.records import ResponseRecord
+from proxy.relay.run.settling import Settling
+from proxy.server.auth.body_rights import not_found
+from proxy.store.base import Store
+from proxy.wires.responses.routes import OPERATIONS
+
+__all__ = ["Forget", "Retell", "StoredResponses"]
+
+Retell = Callable[[Mapping[str, Any], int | None], bytes]
+"""(response, starting_after) → the response's event stream from there on."""
+
+Forget = Callable[[ResponseRecord, Headers], Awaitable[None]]
+"""Deletes what a response left with the upstream, which may take the client's key for it."""
+
+_MOST = 100
+_DEFAULT = 20
+
+
+class StoredResponses:
+    """Our own responses, over HTTP.  ``retell`` makes a stream of a response that is over."""
+
+    def __init__(self, store: Store, settling: Settling, retell: Retell, forget: Forget) -> None:
+        self._store = store
+        self._settling = settling
+        self._retell = retell
+        self._forget = forget
+
+    async def own(
+        self,
+        method: str,
+        response_id: str,
+        rest: str,
+        query: str,
+        caller: str,
+        headers: Headers = (),
+        *,
+        keyed: bool,
+    ) -> web.Response | None:
+        """As :meth:`answer`; with client keys (``keyed``) an upstream is asked for the caller's own alone.
+
+        Raises :class:`RequestError` (404) for what is another's and for what there is not, and
+        :class:`~proxy.errors.StoreError` where nobody can say.
+        """
+
+        async def look() -> web.Response | bool | None:
+            own = await self.answer(method, response_id, rest, query, caller, headers)
+            if own is not None or not keyed:
+                return own or True
+            return await self._store.owns_response(response_id, caller) or None
+
+        # Another process may have given it to the client a moment ago.
+        found = await self._settling.look(look)
+        if found is None:
+            raise not_found(response_id)
+        return found if isinstance(found, web.Response) else None
+
+    async def answer(
+        self, method: str, response_id: str, rest: str, query: str, caller: str, headers: Headers = ()
+    ) -> web.Response | None:
+        """Answer for a response of this caller's; ``None`` where it is not ours to answer for.
+
+        Raises :class:`RequestError` for what can be done with a response, but not with this one.
+        """
+        if (method, rest) not in OPERATIONS:
+            return None
+        record = await self._store.find_response(response_id, caller)
+        if record is None:
+            return None
+        if rest == "input_items":
+            return _json(_input_items(record, _query(query)))
+        if rest == "cancel":
+            raise RequestError(400, "Only background responses can be cancelled.", param="response_id")
+        if method == "DELETE":
+            await self._store.delete_response(response_id, caller)
+            await self._forget(record, headers)
+            return _json({"id": response_id, "object": "response", "deleted": True})
+        return self._retrieved(record, _query(query))
+
+    def _retrieved(self, record: ResponseRecord, query: Mapping[str, str]) -> web.Response:
+        if query.get("stream") != "true":
+            return web.Response(body=record.response, content_type="application/json")
+        after = _number(query, "starting_after")
+        return web.Response(
+            body=self._retell(orjson.loads(record.response), after),
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"},
+        )
+
+
+def _query(query: str) -> dict[str, str]:
+    """The last value of each parameter."""
+    return {key: values[-1] for key, values in parse_qs(query).items()}
+
+
+def _json(payload: Mapping[str, Any]) -> web.Response:
+    return web.Response(body=orjson.dumps(payload), content_type="application/json")
+
+
+def _number(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 9:
+        raise RequestError(400, f"{name} must be a number.", param=name)
+    return int(text)
+
+
+def _input_items(record: ResponseRecord, query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of the input, newest first as the API has it unless ``order`` is ``asc``."""
+    limit = _number(query, "limit") or _DEFAULT
+    if limit > _MOST:
+        raise RequestError(400, f"limit must be {_MOST} or less.", param="limit")
+    items = [
+        _identified(record.id, place, item) for place, item in enumerate(orjson.loads(record.input_items))
+    ]
+    if query.get("order", "desc") != "asc":
+        items.reverse()
+    if (after := query.get("after")) is not None:
+        places = [place for place, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise RequestError(404, f"No input item {after[:80]!r} is known.", param="after")
+        items = items[places[0] + 1 :]
+    page = items[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > limit,
+    }
+
+
+def _identified(response_id: str, place: int, item: dict[str, Any]) -> dict[str, Any]:
+    """An input item as the API shows it: with a type, an id, and content in parts."""
+    shown = dict(item)
+    kind = shown.setdefault("type", "message")
+    shown.setdefault("id", f"{'msg' if kind == 'message' else 'item'}_{response_id[-24:]}_{place}")
+    if kind == "message" and isinstance(shown.get("content"), str):
+        part = "output_text" if shown.get("role") == "assistant" else "input_text"
+        shown["content"] = [{"type": part, "text": shown["content"]}]
+    return shown

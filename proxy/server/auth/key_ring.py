@@ -1,0 +1,354 @@
+"""The client keys that are valid now, checked against what a client sends.
+
+Keys of the configuration are there from the start.  Keys of the store are held in memory, and read
+again once the store was told of a change: a revoked key is out with the next request, on every
+worker, and the check costs no wait.  Being told may fail, so the store's version is asked for as well,
+once a second at most and only when a request comes.  Where the store does not answer, its keys stay
+valid for a few seconds, and then nobody who needs one is let in; nobody at all once a change was told.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from pydantic import ValidationError
+
+from proxy.errors import RequestError, StoreError
+from proxy.records import ClientKey
+from proxy.server.callers import Caller, Rights
+from proxy.server.config.key_grants import KeyGrants, key_limits
+from proxy.store.base import LOOK_UP_S, KeySource
+
+# Imported where it is used: it takes 8 MiB of each process, and most keys mint no tokens.
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+__all__ = ["DECLARED", "Key", "KeyRing", "new_key", "new_secret", "signer", "stand_in"]
+
+DECLARED = "config:"
+"""How the ids of keys begin that the configuration declares."""
+
+_SECRET_BYTES = 32
+_CHECK_EVERY_S = 1.0
+_AGAIN_WITHIN_S = 0.1
+"""How long a request waits for a record that did not answer the one before."""
+_MOST_CHECKS = 3
+"""A check that began before a change was told of has to be made again."""
+
+_BLIND_S = 10.0
+"""How long keys of the store are valid after it was last known to have them."""
+
+
+def new_secret() -> str:
+    """A secret of 256 random bits."""
+    return f"tr_{secrets.token_urlsafe(_SECRET_BYTES)}"
+
+
+def signer(secret: str) -> "Ed25519PrivateKey":
+    """What a key signs its tokens with: made from its secret, so that nobody without it can.
+
+    The record holds the public half alone; who reads the record can forge no token.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    seed = hashlib.blake2b(secret.encode(), digest_size=32, person=b"toolrelay-mint").digest()
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def _digest(secret: str, hash_key: bytes) -> bytes:
+    return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), key=hash_key, digest_size=32).digest()
+
+
+def new_key(
+    name: str, secret: str, grants: KeyGrants, hash_key: tuple[str, bytes], *, now: float
+) -> ClientKey:
+    """A key as the store keeps it."""
+    return ClientKey(
+        id=f"key_{secrets.token_hex(8)}",
+        name=name,
+        digest=_digest(secret, hash_key[1]),
+        hashed_by=hash_key[0],
+        grants=grants.stored(),
+        created_at=now,
+        verify_key=signer(secret).public_key().public_bytes_raw() if grants.mint else None,
+        expires_at=grants.expires,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that can be checked.  ``verify_key`` is ``None`` where it may mint no tokens."""
+
+    caller: Caller
+    name: str
+    digest: bytes
+    admin: bool
+    verify_key: "Ed25519PublicKey | None"
+    expires_at: float | None
+
+    def expired(self, now: float) -> bool:
+        """Whether its days are over."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    def signed(self, signature: bytes, text: bytes) -> bool:
+        """Whether this key's holder signed a text."""
+        if self.verify_key is None:
+            return False
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            self.verify_key.verify(signature, text)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def stand_in() -> Key:
+    """A key that nobody has, to check signatures with where there is no key to check them with."""
+    public = signer(new_secret()).public_key()
+    return Key(Caller(), "", b"", admin=False, verify_key=public, expires_at=None)
+
+
+_Table = dict[bytes, Key]
+
+
+class KeyRing:
+    """``declared`` maps the names of the configuration's keys to their secret and grants."""
+
+    def __init__(
+        self,
+        store: KeySource,
+        declared: Mapping[str, tuple[str, KeyGrants]],
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._now = now
+        self._monotonic = monotonic
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
+        self._own_hash_key = secrets.token_bytes(32)
+        self._declared: _Table = {}
+        marks: dict[int, set[int]] = {}
+        for name, (secret, grants) in declared.items():
+            digest = _digest(secret, self._own_hash_key)
+            marks.setdefault(len(secret), set()).add(hash(secret))
+            public = signer(secret).public_key() if grants.mint else None
+            rights = grants.rights(f"keys.{name}.tools", f"keys.{name}.arguments")
+            self._declared[digest] = _made(
+                f"{DECLARED}{name}", name, rights, digest, grants, grants.expires, public
+            )
+        self._marks = tuple(marks.items())
+        self._tables: list[tuple[bytes, _Table]] = []
+        self._by_id: dict[str, Key] = {}
+        self._index([])
+        self._version: int | None = None
+        self._told: int | None = None
+        self._confirmed_at = -float("inf")
+        self._failed_at = -float("inf")
+        self._reading = asyncio.Lock()
+        self._checking: asyncio.Task[None] | None = None
+        self._away = False
+        self.ever_made = bool(declared)
+
+    async def load(self) -> None:
+        """Read the store's keys; raises :class:`~proxy.errors.StoreError`."""
+        async with self._reading:
+            await self._read()
+
+    def keys(self) -> Sequence[Key]:
+        """The keys that are valid now, as far as was read."""
+        now = self._now()
+        return [key for key in self._by_id.values() if not key.expired(now)]
+
+    def any_valid(self) -> bool:
+        """Whether a key is valid now, as far as was read.  Takes the same time however many there are."""
+        return self._now() < self._last_expiry
+
+    async def find(self, secret: str) -> Key | None:
+        """The valid key that has this secret.
+
+        Raises :class:`~proxy.errors.RequestError` (503) where that cannot be said.
+        """
+        key = _lookup(self._declared, _digest(secret, self._own_hash_key)) if self._declared else None
+        if key is None:
+            if not self._is_fresh():
+                await self.refresh()
+            for hash_key, table in self._tables:
+                key = key or _lookup(table, _digest(secret, hash_key))
+        if key is None or (key.expires_at is not None and key.expired(self._now())):
+            return None
+        return key
+
+    def knows(self, secret: str) -> bool:
+        """Whether a key has this secret, as far as was read, expired or not."""
+        tables = (*self._tables, (self._own_hash_key, self._declared))
+        return any(
+            _lookup(table, _digest(secret, hash_key)) is not None for hash_key, table in tables if table
+        )
+
+    def declared_at(self, text: str, starts: Sequence[int]) -> bool:
+        """Whether the secret of a key of the configuration, expired or not, stands at one of these places.
+
+        How long that takes says nothing of them but how long they are.
+        """
+        for length, marks in self._marks:
+            for start in starts:
+                part = text[start : start + length]
+                if hash(part) in marks and self.knows(part):
+                    return True
+        return False
+
+    def holds(self, key: Key) -> bool:
+        """Whether a key that was found once is valid still, and nothing need be asked to say so."""
+        if key.expires_at is not None and key.expired(self._now()):
+            return False
+        if self._declared.get(key.digest) is key:
+            return True
+        return self._is_fresh() and self._by_id.get(key.caller.name) is key
+
+    async def named(self, key_id: str) -> Key | None:
+        """The valid key of that id; raises as :meth:`find` does."""
+        if not key_id.startswith(DECLARED):
+            await self.refresh()
+        key = self._by_id.get(key_id)
+        return key if key is not None and not key.expired(self._now()) else None
+
+    def _is_fresh(self) -> bool:
+        return self._told == self._store.keys_told and self._monotonic() - self._confirmed_at < _CHECK_EVERY_S
+
+    async def refresh(self) -> None:
+        """See to it that what is held is what the store has, or raise as :meth:`find` does."""
+        for _ in range(_MOST_CHECKS):
+            if self._is_fresh():
+                return
+            task = self._begin_check()
+            if task is None:
+                break
+            # It is not cancelled: it is the probe that finds out when the record answers again.
+            await asyncio.wait({task}, timeout=_AGAIN_WITHIN_S if self._away else LOOK_UP_S)
+            if not task.done():
+                self._failed(f"the record did not answer within {LOOK_UP_S:g} s")
+                break
+            task.result()
+        if self._is_fresh():
+            return
+        # A change that was told and cannot be read may be a revocation: that one is not waited out.
+        if self._told != self._store.keys_told or self._monotonic() - self._confirmed_at >= _BLIND_S:
+            raise RequestError(
+                503,
+                "Client keys cannot be checked now: the record does not answer. Try again in a moment.",
+                type="server_error",
+                code="keys_unavailable",
+                headers={"Retry-After": "1"},
+            )
+
+    def _begin_check(self) -> "asyncio.Task[None] | None":
+        """The check that is under way, or a new one; ``None`` where one has failed a moment ago."""
+        if self._checking is None or self._checking.done():
+            if self._monotonic() - self._failed_at < _CHECK_EVERY_S / 2:
+                return None
+            self._checking = asyncio.get_running_loop().create_task(self._check_once())
+        return self._checking
+
+    async def _check_once(self) -> None:
+        try:
+            async with self._reading:
+                await self._check()
+        except StoreError as error:
+            self._failed(str(error))
+        else:
+            self._away = False
+
+    def _failed(self, reason: str) -> None:
+        self._failed_at = self._monotonic()
+        if not self._away:
+            self._away = True
+            self._log.error("client_keys_unread", reason=reason)
+
+    async def _check(self) -> None:
+        began, told = self._monotonic(), self._store.keys_told
+        if told == self._told and await self._store.keys_version() == self._version:
+            self._confirmed_at = began
+        else:
+            await self._read()
+
+    async def _read(self) -> None:
+        # Asked before the read, so that a change in the middle of it is not missed.
+        began, told = self._monotonic(), self._store.keys_told
+        version = await self._store.keys_version()
+        if version != self._version:
+            found = await self._store.read_keys()
+            version = found.version
+            self.ever_made = self.ever_made or found.ever_made
+            live = [key for key in found.keys if key.revoked_at is None]
+            tables: dict[str, _Table] = {name: {} for name in found.hash_keys}
+            for key in live:
+                if key.hashed_by not in tables:
+                    self._log.error(
+                        "client_key_unusable",
+                        key=key.id,
+                        reason="store.seal_key is not the one it was made with",
+                    )
+                elif (made := self._usable(key)) is not None:
+                    tables[key.hashed_by][key.digest] = made
+            self._index([(found.hash_keys[name], table) for name, table in tables.items() if table])
+        self._version, self._told, self._confirmed_at = version, told, began
+
+    def _index(self, tables: list[tuple[bytes, _Table]]) -> None:
+        self._tables = tables
+        self._by_id = {
+            key.caller.name: key
+            for table in (self._declared, *(t for _, t in tables))
+            for key in table.values()
+        }
+        # Worked out here, so that to refuse a stranger takes no look at each key.
+        expiries = [key.expires_at for key in self._by_id.values()]
+        self._last_expiry = max((math.inf if at is None else at for at in expiries), default=-math.inf)
+        # Whether there is a key, valid or not, that may make tokens.
+        self.mints = any(key.verify_key is not None for key in self._by_id.values())
+
+    def _usable(self, key: ClientKey) -> Key | None:
+        try:
+            grants = KeyGrants.model_validate(dict(key.grants))
+            public = _public(key.verify_key) if key.verify_key else None
+        except (ValidationError, ValueError) as error:
+            # A later version may have written it: what is not understood is not granted.
+            self._log.error("client_key_unusable", key=key.id, reason=type(error).__name__)
+            return None
+        rights = grants.rights(f"the list of tools of key {key.name}", f"the bounds of key {key.name}")
+        return _made(
+            key.id, key.name, rights, key.digest, grants, key.expires_at, public if grants.mint else None
+        )
+
+
+def _public(verify_key: bytes) -> "Ed25519PublicKey":
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return Ed25519PublicKey.from_public_bytes(verify_key)
+
+
+def _lookup(table: _Table, digest: bytes) -> Key | None:
+    """The key of a digest.  The lookup itself tells a clock nothing: nobody can choose a keyed hash."""
+    key = table.get(digest)
+    return key if key is not None and hmac.compare_digest(key.digest, digest) else None
+
+
+def _made(
+    key_id: str,
+    name: str,
+    rights: Rights,
+    digest: bytes,
+    grants: KeyGrants,
+    expires_at: float | None,
+    verify_key: "Ed25519PublicKey | None",
+) -> Key:
+    caller = Caller(name=key_id, counted_as=key_id, limits=key_limits(grants.limits), rights=rights)
+    return Key(caller, name, digest, grants.admin, verify_key, expires_at)

@@ -1,0 +1,250 @@
+"""Short-lived tokens that a client key makes for one of its own users: for a web page, say.
+
+A token is ``trt_<id of its key>.<what it may>.<signature>``.  It is kept nowhere.  The key's secret
+signs it, with Ed25519, and every worker checks it with the public half that stands beside the key.  So
+it dies with its key, and nothing that is stored is enough to make one.  What it says can only narrow
+what its key may do: both must allow a thing.
+"""
+
+import base64
+import binascii
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from proxy.caches import CacheSize, declare
+from proxy.errors import RequestError
+from proxy.globs import is_costly
+from proxy.relay.routing.router import fits_all
+from proxy.server.auth.key_ring import Key, KeyRing, signer, stand_in
+from proxy.server.callers import Caller, person_name
+from proxy.server.config.key_grants import KeyGrants, check_key_limits, key_limits
+from proxy.server.limits.rules import KeyLimits
+from proxy.wires.json.splice import load_strict
+
+__all__ = ["MAX_LIFE_S", "TOKEN_PREFIX", "Minting"]
+
+TOKEN_PREFIX: Final = "trt_"
+MAX_LIFE_S: Final = 900
+_MAX_LENGTH: Final = 4096
+_MOST_PATTERNS: Final = 32
+_MOST_COSTLY: Final = 4
+_MAX_KNOWN_BYTES: Final = 16 * 2**20
+_KNOWN_BYTES: Final = 3000
+"""What a known token takes beside what it says, in memory eight times as long as on the wire."""
+_SETTING: Final = "tools of the token"
+
+
+def _check_subject(value: str | None) -> str | None:
+    if value is not None and not value.isprintable():
+        raise ValueError("must be printable")
+    return value
+
+
+def _check_cost(values: list[str] | None) -> list[str] | None:
+    """Refuse a list of many patterns that take a regular expression: each token has its own."""
+    if values is not None and sum(map(is_costly, values)) > _MOST_COSTLY:
+        raise ValueError(f"at most {_MOST_COSTLY} patterns may have ? or [ in them; write * instead")
+    return values
+
+
+class _Narrowed(BaseModel):
+    """What a token may do, of what its key may do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    models: Annotated[
+        list[str] | None, Field(min_length=1, max_length=_MOST_PATTERNS), AfterValidator(_check_cost)
+    ] = None
+    tools: Annotated[list[str] | None, Field(max_length=_MOST_PATTERNS), AfterValidator(_check_cost)] = None
+    subject: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_subject)] | None = None
+    limits: Annotated[dict[str, Any], AfterValidator(check_key_limits)] = {}
+
+    def grants(self) -> KeyGrants:
+        """The same in a key's words, checked as a key's are."""
+        given = {"models": self.models, "tools": self.tools}
+        return KeyGrants.model_validate({name: value for name, value in given.items() if value is not None})
+
+
+class _Asked(_Narrowed):
+    """The body of ``POST /v1/toolrelay/tokens``."""
+
+    expires_in: int = Field(default=300, ge=1, le=MAX_LIFE_S)
+
+
+class _Claims(_Narrowed):
+    """What a token says: who it is for, until when (seconds since the epoch), and what it may."""
+
+    subject: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_subject)]
+    until: int
+
+
+class Minting:
+    """Makes and checks the tokens of the keys on a ring."""
+
+    def __init__(self, ring: KeyRing, *, now: Callable[[], float] = time.time) -> None:
+        self._ring = ring
+        self._now = now
+        self._known: OrderedDict[bytes, tuple[Key, int, Caller]] = OrderedDict()
+        self._nobody: Key | None = None
+        self._sizes: dict[bytes, int] = {}
+        self._bytes = 0
+        declare("tokens", self._cache_size)
+
+    async def mint(self, secret: str, body: bytes) -> dict[str, Any]:
+        """A new token of the key that has ``secret``, as the body of the response.
+
+        Raises :class:`~proxy.errors.RequestError`: 403 for a key that may mint none, 400 naming the
+        field that cannot be.
+        """
+        key = None if secret.startswith(TOKEN_PREFIX) else await self._ring.find(secret)
+        if key is None or key.verify_key is None:
+            raise RequestError(
+                403,
+                "Only a key with mint = true makes tokens; a token makes none.",
+                code="minting_not_allowed",
+            )
+        try:
+            asked = _Asked.model_validate(load_strict(body) if body.strip() else {})
+            grants = asked.grants()
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in detail["loc"][:1])
+            raise RequestError(400, f"{field}: {detail['msg']}.", param=field) from None
+        for model in asked.models or ():
+            if not any(mark in model for mark in "*?[") and not fits_all(model, key.caller.rights.models):
+                raise RequestError(400, f"This key may not use {model[:100]!r}.", param="models")
+        until = int(self._now()) + asked.expires_in
+        if key.expires_at is not None:
+            until = min(until, int(key.expires_at))
+        claims = _Claims(
+            models=list(grants.models) if asked.models else None,
+            tools=asked.tools,
+            limits=asked.limits,
+            subject=asked.subject or f"token-{secrets.token_hex(8)}",
+            until=until,
+        )
+        said = _encode(orjson.dumps(claims.model_dump(exclude_defaults=True)))
+        text = f"{TOKEN_PREFIX}{key.caller.name}.{said}"
+        token = f"{text}.{_encode(signer(secret).sign(text.encode()))}"
+        if len(token) > _MAX_LENGTH:
+            raise RequestError(
+                400, "The token would be too long; name fewer models and tools.", param="tools"
+            )
+        return {
+            "object": "toolrelay.token",
+            "token": token,
+            "subject": claims.subject,
+            "expires_at": until,
+            "expires_in": until - int(self._now()),
+        }
+
+    async def find(self, token: str) -> Caller | None:
+        """Whoever a token was made for; ``None`` for one that is not valid, or not any more.
+
+        Raises :class:`~proxy.errors.RequestError` (503) where that cannot be said.
+        """
+        if len(token) > _MAX_LENGTH or not token.isascii() or token.count(".") != 2:
+            return None
+        text, _, signature = token.rpartition(".")
+        key_id, _, said = text.removeprefix(TOKEN_PREFIX).partition(".")
+        key = await self._ring.named(key_id)
+        if not self._ring.mints:
+            return None
+        name = hashlib.blake2b(token.encode(), digest_size=32).digest()
+        known = self._known.get(name)
+        if known is None or known[0] is not key:
+            # A key that was read anew may be another one by the same id.
+            known = self._checked(key, text, said, signature)
+            if known is None:
+                return None
+            self._keep(name, known, _KNOWN_BYTES + 8 * len(token))
+        return known[2] if self._now() < known[1] else None
+
+    def _keep(self, name: bytes, known: tuple[Key, int, Caller], size: int) -> None:
+        self._bytes += size - self._sizes.get(name, 0)
+        self._known[name], self._sizes[name] = known, size
+        while self._bytes > _MAX_KNOWN_BYTES:
+            gone, _ = self._known.popitem(last=False)
+            self._bytes -= self._sizes.pop(gone)
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes, _MAX_KNOWN_BYTES)
+
+    def _checked(
+        self, key: Key | None, text: str, said: str, signature: str
+    ) -> tuple[Key, int, Caller] | None:
+        """A token whose signature is its key's, and which says what a token may say.
+
+        A signature is checked also where no key of that name makes tokens: else a clock would tell a
+        stranger the names of those that do.
+        """
+        by = key
+        if by is None or by.verify_key is None:
+            by = self._nobody = self._nobody or stand_in()
+        try:
+            if not by.signed(_decode(signature), text.encode()) or key is None or by is not key:
+                return None
+            claims = _Claims.model_validate(load_strict(_decode(said)))
+            grants = claims.grants()
+        except (ValueError, RequestError):
+            return None
+        # Who has the key's secret can sign what this proxy would not: a longer life, for one.
+        if claims.until > self._now() + MAX_LIFE_S:
+            return None
+        return key, claims.until, _caller(key, claims, grants)
+
+
+def _caller(key: Key, claims: _Claims, grants: KeyGrants) -> Caller:
+    parent = key.caller
+    own = grants.rights(_SETTING, _SETTING)
+    rights = replace(
+        parent.rights,
+        models=(*parent.rights.models, *own.models),
+        tools=(*parent.rights.tools, *own.tools),
+        keyed=True,
+    )
+    return Caller(
+        name=parent.name,
+        counted_as=f"{parent.name}/{person_name(claims.subject)}",
+        also_counted_as=parent.counted_as,
+        also_limits=parent.limits,
+        limits=_narrower(parent.limits, key_limits(claims.limits)),
+        rights=rights,
+        end_user=claims.subject,
+    )
+
+
+def _narrower(parent: KeyLimits | None, own: KeyLimits | None) -> KeyLimits | None:
+    """The limits of both at once: a list holds whole, and of two numbers the smaller one."""
+    if parent is None or own is None:
+        return own or parent
+    lists = {
+        kind: (*(getattr(parent, kind) or ()), *(getattr(own, kind) or ()))
+        for kind in ("requests", "tool_calls", "tokens", "cost")
+        if getattr(parent, kind) is not None or getattr(own, kind) is not None
+    }
+    streams = [each.concurrent_streams for each in (parent, own) if each.concurrent_streams is not None]
+    return KeyLimits(**lists, concurrent_streams=min(streams, default=None))
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    """Base64 as :func:`_encode` writes it, and no other spelling of it; raises ``ValueError``."""
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error:
+        raise ValueError("not base64") from None
+    if _encode(data) != text:
+        raise ValueError("not base64 as it is written here")
+    return data

@@ -1,0 +1,161 @@
+"""What a client key may do, as it is written: in ``[keys.NAME]``, on the command line, in the store."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from proxy.server.callers import OwnBound, Rights
+from proxy.server.config.types import (
+    Bounds,
+    Patterns,
+    Strings,
+    Trace,
+    check_cost_limits,
+    check_limits,
+    check_unique,
+    setting_fault,
+)
+from proxy.server.limits.rules import KeyLimits, parse_cost_limits, parse_limits
+
+__all__ = ["KeyGrants", "check_key_limits", "key_limits"]
+
+_ALL = ("*",)
+_LISTS = ("requests", "tool_calls", "tokens", "cost")
+_KINDS = (*_LISTS, "concurrent_streams")
+_ENDPOINT = re.compile(r"/[A-Za-z0-9\-._~*?/]{1,200}\Z")
+_MODEL = re.compile(r"[^\x00-\x20\x7f]{1,200}\Z")
+_MOST_STREAMS = 1_000_000
+
+
+def check_key_limits(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits of a key, each kind as a list of texts; raises a fault that names the kind."""
+    checked: dict[str, Any] = {}
+    for kind, value in values.items():
+        if kind not in _KINDS:
+            raise setting_fault(f"{kind[:40]!r} is no limit of a key; there are {', '.join(_KINDS)}")
+        if kind == "concurrent_streams":
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_STREAMS:
+                raise setting_fault(f"concurrent_streams must be a whole number from 1 to {_MOST_STREAMS}")
+            checked[kind] = value
+            continue
+        texts = (value,) if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise setting_fault(f'{kind} must be a list like ["600/minute"]')
+        checked[kind] = check_cost_limits(tuple(texts)) if kind == "cost" else check_limits(tuple(texts))
+    return checked
+
+
+def key_limits(values: Mapping[str, Any]) -> KeyLimits | None:
+    """Checked limits as they are carried; ``None`` where there are none."""
+    if not values:
+        return None
+    lists = {
+        kind: (parse_cost_limits if kind == "cost" else parse_limits)(f"limits.{kind}", values[kind])
+        for kind in _LISTS
+        if kind in values
+    }
+    return KeyLimits(**lists, concurrent_streams=values.get("concurrent_streams"))
+
+
+def _check_models(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not _MODEL.match(value):
+            raise setting_fault(f"{value[:80]!r} is no model; write its name, * for any part of it")
+    return check_unique(values)
+
+
+def _check_endpoints(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns of paths, all of them below ``/v1``."""
+    found = []
+    for value in values:
+        if not _ENDPOINT.match(value) or "//" in value or ".." in value:
+            raise setting_fault(f"{value[:80]!r} is no path; write one like /files* or /v1/batches*")
+        found.append(value.removeprefix("/v1") if value.startswith("/v1/") else value)
+    return check_unique(tuple(found))
+
+
+def _read_expiry(value: Any) -> Any:
+    """A date or a time, as TOML has them or as text, in seconds since the epoch; UTC where it says none."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise setting_fault(
+                f"{value[:40]!r} is no time; write one like 2027-01-31 or 2027-01-31T12:00"
+            ) from None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=value.tzinfo or UTC).timestamp()
+    return value
+
+
+class KeyGrants(BaseModel):
+    """What a client key may do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    models: Annotated[Strings, AfterValidator(_check_models)] = Field(
+        default=_ALL, description="Models it may use: names or patterns."
+    )
+    upstreams: Annotated[Strings, AfterValidator(check_unique)] = Field(
+        default=(), description="Upstreams it may use, by their names here. Empty: all."
+    )
+    tools: Patterns = Field(
+        default=_ALL, description="Tools it may use, of those that policy.allow names: names or patterns."
+    )
+    arguments: Bounds = Field(
+        default={},
+        description="Bounds of arguments beside those of policy.arguments, written like them; both hold.",
+    )
+    endpoints: Annotated[Strings, AfterValidator(_check_endpoints)] = Field(
+        default=(),
+        description='Paths below /v1 that it may call beside inference: patterns like "/files*".',
+    )
+    trace_max: Trace = Field(
+        default="events", description="The most it may see of server tools, within tools.trace_max."
+    )
+    limits: Annotated[dict[str, Any], AfterValidator(check_key_limits)] = Field(
+        default={},
+        description="Its own limits in place of the general ones: requests, tool_calls, tokens, cost, "
+        "concurrent_streams.",
+    )
+    expires: Annotated[float | None, BeforeValidator(_read_expiry)] = Field(
+        default=None, description="When it stops being valid: 2027-01-31, a time, or empty."
+    )
+    admin: bool = Field(default=False, description="Whether it may read /admin.")
+    mint: bool = Field(
+        default=False, description="Whether it may make short-lived tokens (POST /v1/toolrelay/tokens)."
+    )
+
+    shared: bool = Field(
+        default=False,
+        description="Whether several people use it: a request that names none of them gets no hidden turns "
+        "put back and is never taken for a repeat.",
+    )
+
+    def rights(self, tools: str, arguments: str) -> Rights:
+        """What the key may reach; ``tools`` and ``arguments`` name what those are written under."""
+        return Rights(
+            models=() if self.models == _ALL else (self.models,),
+            upstreams=frozenset(self.upstreams) if self.upstreams else None,
+            tools=() if self.tools == _ALL else ((tools, self.tools),),
+            arguments=tuple(
+                OwnBound(arguments, pattern, path, bound.bound())
+                for pattern, bounds in self.arguments.items()
+                for path, bound in bounds.items()
+            ),
+            endpoints=self.endpoints,
+            trace_max=self.trace_max,
+            keyed=True,
+            shared=self.shared,
+        )
+
+    def stored(self) -> dict[str, Any]:
+        """The same as a store keeps it; when it expires stands beside."""
+        return self.model_dump(exclude={"expires"}, exclude_none=True)

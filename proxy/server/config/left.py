@@ -1,0 +1,58 @@
+"""What faults leave of a configuration, for a check that looks on for others.
+
+Nothing is ever served with it.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from proxy.server.config.rules import resolve_secrets
+from proxy.server.config.settings import Config, StoreConfig
+
+__all__ = ["TOGETHER", "what_is_left", "without_secrets"]
+
+TOGETHER: Final = frozenset({"auth", "keys", "limits", "prices", "server", "store", "tools", "upstreams"})
+"""Sections whose settings are compared with those of others: a default in one would accuse the other."""
+
+
+def what_is_left(data: Mapping[str, Any], details: Sequence[ErrorDetails]) -> tuple[Config | None, set[str]]:
+    """The configuration without its faulty settings, and the sections that these stood in.
+
+    ``None`` where something is still wrong then.
+    """
+    rest = copy.deepcopy(dict(data))
+    for detail in details:
+        _take_out(rest, detail)
+    spoilt = {str(detail["loc"][0]) for detail in details if detail["loc"]}
+    try:
+        return Config.model_validate(rest), spoilt
+    except ValidationError:
+        return None, spoilt
+
+
+def _take_out(data: dict[str, Any], detail: ErrorDetails) -> None:
+    """Remove the setting that a fault is about; of one that is missing, the table that lacks it."""
+    path: list[tuple[dict[str, Any], Any]] = []
+    at: Any = data
+    for part in detail["loc"]:
+        if not isinstance(at, dict) or part not in at:
+            break
+        path.append((at, part))
+        at = at[part]
+    if path:
+        table, name = path[-1]
+        del table[name]
+
+
+def without_secrets(config: Config, env: Mapping[str, str], folder: Path) -> Config | None:
+    """The configuration with those secrets that can be had; the seal's keys only all together."""
+    found, _ = resolve_secrets(config, env, folder, need=False)
+    if found is None:
+        unsealed = config.model_copy(update={"store": StoreConfig(url=config.store.url)})
+        found, _ = resolve_secrets(unsealed, env, folder, need=False)
+    return found

@@ -1,0 +1,280 @@
+"""What a configuration that parses may still not be: unbuilt, at odds with itself, out of reach."""
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+
+from pydantic_core import PydanticCustomError
+
+from proxy.errors import ConfigError
+from proxy.server.config.secret import Secret
+from proxy.server.config.settings import DEFAULT_KEY, Config, KeyConfig, UpstreamConfig
+from proxy.server.config.types import check_storage_url
+
+__all__ = ["BUILT_WIRES", "find_conflicts", "find_unbuilt", "is_loopback", "resolve_paths", "resolve_secrets"]
+
+_SHORTEST_KEY = 32
+_FEWEST_CHARACTERS = 8
+_WILDCARDS = frozenset({"0.0.0.0", "::"})
+_SQLITE = "sqlite:///"
+
+
+BUILT_WIRES = ("chat", "responses")
+
+
+def find_unbuilt(config: Config) -> Iterator[ConfigError]:
+    """Every setting that asks for a feature this version does not have."""
+    for name, upstream in config.upstreams.items():
+        for wire in upstream.wires:
+            if wire not in BUILT_WIRES:
+                yield ConfigError(
+                    f"upstreams.{name}.wires",
+                    f'"{wire}" is not built in this version',
+                    'Use "chat" and "responses"',
+                )
+
+
+def find_conflicts(config: Config) -> Iterator[ConfigError]:
+    """Settings that each are fine and together are not."""
+    if config.auth.mode == "forward" and len({upstream.origin for upstream in config.upstreams.values()}) > 1:
+        yield ConfigError(
+            "auth.mode",
+            '"forward" would send a client\'s key for one provider to another one too',
+            "Keep upstreams of one address, or use client keys",
+        )
+    if config.server.workers > 1:
+        yield from _not_shared(config)
+    for name, key in config.keys.items():
+        for unknown in [wanted for wanted in key.upstreams if wanted not in config.upstreams]:
+            yield ConfigError(
+                f"keys.{name}.upstreams",
+                f"there is no upstream {unknown[:80]!r}",
+                f"Choose of: {', '.join(config.upstreams)}",
+            )
+    for setting, asked in (
+        ("limits.cost", config.limits.cost),
+        ("tools.max_cost", config.tools.max_cost),
+        *((f"keys.{name}.limits", key.limits.get("cost")) for name, key in config.keys.items()),
+    ):
+        if asked and not config.prices:
+            yield ConfigError(
+                setting,
+                "there are no prices, so nothing has a cost",
+                'Write [prices."MODEL"] with input and output',
+            )
+    for name, upstream in config.upstreams.items():
+        if _is_own_address(config, upstream):
+            yield ConfigError(
+                f"upstreams.{name}.base_url",
+                f"{upstream.base_url} is this proxy's own address (server.host and server.port)",
+                "Name the model server's address there, or choose another --port",
+            )
+
+
+def _not_shared(config: Config) -> Iterator[ConfigError]:
+    """What each of several processes would have for itself, where one is meant for all."""
+    several = f"server.workers = {config.server.workers}"
+    if config.store.url.startswith("memory:"):
+        yield ConfigError(
+            "store.url",
+            f"is memory:, which each process has for itself, and {several}",
+            "Name a file or PostgreSQL, or set server.workers = 1",
+        )
+    if isinstance(config.limits.storage, str):
+        yield from _not_counted_together(config, config.limits.storage)
+
+
+def _not_counted_together(config: Config, storage: str) -> Iterator[ConfigError]:
+    """Limits that each of several processes would count for itself."""
+    limits, several = config.limits, f"server.workers = {config.server.workers}"
+    if config.server.workers == 1 or not storage.startswith("memory:"):
+        return
+    kinds = ("requests", "tool_calls", "tokens", "cost")
+    general = [f"limits.{kind}" for kind in kinds if getattr(limits, kind)]
+    # The general number of open streams is meant for each process; a key's own is not.
+    keys = [f"keys.{name}.limits" for name, key in config.keys.items() if any(key.limits.values())]
+    if general or keys:
+        ways = [f"set {' and '.join(general)} to []"] if general else []
+        ways += [f"take out {' and '.join(keys)}"] if keys else []
+        yield ConfigError(
+            "limits.storage",
+            f"is memory://, so that each of {several} would allow all of {' and '.join(general + keys)}",
+            f"Name a Redis, {' and '.join(ways)}, or set server.workers = 1",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address that a server listens on."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_own_address(config: Config, upstream: UpstreamConfig) -> bool:
+    """Whether requests to the upstream would come back to this server.
+
+    Port 0 is chosen by the system, so nothing can name it beforehand.
+    """
+    scheme, host, port = upstream.origin
+    if scheme not in ("http", "https") or port != config.server.port:
+        return False
+    own = config.server.host.lower()
+    here = is_loopback(host) or host in _WILDCARDS
+    if own in _WILDCARDS:
+        return here or host in (socket.gethostname().lower(), _outer_address())
+    return host == own or (here and is_loopback(own))
+
+
+def _outer_address() -> str:
+    """This machine's own address as others see it, without sending anything; empty if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting a datagram socket sends nothing.
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
+
+
+def resolve_paths(config: Config, folder: Path) -> Config:
+    """The same configuration with every path absolute, relative ones starting at ``folder``."""
+
+    def absolute(text: str) -> str:
+        return str((folder / Path(text).expanduser()).absolute())
+
+    store = config.store
+    if store.url.startswith(_SQLITE):
+        store = store.model_copy(update={"url": _SQLITE + absolute(store.url.removeprefix(_SQLITE))})
+    modules = tuple(absolute(name) if _is_path(name) else name for name in config.tools.modules)
+    upstreams = {}
+    for name, upstream in config.upstreams.items():
+        replay = upstream.base_url.removeprefix("replay:")
+        if upstream.base_url.startswith("replay:") and replay:
+            upstream = upstream.model_copy(update={"base_url": f"replay:{absolute(replay)}"})
+        upstreams[name] = upstream
+    tools = config.tools.model_copy(update={"modules": modules})
+    return config.model_copy(update={"store": store, "tools": tools, "upstreams": upstreams})
+
+
+def _is_path(module: str) -> bool:
+    """Whether an entry of ``tools.modules`` names a file rather than an importable module."""
+    return module.endswith(".py") or "/" in module or "\\" in module
+
+
+def resolve_secrets(
+    config: Config, env: Mapping[str, str], folder: Path, *, need: bool
+) -> tuple[Config | None, list[ConfigError]]:
+    """The configuration with every secret's value, or the faults of those that have none."""
+    faults: list[ConfigError] = []
+
+    def resolve(setting: str, secret: Secret) -> Secret | None:
+        try:
+            return secret.resolve(setting, env, folder)
+        except ConfigError as error:
+            if need:
+                faults.append(_with_ways_out(error, secret))
+            return None
+
+    upstreams = {}
+    forwards = config.auth.mode == "forward"
+    for name, upstream in config.upstreams.items():
+        where = f"upstreams.{name}"
+        # Where clients bring their own key, ours must not take its place.
+        key = resolve(f"{where}.api_key", upstream.api_key) if upstream.api_key and not forwards else None
+        headers: dict[str, str | Secret] = {}
+        for header, value in upstream.headers.items():
+            resolved = resolve(f"{where}.headers.{header}", value) if isinstance(value, Secret) else value
+            if resolved is not None:
+                headers[header] = resolved
+        upstreams[name] = upstream.model_copy(update={"api_key": key, "headers": headers})
+    credentials = {}
+    for name, connection in config.credentials.items():
+        secrets = {
+            key: resolve(f"credentials.{name}.{key}", value)
+            for key, value in connection
+            if isinstance(value, Secret)
+        }
+        # One that lacks a secret is none: a tool then says so instead of calling with half of it.
+        if None not in secrets.values():
+            credentials[name] = connection.model_copy(update=secrets)
+    faults += _weak_keys(keys := _resolved_keys(config, resolve), upstreams)
+    store = config.store
+    try:
+        # Always needed: without them a command would write unsealed what the others seal, or not start.
+        seal_key = store.seal_key and store.seal_key.resolve("store.seal_key", env, folder)
+        old_keys = [key.resolve("store.old_seal_keys", env, folder) for key in store.old_seal_keys]
+        store = store.model_copy(update={"seal_key": seal_key, "old_seal_keys": tuple(old_keys)})
+    except ConfigError as error:
+        faults.append(error)
+    limits = config.limits
+    if isinstance(limits.storage, Secret):
+        storage = resolve("limits.storage", limits.storage)
+        if storage is not None:
+            faults += _wrong_storage(config, storage)
+        # A command that needs no secrets counts nothing either.
+        limits = limits.model_copy(update={"storage": storage or "memory://"})
+    if faults:
+        return None, faults
+    plain = {"upstreams": upstreams, "credentials": credentials, "keys": keys}
+    return config.model_copy(update={**plain, "store": store, "limits": limits}), []
+
+
+def _wrong_storage(config: Config, storage: Secret) -> Iterator[ConfigError]:
+    """What is wrong with the address of the counters once it is known."""
+    try:
+        check_storage_url(storage.reveal())
+    except PydanticCustomError as error:
+        yield ConfigError("limits.storage", f"{error} ({storage.reference})", "Correct it")
+    else:
+        yield from _not_counted_together(config, storage.reveal())
+
+
+def _resolved_keys(config: Config, resolve: Callable[[str, Secret], Secret | None]) -> dict[str, KeyConfig]:
+    """Client keys with their secrets; one without stays known by its name, for commands that need no more."""
+    found = {}
+    for name, key in config.keys.items():
+        secret = resolve(f"keys.{name}.secret", key.secret)
+        found[name] = key.model_copy(update={"secret": secret}) if secret is not None else key
+    return found
+
+
+def _weak_keys(
+    keys: Mapping[str, KeyConfig], upstreams: Mapping[str, UpstreamConfig]
+) -> Iterator[ConfigError]:
+    """Client keys that can be guessed, or that are somebody else's."""
+    known: dict[str, str] = {
+        upstream.api_key.reveal(): f"upstreams.{name}.api_key"
+        for name, upstream in upstreams.items()
+        if upstream.api_key is not None
+    }
+    for name, key in keys.items():
+        if not key.secret.resolved:
+            continue
+        where, value = f"keys.{name}.secret", key.secret.reveal()
+        if len(value) < _SHORTEST_KEY or len(set(value)) < _FEWEST_CHARACTERS:
+            yield ConfigError(
+                where,
+                f"{key.secret.reference} is too short to be safe: it must have {_SHORTEST_KEY} characters or "
+                f"more, {_FEWEST_CHARACTERS} of them different",
+                "Make one with: openssl rand -base64 32",
+            )
+        elif value.startswith("trt_"):
+            yield ConfigError(
+                where, "begins as a minted token does (trt_)", "Make one with: openssl rand -base64 32"
+            )
+        elif value in known:
+            yield ConfigError(where, f"is the same as {known[value]}", "Give each its own")
+        known.setdefault(value, where)
+
+
+def _with_ways_out(error: ConfigError, secret: Secret) -> ConfigError:
+    if secret.reference != DEFAULT_KEY:
+        return error
+    return ConfigError(
+        error.setting,
+        error.problem,
+        "Set OPENAI_API_KEY, name another server with --upstream URL, or try: toolrelay demo",
+    )

@@ -1,0 +1,95 @@
+"""The settings as text for people, made from their models: a commented file and a table."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from proxy.server.config.faults import tables_of
+from proxy.server.config.secret import Secret
+from proxy.server.config.settings import Config
+
+__all__ = ["initial_config", "settings_table"]
+
+_HEAD = """\
+# Configuration of toolrelay.  Every key is optional; the values here are the defaults.
+# Paths are relative to this file.  Secrets are written "env:NAME" or "file:/path".
+# The environment wins: TOOLRELAY_SERVER__PORT=9000 sets port in [server].
+"""
+
+
+def initial_config() -> str:
+    """A ``toolrelay.toml`` with every key, its default and its meaning.  It loads as the defaults."""
+    return _HEAD + "".join(_section(dotted, model, info) for dotted, model, info in tables_of(Config))
+
+
+def settings_table() -> str:
+    """Every setting as a Markdown table: name, default, meaning."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for dotted, model, _ in tables_of(Config):
+        for key, info in model.model_fields.items():
+            default = "required" if info.is_required() else f"`{_toml(_default(info))}`"
+            meaning = (info.description or "").replace("|", "\\|")
+            lines.append(f"| `{dotted}.{key}` | {default} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _section(dotted: str, model: type[BaseModel], info: FieldInfo) -> str:
+    """One table.  Tables whose name the user chooses have no default but ``upstreams.default``."""
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    name = dotted.replace("*", str(extra.get("shown_as", "")))
+    about = (model.__doc__ or "").strip().splitlines()[0]
+    if "example" in extra:
+        lines = [f"[{name}]", *str(extra["example"]).splitlines()]
+        shown = "".join(f"# {line}\n" for line in lines)
+        keys = "".join(f"#   {key}: {field.description}\n" for key, field in model.model_fields.items())
+        return f"\n# {about}  For example:\n{keys}{shown}"
+    body = "".join(_setting(key, field) for key, field in model.model_fields.items())
+    tables = "".join(_table(name, key, field) for key, field in model.model_fields.items())
+    return f"\n# {about}\n[{name}]\n{body}{tables}"
+
+
+def _setting(key: str, info: FieldInfo) -> str:
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    if "example" in extra:
+        return ""
+    off = "# " if extra.get("commented") else ""
+    return f"# {info.description}\n{off}{key} = {_toml(_default(info))}\n"
+
+
+def _table(section: str, key: str, info: FieldInfo) -> str:
+    """A table inside a section whose keys the user chooses (``tools.aliases``)."""
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    if "example" not in extra:
+        return ""
+    return f"\n# {info.description}  For example: {extra['example']}\n[{section}.{key}]\n"
+
+
+def _default(info: FieldInfo) -> Any:
+    value = info.default
+    return value.reference if isinstance(value, Secret) else value
+
+
+def _toml(value: Any) -> str:
+    """A default as a TOML value; the inverse of ``tomllib`` for the types that settings have."""
+    match value:
+        case None:
+            return '""'
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return str(int(value)) if math.isfinite(value) and value == int(value) else repr(value)
+        case str():
+            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'
+        case tuple() | list():
+            return "[" + ", ".join(_toml(item) for item in value) + "]"
+        case Mapping():
+            inner = ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items())
+            return f"{{{inner}}}"
+        case _:
+            raise TypeError(f"no TOML for {type(value).__name__}")

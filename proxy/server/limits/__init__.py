@@ -1,0 +1,1 @@
+"""Limits of requests, tokens and cost, and what counts towards them."""

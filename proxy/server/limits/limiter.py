@@ -1,0 +1,303 @@
+"""Limits as they meet requests: who is let in, who is told to wait and how, what a run used.
+
+Answers carry OpenAI's ``x-ratelimit-*`` for requests and tokens where a limit of ours applies; the
+upstream's own of the same kind do not show then, for they are those of the shared provider key.
+"""
+
+import math
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
+
+from proxy.caches import Memo, declare_lru
+from proxy.errors import RequestError, ToolFailure
+from proxy.server.limits.rules import (
+    Counters,
+    KeyLimits,
+    Limit,
+    LimitKind,
+    LimitSet,
+    LimitsUnavailable,
+    Standing,
+)
+
+if TYPE_CHECKING:
+    from proxy.server.callers import Caller
+
+__all__ = ["Admission", "RateLimiter"]
+
+_SHOWN: Final = {
+    kind: tuple(f"x-ratelimit-{word}-{kind}" for word in ("limit", "remaining", "reset"))
+    for kind in ("requests", "tokens")
+}
+"""The headers that tell of a kind of limits."""
+
+_SDK_WAITS_S: Final = 60
+"""The official clients obey a ``Retry-After`` up to this, and else try again within seconds."""
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_PLAN_BYTES: Final = 2000
+_PLANS_BYTES: Final = 16 * 2**20
+_MOST_TOKENS: Final = 10**12
+
+
+class Admission:
+    """One request that was let in: the headers that say so, and what counts its tool calls and its use.
+
+    A :class:`~proxy.records.Meter`.
+    """
+
+    __slots__ = (
+        "_caller",
+        "_counters",
+        "_lease",
+        "_limits",
+        "_open",
+        "counts_usage",
+        "headers",
+        "parent",
+    )
+
+    def __init__(
+        self,
+        counters: Counters,
+        caller: str,
+        limits: LimitSet,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        *,
+        lease: str = "",
+        on_error: Literal["open", "closed"] = "open",
+    ) -> None:
+        self._counters = counters
+        self._caller = caller
+        self._limits = limits
+        self._lease = lease
+        self._open = on_error == "open"
+        self.headers = headers
+        self.counts_usage = bool(limits.spending)
+        """Whether a limit of tokens or of cost applies."""
+        self.parent: Admission | None = None
+        """Of the key behind a minted token, which spends what its tokens spend."""
+
+    def stands_for(self, parent: "Admission") -> None:
+        """The key behind a token was let in too: what holds for it holds here."""
+        self.parent = parent
+        self.counts_usage = self.counts_usage or parent.counts_usage
+        self.headers = self.headers or parent.headers
+
+    @property
+    def counts_cost(self) -> bool:
+        """Whether a limit of cost applies."""
+        own = any(limit.kind == "cost" for limit in self._limits.spending)
+        return own or (self.parent is not None and self.parent.counts_cost)
+
+    async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
+        """Count a tool call; ``None`` if within every limit, else seconds until one is free.
+
+        Raises :class:`~proxy.errors.ToolFailure` where it cannot be counted and must be.
+        """
+        # A token's own limit first: calls beyond that must take nothing from its key.
+        wait_s = await self._own_hit()
+        if wait_s is None and self.parent is not None:
+            return await self.parent.hit(kind, caller)
+        return wait_s
+
+    async def _own_hit(self) -> float | None:
+        if not self._limits.tool_calls:
+            return None
+        try:
+            verdict = await self._counters.take(self._caller, self._limits.tool_calls, (), None, "")
+        except LimitsUnavailable:
+            if self._open:
+                return None
+            raise ToolFailure(
+                "tool calls cannot be counted now, so none is made", code="rate_limited"
+            ) from None
+        return None if verdict.refused is None else verdict.wait_s
+
+    def spend(self, tokens: int, cost: int) -> None:
+        """Count what was used; ``cost`` in billionths.  Never waits, never raises."""
+        if self.parent is not None:
+            self.parent.spend(tokens, cost)
+        spent = []
+        for limit in self._limits.spending:
+            amount = min(tokens, _MOST_TOKENS) if limit.kind == "tokens" else cost
+            if amount > 0:
+                spent.append((limit, amount))
+        if spent:
+            self._counters.spend(self._caller, spent)
+
+    def release(self) -> None:
+        """The request is over."""
+        if self.parent is not None:
+            self.parent.release()
+        if self._lease:
+            self._counters.release(self._caller, self._lease)
+
+
+class RateLimiter:
+    """Lets requests in within the limits of their callers.
+
+    ``general`` holds where a caller has no limits of its own.  ``on_error`` says whether requests
+    come in while the counters cannot be reached.
+    """
+
+    def __init__(
+        self,
+        general: KeyLimits,
+        counters: Counters,
+        *,
+        on_error: Literal["open", "closed"],
+        limited: Callable[[str], None] = lambda kind: None,
+    ) -> None:
+        """``limited`` is told the kind of each limit that refuses a request."""
+        self._limited = limited
+        self._general = general
+        self._counters = counters
+        self._on_error = on_error
+        self._default = LimitSet.of(KeyLimits(), general)
+        self._plans: Memo[int, tuple[KeyLimits, LimitSet]] = Memo("limit_plans", _PLANS_BYTES, _plan_bytes)
+
+    def admit_now(self, caller: "Caller") -> Admission | None:
+        """Let a request in about which there is nothing to wait for, else ``None``: :meth:`admit` knows."""
+        own = caller.limits
+        limits = self._default if own is None else self._limits(own)
+        if caller.also_counted_as is not None or limits.spending or limits.streams is not None:
+            return None
+        name, headers = caller.counted_as, _NO_HEADERS
+        if limits.requests:
+            standings = self._counters.hit_now(name, limits.requests)
+            if standings is None:
+                return None
+            headers = _headers(standings)
+        return Admission(self._counters, name, limits, headers, on_error=self._on_error)
+
+    def admit(self, caller: "Caller") -> Awaitable[Admission]:
+        """Let a request of this caller in.
+
+        Raises :class:`~proxy.errors.RequestError`: 429 naming the limit that is reached, 503 where
+        limits cannot be counted and ``on_error`` is closed.
+        """
+        if caller.also_counted_as is None:
+            return self._admit(caller.counted_as, caller.limits)
+        return self._admit_token(caller, caller.also_counted_as)
+
+    async def _admit_token(self, caller: "Caller", key: str) -> Admission:
+        """Count a request by its token and by the key behind that."""
+        admission = await self._admit(caller.counted_as, caller.limits)
+        try:
+            admission.stands_for(await self._admit(key, caller.also_limits))
+        except BaseException:  # Who leaves while the key is counted holds no place either.
+            admission.release()
+            raise
+        return admission
+
+    async def _admit(self, name: str, own: KeyLimits | None) -> Admission:
+        """One of those as whom a caller is counted."""
+        limits = self._default if own is None else self._limits(own)
+        lease = uuid.uuid4().hex if limits.streams is not None else ""
+        headers = _NO_HEADERS
+        if limits.requests or limits.spending or lease:
+            try:
+                verdict = await self._counters.take(
+                    name, limits.requests, limits.spending, limits.streams, lease
+                )
+            except LimitsUnavailable:
+                if self._on_error == "closed":
+                    raise _uncounted() from None
+                lease = ""
+            else:
+                if verdict.refused is not None:
+                    self._limited(verdict.refused.kind)
+                    raise _refusal(verdict.refused, verdict.wait_s, verdict.standings)
+                headers = _headers(verdict.standings)
+        return Admission(self._counters, name, limits, headers, lease=lease, on_error=self._on_error)
+
+    def _limits(self, own: KeyLimits) -> LimitSet:
+        # By identity: to compare limits costs more than to count.  What is held here stays what it is.
+        known = self._plans.get(id(own))
+        if known is None:
+            known = self._plans.put(id(own), (own, LimitSet.of(own, self._general)))
+        return known[1]
+
+    async def aclose(self) -> None:
+        """Count what is still to be counted."""
+        await self._counters.aclose()
+
+
+def _plan_bytes(plan: tuple[KeyLimits, LimitSet]) -> int:
+    own, _ = plan
+    limits = sum(map(len, (own.requests or (), own.tool_calls or (), own.tokens or (), own.cost or ())))
+    return _PLAN_BYTES + 400 * limits
+
+
+def _refusal(limit: Limit, wait_s: float, standings: Sequence[Standing]) -> RequestError:
+    seconds = max(1, math.ceil(wait_s))
+    headers = _headers(standings)
+    headers["Retry-After"] = str(seconds)
+    headers["retry-after-ms"] = str(max(1, math.ceil(wait_s * 1000)))
+    if seconds > _SDK_WAITS_S:
+        headers["x-should-retry"] = "false"
+    what = "open requests" if limit.kind == "concurrent_streams" else limit.kind
+    return RequestError(
+        429,
+        f"Rate limit reached for {what}: {limit} (limits.{limit.kind}). Try again in {_duration(seconds)}.",
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers=headers,
+    )
+
+
+def _uncounted() -> RequestError:
+    return RequestError(
+        503,
+        "The limits cannot be counted now, so no request is served. Try again in a moment.",
+        type="server_error",
+        code="limits_unavailable",
+        headers={"Retry-After": "1"},
+    )
+
+
+def _headers(standings: Sequence[Standing]) -> dict[str, str]:
+    """OpenAI's headers: of several limits of one kind, that of which the least is left."""
+    headers = {}
+    for limit, left, reset_s in standings if len(standings) == 1 else _tightest(standings):
+        shown = _SHOWN.get(limit.kind)
+        if shown is not None:
+            of_limit, of_left, of_reset = shown
+            headers[of_limit] = f"{limit.amount}"
+            headers[of_left] = f"{left}"
+            headers[of_reset] = _duration(reset_s)
+    return headers
+
+
+def _tightest(standings: Sequence[Standing]) -> Iterable[Standing]:
+    """Of each kind that of which the least is left."""
+    tightest: dict[LimitKind, Standing] = {}
+    for standing in standings:
+        kind = standing.limit.kind
+        if kind not in tightest or standing.left < tightest[kind].left:
+            tightest[kind] = standing
+    return tightest.values()
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in OpenAI's form: ``20ms``, ``1s``, ``6m0s``, ``24h0m0s``."""
+    millis = round(seconds * 1000)  # A window's length is not a hair longer for having been added to a clock.
+    if millis < 1000:
+        return f"{millis}ms" if millis > 0 else "0s"
+    return _whole_duration(-(-millis // 1000))
+
+
+@lru_cache(maxsize=4096)
+def _whole_duration(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    if not minutes:
+        return f"{rest}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
+
+
+declare_lru("durations", _whole_duration, 300)

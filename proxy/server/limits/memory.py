@@ -1,0 +1,241 @@
+"""Counters in this process: cheap, exact, and gone with it."""
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from proxy.caches import CacheSize, declare
+from proxy.server.limits.rules import SLOTS, Limit, Standing, Verdict
+
+__all__ = ["MemoryCounters"]
+
+MOST_COUNTERS: Final = 100_000
+"""Callers may be addresses, and there are many of those: past this the counter that nobody has asked
+for the longest is forgotten.  Never one in use: whoever makes tokens could empty its key's that way."""
+
+MOST_STAMPS: Final = 2_000_000
+"""Hits that are remembered of all callers together, each with its moment; a limit that is larger by itself
+has room for twice as many as it allows.  Past them the counters go that nobody asked for the longest."""
+
+_COUNTER_BYTES: Final = 1200
+_STAMP_BYTES: Final = 40
+_SLOT_STAMPS: Final = 4
+"""A part of a window takes as much as so many hits."""
+
+_STREAM_WAIT_S: Final = 1.0
+
+
+class _Hits:
+    """A moving window, as ``limits`` counts one: a hit counts until it is older than the window."""
+
+    __slots__ = ("times", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.times: deque[float] = deque()
+
+    def count(self, now: float) -> int:
+        """Hits within the window."""
+        times, oldest = self.times, now - self.window
+        while times and times[0] < oldest:
+            times.popleft()
+        return len(times)
+
+    def idle(self, now: float) -> bool:
+        return not self.times or self.times[-1] < now - self.window
+
+
+class _Spent:
+    """What was spent within a window, by the part of the window that it was spent in."""
+
+    __slots__ = ("slots", "total", "width")
+
+    def __init__(self, window: int) -> None:
+        self.width = window / SLOTS
+        self.slots: deque[list[int]] = deque()
+        self.total = 0
+
+    def sum(self, now: float) -> int:
+        """What was spent within the window."""
+        slots, oldest = self.slots, int(now // self.width) - SLOTS
+        while slots and slots[0][0] < oldest:
+            self.total -= slots.popleft()[1]
+        return self.total
+
+    def add(self, now: float, amount: int) -> None:
+        slot = int(now // self.width)
+        self.total += amount
+        if self.slots and self.slots[-1][0] >= slot:
+            self.slots[-1][1] += amount
+        else:
+            self.slots.append([slot, amount])
+
+    def leaves_in(self, slot: int, now: float) -> float:
+        """Seconds until what was spent in a part of the window no longer counts."""
+        return max((slot + SLOTS + 1) * self.width - now, 0.001)
+
+    def wait(self, now: float, limit: int) -> float:
+        """Seconds until less than ``limit`` counts."""
+        left = self.total
+        for slot, amount in self.slots:
+            left -= amount
+            if left < limit:
+                return self.leaves_in(slot, now)
+        return 0.0
+
+    def idle(self, now: float) -> bool:
+        return not self.slots or self.slots[-1][0] < int(now // self.width) - SLOTS
+
+
+class MemoryCounters:
+    """:class:`~proxy.server.limits.rules.Counters` in this process.  ``clock`` gives monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._hits: OrderedDict[tuple[str, Limit], _Hits] = OrderedDict()
+        self._spent: OrderedDict[tuple[str, Limit], _Spent] = OrderedDict()
+        self._open: dict[str, int] = {}
+        self._sweep_at = 1024
+        self._most_stamps = MOST_STAMPS
+        self._stamps = 0
+        """Not fewer than there are: those that have left their windows are taken off when it is too many."""
+        declare("limit_counters", self._cache_size)
+
+    async def take(
+        self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
+    ) -> Verdict:
+        """Count one against all of ``hits``, or none; see :class:`~proxy.server.limits.rules.Counters`."""
+        now = self._clock()
+        refused: Limit | None = None
+        longest = 0.0
+        standings = []
+        taken = []
+        for limit in hits:
+            key = (caller, limit)
+            window = self._hits.get(key)
+            if window is None:
+                self._make_room()
+                window = self._hits[key] = _Hits(limit.seconds)
+                self._most_stamps = max(self._most_stamps, 2 * limit.amount)
+            else:
+                self._hits.move_to_end(key)
+            count = window.count(now)
+            if count >= limit.amount:
+                wait = max(window.times[count - limit.amount] + limit.seconds - now, 0.001)
+                if wait > longest:
+                    refused, longest = limit, wait
+            taken.append((limit, window, count))
+        for limit in spending:
+            spent = self._spent.get((caller, limit))
+            if spent is not None:
+                self._spent.move_to_end((caller, limit))
+            left = limit.amount - (spent.sum(now) if spent is not None else 0)
+            reset = spent.leaves_in(spent.slots[0][0], now) if spent is not None and spent.slots else 0.0
+            if left <= 0 and spent is not None and (wait := spent.wait(now, limit.amount)) > longest:
+                refused, longest = limit, wait
+            standings.append(Standing(limit, max(left, 0), reset))
+        if streams is not None and self._open.get(caller, 0) >= streams and longest < _STREAM_WAIT_S:
+            refused, longest = Limit("concurrent_streams", streams, 0), _STREAM_WAIT_S
+        for limit, window, count in taken:
+            if refused is None:
+                if not window.times:
+                    self._hits[caller, limit] = window  # Making room may have swept it as idle.
+                window.times.append(now)
+                self._stamps += 1
+                count += 1
+            reset = window.times[0] + limit.seconds - now if window.times else 0.0
+            left = limit.amount - count
+            standings.append(Standing(limit, left if left > 0 else 0, reset if reset > 0.0 else 0.0))
+        if self._stamps > self._most_stamps:
+            self._shed(now)
+        if refused is None and streams is not None:
+            self._open[caller] = self._open.get(caller, 0) + 1
+        return Verdict(refused, longest, standings)
+
+    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[Standing] | None:
+        """Count one against all of ``hits`` if each has counted before and has room now."""
+        now = self._clock()
+        known = []
+        for limit in hits:
+            key = (caller, limit)
+            window = self._hits.get(key)
+            if window is None or (count := window.count(now)) >= limit.amount:
+                return None
+            known.append((key, window, limit.amount - count - 1))
+        standings = []
+        for key, window, left in known:
+            self._hits.move_to_end(key)
+            times, limit = window.times, key[1]
+            times.append(now)
+            standings.append(Standing(limit, left, times[0] + limit.seconds - now))
+        self._stamps += len(known)
+        if self._stamps > self._most_stamps:
+            self._shed(now)
+        return standings
+
+    def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
+        """Count what was used, also past the limit."""
+        now = self._clock()
+        for limit, amount in spent:
+            counter = self._spent.get((caller, limit))
+            if counter is None:
+                self._make_room()
+                counter = self._spent[caller, limit] = _Spent(limit.seconds)
+            counter.sum(now)
+            counter.add(now, amount)
+            self._stamps += _SLOT_STAMPS
+        if self._stamps > self._most_stamps:
+            self._shed(now)
+
+    def release(self, caller: str, lease: str) -> None:
+        """Give one place back."""
+        left = self._open.get(caller, 0) - 1
+        if left > 0:
+            self._open[caller] = left
+        else:
+            self._open.pop(caller, None)
+
+    async def aclose(self) -> None:
+        """Nothing is held beyond this object."""
+
+    @property
+    def size(self) -> int:
+        """How many counters there are."""
+        return len(self._hits) + len(self._spent)
+
+    def _shed(self, now: float) -> None:
+        """Count anew what is remembered, and forget what was asked for the longest ago, a tenth at once."""
+        for window in self._hits.values():
+            window.count(now)
+        for spent in self._spent.values():
+            spent.sum(now)
+        self._stamps = self._counted()
+        while self._stamps > 0.9 * self._most_stamps and self.size > 1:
+            if self._hits and (len(self._hits) >= len(self._spent) or len(self._spent) <= 1):
+                self._stamps -= len(self._hits.popitem(last=False)[1].times)
+            else:
+                self._stamps -= _SLOT_STAMPS * len(self._spent.popitem(last=False)[1].slots)
+
+    def _counted(self) -> int:
+        hits = sum(len(window.times) for window in self._hits.values())
+        return hits + _SLOT_STAMPS * sum(len(spent.slots) for spent in self._spent.values())
+
+    def _cache_size(self) -> CacheSize:
+        most = _COUNTER_BYTES * (MOST_COUNTERS + 1) + _STAMP_BYTES * (self._most_stamps + 1)
+        return CacheSize(_COUNTER_BYTES * self.size + _STAMP_BYTES * self._counted(), most)
+
+    def _make_room(self) -> None:
+        """Forget counters that count nothing any more, each time their number has doubled."""
+        if self.size < self._sweep_at:
+            return
+        now = self._clock()
+        self._hits = OrderedDict((key, each) for key, each in self._hits.items() if not each.idle(now))
+        self._spent = OrderedDict((key, each) for key, each in self._spent.items() if not each.idle(now))
+        # A tenth at once, so that a flood of new callers does not pay for this at each of them.
+        while self.size > 0.9 * MOST_COUNTERS:
+            larger: OrderedDict[tuple[str, Limit], Any] = (
+                self._hits if len(self._hits) >= len(self._spent) else self._spent
+            )
+            larger.popitem(last=False)
+        self._sweep_at = min(max(1024, 2 * self.size), MOST_COUNTERS)

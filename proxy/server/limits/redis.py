@@ -1,0 +1,338 @@
+"""Counters in Redis, shared by every process that counts there.
+
+Requests that come at one time share one round trip.  A server that does not answer in time is not
+asked again until it answers a probe, so that a dead one costs the first who notice it a moment and
+nobody else anything.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from proxy.caches import CacheSize, declare
+from proxy.server.limits.redis_scripts import RENEW, SPEND, TAKE
+from proxy.server.limits.rules import Limit, LimitsUnavailable, Standing, Verdict
+
+__all__ = ["RedisCounters"]
+
+ANSWER_S: Final = 0.1
+"""The longest that a request waits for its limits."""
+
+_GRACE_S: Final = 0.02
+"""For an answer that is here already while this process was busy with something else."""
+
+LEASE_S: Final = 30.0
+"""A place whose holder died is free again after this; the living renew theirs in a third of it."""
+
+_PROBE_S: Final = (0.05, 1.0)
+_CLOSE_S: Final = 1.0
+_BATCH: Final = 128
+_MOST_OWED: Final = 10_000
+_MICROS: Final = 1_000_000
+_MOST: Final = 10**15
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._:%-]{1,128}\Z")
+
+
+class _Command(NamedTuple):
+    """One script call, and who waits for what it answers."""
+
+    script: str
+    keys: Sequence[str]
+    arguments: Sequence[Any]
+    waiter: "asyncio.Future[Any] | None" = None
+
+
+class RedisCounters:
+    """:class:`~proxy.server.limits.rules.Counters` in the Redis at ``url``.
+
+    ``prefix`` begins every key; ``clock`` (seconds) stands in for the server's time.
+    ``unanswered`` counts the requests of which nothing was counted, ``lost`` what was used and could
+    not be counted.
+    """
+
+    def __init__(
+        self, url: str, *, prefix: str = "toolrelay", clock: Callable[[], float] | None = None
+    ) -> None:
+        self._client: Redis = Redis.from_url(
+            url,
+            protocol=2,  # The older one, which every server has.
+            retry=Retry(NoBackoff(), 0),
+            socket_connect_timeout=_PROBE_S[1],
+            socket_timeout=_PROBE_S[1],
+            health_check_interval=0,
+            max_connections=4,
+        )
+        self._prefix = prefix
+        self._time = clock
+        self._shas = {
+            script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+            for script in (TAKE, SPEND, RENEW)
+        }
+        self._waiting: list[_Command] = []
+        self._owed: dict[str, dict[Limit, int]] = {}
+        declare("limits_owed", self._cache_size)
+        self._freed: list[tuple[str, str]] = []
+        self._held: dict[str, set[str]] = {}
+        self._worker: asyncio.Task[None] | None = None
+        self._renewer: asyncio.Task[None] | None = None
+        self._prober: asyncio.Task[None] | None = None
+        self._down_since = 0.0
+        self._unanswered_before = 0
+        self.down = False
+        self.unanswered = 0
+        self.lost = 0
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.limits")
+
+    async def take(
+        self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
+    ) -> Verdict:
+        """Count one against all of ``hits``, or none; see :class:`~proxy.server.limits.rules.Counters`."""
+        if self.down:
+            self.unanswered += 1
+            raise LimitsUnavailable("the limits' Redis does not answer")
+        limits = [*hits, *spending]
+        arguments: list[Any] = [
+            self._now(),
+            len(hits),
+            len(spending),
+            -1 if streams is None else streams,
+            lease,
+            int(LEASE_S * _MICROS),
+        ]
+        for limit in limits:
+            arguments += [limit.amount, limit.seconds * _MICROS]
+        keys = [self._key(caller, limit) for limit in limits]
+        if streams is not None:
+            keys.append(self._places(caller))
+        waiter: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Command(TAKE, keys, arguments, waiter))
+        self._wake()
+        try:
+            refused, wait, *pairs = await waiter
+        except asyncio.CancelledError:
+            if streams is not None:
+                self._freed.append((caller, lease))
+                self._wake()
+            raise
+        standings = [
+            Standing(limit, int(left), float(reset) / _MICROS)
+            for limit, left, reset in zip(limits, pairs[::2], pairs[1::2], strict=True)
+        ]
+        if refused == 0:
+            if streams is not None:
+                self._hold(caller, lease)
+            return Verdict(None, 0.0, standings)
+        by = limits[refused - 1] if refused <= len(limits) else Limit("concurrent_streams", streams or 0, 0)
+        return Verdict(by, float(wait) / _MICROS, standings)
+
+    def hit_now(self, caller: str, hits: Sequence[Limit]) -> None:
+        """Nothing is known here without asking."""
+        return
+
+    def _cache_size(self) -> CacheSize:
+        # A caller is an address, or named by the operator or within a bound.
+        held = sum(500 + 200 * len(owed) for owed in self._owed.values())
+        return CacheSize(held, _MOST_OWED * (500 + 200 * 16))
+
+    def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
+        """Count what was used, also past the limit; while Redis is away it is owed."""
+        owed = self._owed.get(caller)
+        if owed is None:
+            if len(self._owed) >= _MOST_OWED:
+                self.lost += 1
+                return
+            owed = self._owed[caller] = {}
+        for limit, amount in spent:
+            owed[limit] = min(owed.get(limit, 0) + amount, _MOST)
+        self._wake()
+
+    def release(self, caller: str, lease: str) -> None:
+        """Give one place back."""
+        held = self._held.get(caller)
+        if held is not None:
+            held.discard(lease)
+            if not held:
+                del self._held[caller]
+        self._freed.append((caller, lease))
+        self._wake()
+
+    async def aclose(self) -> None:
+        """Count what is owed, give back what is held, as far as Redis answers within a second."""
+        for task in (self._renewer, self._prober):
+            if task is not None:
+                task.cancel()
+        for caller, leases in self._held.items():
+            self._freed += [(caller, lease) for lease in leases]
+        self._held.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                self._wake()
+                if self._worker is not None:
+                    await self._worker
+        if self._worker is not None:
+            self._worker.cancel()
+        tasks = [task for task in (self._worker, self._renewer, self._prober) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._owed:
+            self._log.warning("limits_not_counted", callers=len(self._owed))
+        with contextlib.suppress(RedisError, OSError):
+            await self._client.aclose()
+
+    # Keys: all of one caller's hash to one place, for a server that is spread over several.
+
+    def _key(self, caller: str, limit: Limit) -> str:
+        return f"{self._prefix}:{{{_safe(caller)}}}:{limit.kind}:{limit.amount}:{limit.seconds}"
+
+    def _places(self, caller: str) -> str:
+        return f"{self._prefix}:{{{_safe(caller)}}}:streams"
+
+    def _now(self) -> int:
+        return 0 if self._time is None else int(self._time() * _MICROS)
+
+    # Round trips.
+
+    def _wake(self) -> None:
+        if not self.down and (self._worker is None or self._worker.done()):
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        """Send what waits, batch by batch, while there is any."""
+        while not self.down and (self._waiting or self._owed or self._freed):
+            # Who has left while waiting is counted by nobody.
+            waiting = [each for each in self._waiting if each.waiter is None or not each.waiter.done()]
+            batch, self._waiting = waiting[:_BATCH], waiting[_BATCH:]
+            # Bounded, each of the three: after an outage there may be much to catch up with.
+            freed, self._freed = self._freed[:_BATCH], self._freed[_BATCH:]
+            owed = {caller: self._owed.pop(caller) for caller in [*islice(self._owed, _BATCH)]}
+            # What was used, and places that were left, before those who want to come in.
+            commands = [*(self._spending(caller, spent) for caller, spent in owed.items()), *batch]
+            try:
+                answers = await self._answered(self._send(commands, freed))
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for it for ever
+                self.lost += len(owed)  # Counted or not, nobody knows; never twice.
+                self._went_down(error, batch)
+                return
+            for command, answer in zip(commands, answers, strict=True):
+                if command.waiter is None or command.waiter.done():
+                    continue
+                if isinstance(answer, Exception):
+                    self.unanswered += 1
+                    command.waiter.set_exception(LimitsUnavailable("the limits' Redis refused to count"))
+                else:
+                    command.waiter.set_result(answer)
+            self.lost += sum(isinstance(answer, Exception) for answer in answers[: len(owed)])
+            failed = next((answer for answer in answers if isinstance(answer, Exception)), None)
+            if failed is not None:
+                self._went_down(failed, ())
+                return
+
+    def _spending(self, caller: str, spent: dict[Limit, int]) -> _Command:
+        arguments: list[Any] = [self._now()]
+        for limit, amount in spent.items():
+            arguments += [limit.seconds * _MICROS, amount]
+        return _Command(SPEND, [self._key(caller, limit) for limit in spent], arguments)
+
+    async def _answered(self, sending: Any) -> list[Any]:
+        """The answers, or :class:`TimeoutError` where they take longer than a request may wait."""
+        task: asyncio.Task[list[Any]] = asyncio.ensure_future(sending)
+        try:
+            for patience in (ANSWER_S, _GRACE_S):
+                done, _ = await asyncio.wait({task}, timeout=patience)
+                if done:
+                    return task.result()
+            raise TimeoutError
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _send(self, commands: Sequence[_Command], freed: Sequence[tuple[str, str]]) -> list[Any]:
+        """The answer of each command, exceptions among them."""
+        answers = await self._execute(commands, freed)
+        unknown = [place for place, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if unknown:
+            for script in self._shas:
+                await self._client.script_load(script)
+            again = await self._execute([commands[place] for place in unknown], ())
+            for place, answer in zip(unknown, again, strict=True):
+                answers[place] = answer
+        return answers
+
+    async def _execute(self, commands: Sequence[_Command], freed: Sequence[tuple[str, str]]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipe:
+            for caller, lease in freed:
+                pipe.zrem(self._places(caller), lease)
+            for command in commands:
+                sha, keys = self._shas[command.script], command.keys
+                pipe.evalsha(sha, len(keys), *keys, *command.arguments)
+            answers = await pipe.execute(raise_on_error=False)
+        return answers[len(freed) :]
+
+    # A server that is away.
+
+    def _went_down(self, error: Exception, batch: Sequence[_Command]) -> None:
+        self.down = True
+        self._down_since, self._unanswered_before = time.monotonic(), self.unanswered
+        # The kind alone: messages of connections name addresses, and may name more.
+        self._log.warning("limits_unavailable", error=type(error).__name__)
+        for command in (*batch, *self._waiting):
+            if command.waiter is not None and not command.waiter.done():
+                self.unanswered += 1
+                command.waiter.set_exception(LimitsUnavailable("the limits' Redis does not answer"))
+        self._waiting.clear()
+        self._prober = asyncio.get_running_loop().create_task(self._probe())
+
+    async def _probe(self) -> None:
+        """Ask until there is an answer; then count again."""
+        wait, longest = _PROBE_S
+        while True:
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, longest)
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(longest):
+                    # A server that only reads, or is full, answers a ping and counts nothing.
+                    await self._client.set(f"{self._prefix}:probe", "1", px=1000)
+                    break
+        self.down = False
+        seconds = round(time.monotonic() - self._down_since, 1)
+        unanswered = self.unanswered - self._unanswered_before
+        self._log.info("limits_available", seconds=seconds, unanswered=unanswered)
+        self._wake()
+
+    # Places.
+
+    def _hold(self, caller: str, lease: str) -> None:
+        self._held.setdefault(caller, set()).add(lease)
+        if self._renewer is None or self._renewer.done():
+            self._renewer = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        """Keep every place of this process, with one timer for all of them."""
+        while self._held:
+            await asyncio.sleep(LEASE_S / 3)
+            if not self.down:
+                self._waiting += [
+                    _Command(
+                        RENEW, [self._places(caller)], [self._now(), int(LEASE_S * _MICROS), *sorted(leases)]
+                    )
+                    for caller, leases in self._held.items()
+                ]
+                self._wake()
+
+
+def _safe(caller: str) -> str:
+    """A caller's name as part of a key: names of keys and addresses as they are, others digested."""
+    if _PLAIN.match(caller):
+        return caller
+    return "~" + hashlib.blake2b(caller.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,0 +1,227 @@
+"""How much a caller may do: limits as they are written, and what counts them.
+
+Requests and tool calls are counted in moving windows, tokens and cost in windows that may be
+overdrawn.  Where the counting happens stands in ``limits_memory.py`` and ``limits_redis.py``.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+
+from proxy.errors import ConfigError, RequestError, ToolRelayError
+from proxy.relay.routing.prices import NANOS
+
+if TYPE_CHECKING:  # Two megabytes that a process without limits does without.
+    from limits import RateLimitItem
+
+__all__ = [
+    "SLOTS",
+    "ConcurrentStreams",
+    "Counters",
+    "KeyLimits",
+    "Limit",
+    "LimitKind",
+    "LimitSet",
+    "LimitsUnavailable",
+    "Standing",
+    "Verdict",
+    "parse_cost_limits",
+    "parse_limits",
+]
+
+LimitKind = Literal["requests", "tool_calls", "tokens", "cost", "concurrent_streams"]
+
+SLOTS: Final = 100
+"""Parts of a window of tokens or cost.  What was spent leaves with the whole part it was spent in,
+never early and at most a hundredth of the window late: so memory is bounded however much is spent."""
+
+_PERIODS: Final = ((31104000, "year"), (2592000, "month"), (86400, "day"), (3600, "hour"), (60, "minute"))
+_MAX_AMOUNT: Final = 10**15
+_MAX_WINDOW_S: Final = 10 * 366 * 86400
+"""Windows are counted in microseconds, which a float, all that a script in Redis has, holds exactly."""
+
+_MAX_TEXT: Final = 200
+_MOST_LIMITS: Final = 16
+_AMOUNT = re.compile(r"\d+(?:\.\d+)?(?=\s*(?:/|per\b))")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """The limits of one caller; ``None`` leaves the general setting in force, ``()`` sets no limit.
+
+    Amounts of ``cost`` are billionths of the currency of the prices, as :func:`parse_cost_limits`
+    reads them.
+    """
+
+    requests: "tuple[RateLimitItem, ...] | None" = None
+    tool_calls: "tuple[RateLimitItem, ...] | None" = None
+    tokens: "tuple[RateLimitItem, ...] | None" = None
+    cost: "tuple[RateLimitItem, ...] | None" = None
+    concurrent_streams: int | None = None
+
+
+class Limit(NamedTuple):
+    """One limit: ``amount`` within ``seconds``; of cost in billionths."""
+
+    kind: LimitKind
+    amount: int
+    seconds: int
+
+    def __str__(self) -> str:
+        """``600 per minute``, ``0.5 per 2 hours``."""
+        amount = f"{Decimal(self.amount) / NANOS:f}" if self.kind == "cost" else str(self.amount)
+        if not self.seconds:
+            return amount
+        for seconds, name in (*_PERIODS, (1, "second")):
+            if self.seconds % seconds == 0:
+                count = self.seconds // seconds
+                return f"{amount} per {name}" if count == 1 else f"{amount} per {count} {name}s"
+        raise AssertionError("seconds are whole")
+
+
+class LimitSet(NamedTuple):
+    """All limits of one caller.  ``spending`` are those of tokens and of cost."""
+
+    requests: tuple[Limit, ...] = ()
+    tool_calls: tuple[Limit, ...] = ()
+    spending: tuple[Limit, ...] = ()
+    streams: int | None = None
+
+    @classmethod
+    def of(cls, limits: KeyLimits, general: KeyLimits) -> "LimitSet":
+        """``limits``, and ``general`` where they say nothing; open streams are the caller's own alone."""
+
+        def chosen(
+            kind: LimitKind,
+            own: "tuple[RateLimitItem, ...] | None",
+            others: "tuple[RateLimitItem, ...] | None",
+        ) -> tuple[Limit, ...]:
+            items = dict.fromkeys((others if own is None else own) or ())
+            return tuple(Limit(kind, item.amount, item.get_expiry()) for item in items)
+
+        return cls(
+            chosen("requests", limits.requests, general.requests),
+            chosen("tool_calls", limits.tool_calls, general.tool_calls),
+            chosen("tokens", limits.tokens, general.tokens) + chosen("cost", limits.cost, general.cost),
+            limits.concurrent_streams,
+        )
+
+
+class Standing(NamedTuple):
+    """How a caller stands with one limit: what is left, and seconds until the oldest use is forgotten."""
+
+    limit: Limit
+    left: int
+    reset_s: float
+
+
+class Verdict(NamedTuple):
+    """What became of a request: taken, or ``refused`` by the limit that takes longest to let it in."""
+
+    refused: Limit | None
+    wait_s: float
+    standings: Sequence[Standing]
+
+
+class LimitsUnavailable(ToolRelayError):
+    """The counters cannot be reached, so nothing is known of how much a caller did."""
+
+
+class Counters(Protocol):
+    """Where use is counted."""
+
+    async def take(
+        self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
+    ) -> Verdict:
+        """Count one against all of ``hits`` if each has room and each of ``spending`` is not used up.
+
+        With ``streams`` the caller also takes one of so many places, to be given back under the name
+        ``lease``.  What is refused is counted by none.  Raises :class:`LimitsUnavailable`.
+        """
+        ...
+
+    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[Standing] | None:
+        """:meth:`take` without spending and streams, for what it lets in without a wait.
+
+        ``None`` where it would not, or where that is not known at once: then nothing is counted.
+        """
+        ...
+
+    def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
+        """Count what was used, also past the limit.  Never waits, never raises."""
+        ...
+
+    def release(self, caller: str, lease: str) -> None:
+        """Give the place back that was taken as ``lease``."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+def parse_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitItem, ...]":
+    """Limits as written (``"600/minute"``, ``"5 per second"``), all of which hold at once.
+
+    Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
+    """
+    items: list[RateLimitItem] = []
+    for text in texts[: _MOST_LIMITS + 1]:
+        items += _parsed(setting, text, text, "600/minute")
+    return _few(setting, items)
+
+
+def parse_cost_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitItem, ...]":
+    """Limits of cost as written (``"5/day"``, ``"0.50/hour"``), their amounts in billionths.
+
+    Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
+    """
+    items: list[RateLimitItem] = []
+    for text in texts[: _MOST_LIMITS + 1]:
+        whole = _AMOUNT.sub(lambda found: str(int(Decimal(found[0]) * NANOS)), text[:_MAX_TEXT])
+        items += _parsed(setting, text, whole, "0.50/hour")
+    return _few(setting, items)
+
+
+def _parsed(setting: str, text: str, whole: str, example: str) -> "list[RateLimitItem]":
+    from limits import parse_many  # Only where there are limits, as above.
+
+    # A client writes limits too, into its tokens: a run of spaces would take the parser's pattern
+    # hours, and a window without end is more than what counts can count.
+    try:
+        parsed = parse_many(" ".join(whole.split())) if len(text) <= _MAX_TEXT else []
+    except ValueError:
+        parsed = []
+    if not parsed or any(not 1 <= item.amount <= _MAX_AMOUNT or item.multiples < 1 for item in parsed):
+        raise ConfigError(setting, f"{text[:80]!r} is no limit", f'Write it like "{example}"')
+    if any(item.get_expiry() > _MAX_WINDOW_S for item in parsed):
+        raise ConfigError(setting, f"{text[:80]!r} counts over more than 10 years", "Choose a shorter time")
+    return parsed
+
+
+def _few(setting: str, items: "Sequence[RateLimitItem]") -> "tuple[RateLimitItem, ...]":
+    """The limits, if they are so many that each request can be held to all of them."""
+    if len(items) > _MOST_LIMITS:
+        raise ConfigError(setting, f"has more than {_MOST_LIMITS} limits", "Leave out what others imply")
+    return tuple(items)
+
+
+class ConcurrentStreams:
+    """How many requests may be open at one time in this process: ``open`` counts those that are."""
+
+    def __init__(self, limit: int) -> None:
+        if limit < 1:
+            raise ConfigError("limits.concurrent_streams", "must be 1 or more")
+        self.limit = limit
+        self.open = 0
+
+    @staticmethod
+    def refusal() -> RequestError:
+        """What a client is told for which there is no place."""
+        return RequestError(
+            429,
+            "Too many requests are open at the same time. Try again when one has ended.",
+            type="rate_limit_error",
+            code="rate_limit_exceeded",
+            headers={"retry-after": "1"},
+        )

@@ -1,0 +1,177 @@
+"""What every request passes before it is served, and what is said of it at its end."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Container
+from contextvars import ContextVar
+
+import structlog
+from aiohttp import hdrs, web
+from multidict import istr
+
+from proxy.errors import RequestError, StoreError, UpstreamError
+from proxy.server.auth.key_spellings import SHORTEST_KEY
+from proxy.server.middleware.cors import Cors
+from proxy.server.middleware.page_guard import PageGuard
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.errors import (
+    ERROR_CODE,
+    error_response,
+    of_http_exception,
+    of_request_error,
+    of_upstream_error,
+    store_unavailable,
+)
+from proxy.server.serving.fairness import FairTurns
+from proxy.server.serving.head import Head
+from proxy.server.serving.request import EdgeRequest, new_ids
+from proxy.server.serving.target import MAX_TARGET
+from proxy.server.telemetry.access_log import AccessLog
+from proxy.server.telemetry.hooks import Observing, RequestFacts
+
+__all__ = ["AccessMiddleware"]
+
+_X_REQUEST_ID = istr("x-request-id")
+_REQUEST_ID = re.compile(r"(?!(?:.*[._-])?trt?_[A-Za-z0-9_-]{20})[A-Za-z0-9._-]{1,128}\Z")
+"""An id of a client's own; with a key or token in it, it would bring that into log and record."""
+_WITHHELD = "(withheld)"
+"""In place of a path that holds a key, or that is longer than anything that is looked through for one."""
+_KEY_IN_ADDRESS = (
+    "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', and revoke "
+    "this one."
+)
+
+
+def _called(head: Head) -> tuple[str, str]:
+    """The client's own id for a request, empty where none can stand in a log, and the path for people."""
+    given = head.headers.get(_X_REQUEST_ID)
+    path = head.message.url.path[:200] if len(head.message.path) <= MAX_TARGET else _WITHHELD
+    return given if given and _REQUEST_ID.match(given) else "", path
+
+
+class AccessMiddleware:
+    """Gives every request an id and every failure OpenAI's shape; writes one access line for each."""
+
+    def __init__(
+        self,
+        serve: Callable[[EdgeRequest], Awaitable[web.StreamResponse]],
+        *,
+        guard: PageGuard,
+        cors: Cors,
+        draining: Draining,
+        observing: Observing,
+        models: Container[str],
+        holds_key: Callable[[Head], Awaitable[bool]],
+    ) -> None:
+        """The access line names a model that is one of ``models``.
+
+        ``holds_key`` says whether a key of the proxy stands in a request's target.
+        """
+        self._holds_key = holds_key
+        self._serve = serve
+        self._guard = guard
+        self._cors = cors
+        self._draining = draining
+        self._observing = observing
+        self._turns = FairTurns(asyncio.get_running_loop())
+        self._access = AccessLog(models)
+        self._ids = new_ids("req_")
+        # As structlog's own ``bind_contextvars`` names it, which takes ten times as long.
+        self._logged_id = ContextVar[str](f"{structlog.contextvars.STRUCTLOG_KEY_PREFIX}request_id")
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")
+
+    async def handle(self, request: EdgeRequest) -> web.StreamResponse:
+        """Answer a request; nothing but its cancellation comes out."""
+        given, path = request.head[_called]
+        # A short target has no room for a key, and an overlong one is refused unread.
+        misplaced = len(request.raw_path) > SHORTEST_KEY and await self._holds_key(request.head)
+        if misplaced:
+            path = _WITHHELD
+        request_id = given or next(self._ids)
+        facts = request.facts = RequestFacts(
+            request_id, request.method, path, request.headers, time.monotonic(), given != ""
+        )
+        token = self._observing.begin(facts)
+        # Whoever logs while this request is served, its lines can be found by it.
+        bound = self._logged_id.set(request_id)
+        response: web.StreamResponse | None
+        try:
+            if (turn := self._turns.take()) is not None:
+                await turn
+            try:
+                if misplaced:
+                    raise RequestError(400, _KEY_IN_ADDRESS, code="key_in_address")
+                response = self._guard.check(request)
+                if response is None:
+                    response = await self._serve(request)
+            except (RequestError, UpstreamError, StoreError, web.HTTPException, ConnectionError) as error:
+                response = self._refusal(request, error)
+            except Exception:  # noqa: BLE001
+                # The last boundary: whatever it is, the client gets an answer and the log the cause.
+                response = self._failure(request)
+            facts.status = response.status
+            if response.status >= 400 and not facts.error_code and isinstance(response, web.Response):
+                facts.error_code = response.get(ERROR_CODE, "")
+            facts.sent = facts.client.sent if facts.client is not None else response.body_length
+        finally:
+            if facts.status == 499 and facts.client is not None and (whole := facts.client.completed):
+                # The client left with all that it was to get.
+                facts.status, facts.sent = whole, facts.client.sent
+            self._observing.end(facts, token)
+            self._logged_id.reset(bound)
+            self._access.write(facts)
+            # It knows its request, which knows these facts: in a ring all of it, the head of the request
+            # with its key too, would wait for the garbage collector.
+            facts.client = None
+        if not response.prepared:
+            self._complete(request, response)
+        return response
+
+    def _refusal(
+        self,
+        request: EdgeRequest,
+        error: RequestError | UpstreamError | StoreError | web.HTTPException | ConnectionError,
+    ) -> web.StreamResponse:
+        """What the client is told of an error that says itself what it is."""
+        if isinstance(error, RequestError):
+            return of_request_error(error)
+        if isinstance(error, UpstreamError):
+            self._log.warning("upstream_failed", request_id=request.facts.request_id, error_code=error.code)
+            return of_upstream_error(error)
+        if isinstance(error, StoreError) and not request.started:
+            # Only the record knows what was asked for; whoever can do without it does not come here.
+            self._log.error("record_unavailable", request_id=request.facts.request_id, reason=str(error))
+            return store_unavailable()
+        if isinstance(error, web.HTTPException):
+            return of_http_exception(error)
+        if isinstance(error, StoreError) or (
+            (transport := request.transport) is not None and not transport.is_closing()
+        ):
+            # It is about another connection than the client's.
+            return self._failure(request)
+        # The client has gone; aiohttp drops what is returned.
+        return error_response(499, "The client closed the connection.", code="client_gone")
+
+    def _failure(self, request: EdgeRequest) -> web.StreamResponse:
+        """What the client is told of a fault of ours; a response that has begun is cut."""
+        self._log.exception("internal_error", request_id=request.facts.request_id)
+        if request.started and (transport := request.transport) is not None:
+            transport.close()
+        return error_response(
+            500, "The proxy failed to serve this request.", type="server_error", code="internal_error"
+        )
+
+    def _complete(self, request: EdgeRequest, response: web.StreamResponse) -> None:
+        """Put onto an answer of ours what every head has."""
+        headers = response.headers
+        headers.update(request.limit_headers)
+        for name, value in self._cors.headers(request).items() if self._cors else ():
+            headers.add(name, value)
+        headers[_X_REQUEST_ID] = request.facts.request_id
+        if request.facts.run_id:
+            headers["x-toolrelay-run"] = request.facts.run_id
+        headers[hdrs.SERVER] = "toolrelay"
+        if self._draining.closing or (hdrs.EXPECT in request.headers and not request.content.is_eof()):
+            # Who was not asked for a body may send it or leave it out: what comes next could be either.
+            response.force_close()

@@ -1,0 +1,60 @@
+"""The log of web pages that were refused, for an operator who wants to let one of them in."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+from pydantic_core import PydanticCustomError
+
+from proxy.server.config.types import check_origins
+from proxy.server.serving.pending_heads import OncePerMinute
+
+__all__ = ["RefusedOrigins"]
+
+_MOST: Final = 16
+"""Origins that have lines of their own: anybody can make up any number of them."""
+
+_LONGEST: Final = 200
+
+
+class RefusedOrigins:
+    """Says of each refused origin once a minute that it was, and what would allow it.
+
+    Those beyond the first sixteen share a line a minute, until a minute goes by without one of the others.
+    """
+
+    def __init__(self, listed: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._listed = tuple(listed)
+        self._clock = clock
+        self._known: dict[str, tuple[float, OncePerMinute]] = {}
+        self._others = OncePerMinute(clock)
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
+
+    def refused(self, origin: str) -> None:
+        """One request of a page of this origin was refused."""
+        origin = origin[:_LONGEST]
+        count = self._counter(origin).counted()
+        if count:
+            self._log.warning("origin_refused", origin=origin, count=count, hint=self._hint(origin))
+
+    def _counter(self, origin: str) -> OncePerMinute:
+        now = self._clock()
+        found = self._known.get(origin)
+        if found is None and len(self._known) >= _MOST:
+            self._known = {name: one for name, one in self._known.items() if now - one[0] < 60}
+            if len(self._known) >= _MOST:
+                return self._others
+        counter = found[1] if found else OncePerMinute(self._clock)
+        self._known[origin] = (now, counter)
+        return counter
+
+    def _hint(self, origin: str) -> str:
+        try:
+            check_origins((*self._listed, origin))
+        except PydanticCustomError:
+            # What no browser writes for a page with an origin of its own cannot be listed.
+            return "this is no origin that server.cors_origins can list; serve the page over http or https"
+        listed = json.dumps([*self._listed, origin])
+        return f"to allow pages of this origin, set server.cors_origins = {listed}"

@@ -1,0 +1,180 @@
+"""Request bodies: read whole under a bound, or streamed under a bound."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from aiohttp import HttpVersion11, hdrs, web
+
+from proxy.errors import RequestError
+from proxy.server.serving.head import Head
+from proxy.server.serving.request import EdgeRequest
+
+__all__ = ["body_here", "check_counts", "read_body", "stream_body"]
+
+_MAX_MESSAGES = 20_000
+_MAX_TOOLS = 2_000
+_COUNTED = {
+    "messages": _MAX_MESSAGES,
+    "input": _MAX_MESSAGES,
+    "tools": _MAX_TOOLS,
+    "functions": _MAX_TOOLS,
+}
+"""Entries of a request's long lists.  No model takes so many; work on them grows with their number."""
+
+
+_NO_CODING = frozenset({"", "identity"})
+_EXPECTED = frozenset({"", "100-continue"})
+
+
+def check_counts(payload: Mapping[str, Any], size: int) -> None:
+    """Raise :class:`RequestError` (400) where a list of a request is longer than any real one.
+
+    ``size`` is the body's, in bytes: each entry of a list takes two at least.
+    """
+    if size < 2 * _MAX_TOOLS:
+        return
+    for field, most in _COUNTED.items():
+        entries = payload.get(field)
+        if isinstance(entries, list) and len(entries) > most:
+            raise RequestError(
+                400,
+                f"{field} has {len(entries)} entries; at most {most} are taken.",
+                param=field,
+                code="too_many_entries",
+            )
+
+
+def _check(request: EdgeRequest, limit: int) -> None:
+    headers = request.headers
+    if hdrs.CONTENT_ENCODING in headers and not _NO_CODING.issuperset(
+        request.head.listed(hdrs.CONTENT_ENCODING)
+    ):
+        raise RequestError(415, "Request bodies must not be compressed.", code="unsupported_content_encoding")
+    if hdrs.TRANSFER_ENCODING in headers and headers[hdrs.TRANSFER_ENCODING].strip().lower() != "chunked":
+        raise RequestError(
+            400,
+            "Transfer-Encoding takes chunked and nothing else.",
+            code="invalid_http",
+            headers={"Connection": "close"},
+        )
+    if (request.content_length or 0) > limit:
+        raise _too_large(limit)
+    if hdrs.EXPECT in headers and not _EXPECTED.issuperset(_expected(request)):
+        raise RequestError(417, "Expect takes 100-continue and nothing else.", code="expectation_failed")
+
+
+def _is_plain(head: Head) -> bool:
+    """Whether nothing but a body's size can be wrong with it."""
+    headers = head.headers
+    coded = hdrs.CONTENT_ENCODING in headers or hdrs.TRANSFER_ENCODING in headers
+    return headers.get(hdrs.CONTENT_TYPE) == "application/json" and not coded and hdrs.EXPECT not in headers
+
+
+def _check_charset(kind: str) -> None:
+    """Refuse a character set that others may read the body in: JSON has none but UTF-8 (RFC 8259, 8.1)."""
+    for parameter in kind.lower().split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().startswith("charset") and value.strip(" \t\"'") not in ("utf-8", "utf8"):
+            raise RequestError(
+                415,
+                "JSON is UTF-8: leave charset out of Content-Type.",
+                param="Content-Type",
+                code="content_type_not_allowed",
+            )
+
+
+def _expected(request: EdgeRequest) -> Sequence[str]:
+    """What the client expects before it sends its body; nothing that HTTP/1.0 knows."""
+    return request.head.listed(hdrs.EXPECT) if request.version >= HttpVersion11 else ()
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(413, f"The request body is larger than {limit} bytes.", code="request_too_large")
+
+
+def body_here(request: EdgeRequest, limit: int) -> bytes | None:
+    """The whole JSON body if it is here, as one of a few kilobytes nearly always is: it comes with its head.
+
+    ``None`` where :func:`read_body` has to wait for it.  Raises :class:`RequestError` (413, 415) before
+    reading what it must not.
+    """
+    if not request.head[_is_plain]:
+        _check(request, limit)
+        _check_charset(request.headers.get(hdrs.CONTENT_TYPE, ""))
+    content = request.content
+    if not content.is_eof():
+        if (request.content_length or 0) > limit:
+            raise _too_large(limit)
+        return None
+    whole = content.read_nowait()
+    if len(whole) > limit:
+        raise _too_large(limit)
+    request.body_is_read()
+    return whole
+
+
+async def read_body(request: EdgeRequest, limit: int, timeout_s: float) -> bytes:
+    """The whole body.  Raises as :func:`body_here` does.
+
+    Raises it with 408 where the client takes more than ``timeout_s`` seconds in all, and with 400
+    where the framing is malformed.
+    """
+    whole = body_here(request, limit)
+    if whole is not None:
+        return whole
+    return b"".join([piece async for piece in _pieces(request, limit, timeout_s, earned_s=0.0)])
+
+
+def stream_body(
+    request: EdgeRequest, limit: int, timeout_s: float, bytes_per_timeout: int
+) -> AsyncIterator[bytes]:
+    """The body as it arrives.  Raises :class:`RequestError` at once for what must not be read.
+
+    A bound that turns out to be passed only while reading breaks the upload off.  The client may be
+    waited for ``timeout_s`` seconds, and as long again for each ``bytes_per_timeout`` that it sent;
+    while the upstream is what is slow, no time counts.
+    """
+    _check(request, limit)
+    return _pieces(request, limit, timeout_s, earned_s=timeout_s / bytes_per_timeout)
+
+
+async def _pieces(
+    request: EdgeRequest, limit: int, timeout_s: float, *, earned_s: float
+) -> AsyncIterator[bytes]:
+    """The body's pieces.  ``earned_s`` are the seconds by which each byte puts the end of patience off."""
+    if any(_expected(request)):
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # Else it would count as an answer that has begun.
+        request.writer.output_size = 0
+    content, loop = request.content, asyncio.get_running_loop()
+    left, size = timeout_s, 0
+    while not content.at_eof():
+        began = loop.time()
+        try:
+            if content.is_eof():
+                piece = await content.readany()
+            else:
+                async with asyncio.timeout(left):
+                    piece = await content.readany()
+        except TimeoutError:
+            raise RequestError(
+                408,
+                f"The request body did not arrive within {timeout_s:g} s.",
+                code="request_timeout",
+                headers={"Connection": "close"},
+            ) from None
+        except web.RequestPayloadError:
+            raise RequestError(
+                400,
+                "The framing of the request body is malformed.",
+                code="invalid_http",
+                headers={"Connection": "close"},
+            ) from None
+        size += len(piece)
+        if size > limit:
+            raise _too_large(limit)
+        left += len(piece) * earned_s - (loop.time() - began)
+        if piece:
+            yield piece
+    request.body_is_read()

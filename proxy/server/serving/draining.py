@@ -1,0 +1,103 @@
+"""How a process comes to its end without losing what is open.
+
+*Leaving*: ``/readyz`` says no, all is served.  *Refusing*: new requests get 503, open ones go on.
+*Cut*: what is still open is ended in a way that its client can see.  A process that another takes over
+from (*retiring*) refuses nothing, and ends each connection with the response to its next request.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from proxy.errors import RequestError
+from proxy.server.serving.request import EdgeRequest
+
+__all__ = ["Draining", "ends_unhurried"]
+
+
+class Draining:
+    """The requests that are open in this process, and what becomes of those to come."""
+
+    def __init__(self) -> None:
+        self.leaving = False
+        self.refusing = False
+        self.closing = False
+        self.hurried = asyncio.Event()
+        self._open: dict[asyncio.Task[None], EdgeRequest] = {}
+        self._idle: asyncio.Event | None = None
+
+    @property
+    def open(self) -> int:
+        """Requests under way."""
+        return len(self._open)
+
+    def retire(self) -> None:
+        """Serve on, but let each connection end with its next response.
+
+        The port goes on with others, so ``/readyz`` still says yes.
+        """
+        self.closing = True
+
+    def refuse(self) -> None:
+        """Take no new requests."""
+        self.leaving = self.closing = self.refusing = True
+
+    def check(self) -> None:
+        """Raise :class:`~proxy.errors.RequestError` (503) once new requests are refused."""
+        if self.refusing:
+            raise self._refusal()
+
+    def begin(self, request: EdgeRequest) -> None:
+        """Count a request as open until :meth:`end`."""
+        self._open[request.task] = request
+
+    def end(self, request: EdgeRequest) -> None:
+        """The request is over."""
+        del self._open[request.task]
+        if self._idle is not None and not self._open:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Return when no request is open."""
+        while self._open:
+            if self._idle is None or self._idle.is_set():
+                self._idle = asyncio.Event()
+            await self._idle.wait()
+
+    def cut(self) -> None:
+        """End all that is open: the task of each is cancelled, and tells its client if it still can."""
+        for task, request in self._open.items():
+            request.cut_off = True
+            task.cancel()
+
+    def excuse(self, request: EdgeRequest) -> RequestError | None:
+        """What a client is told whose request was cut before its response began.
+
+        ``None`` where the request was cancelled because its client has left.
+        """
+        if not request.cut_off or request.transport is None:
+            return None
+        request.task.uncancel()
+        return self._refusal()
+
+    @staticmethod
+    def _refusal() -> RequestError:
+        return RequestError(
+            503,
+            "The server is shutting down.",
+            type="server_error",
+            code="draining",
+            headers={"Retry-After": "1", "Connection": "close"},
+        )
+
+
+async def ends_unhurried(work: Coroutine[Any, Any, Any], hurried: asyncio.Event | None) -> bool:
+    """Let something come to its end; false where somebody gets into a hurry first, and it is cancelled."""
+    task = asyncio.ensure_future(work)
+    haste = asyncio.ensure_future((hurried or asyncio.Event()).wait())
+    await asyncio.wait({task, haste}, return_when=asyncio.FIRST_COMPLETED)
+    haste.cancel()
+    if not task.done():
+        task.cancel()
+        return False
+    return True

@@ -1,0 +1,363 @@
+"""A client's response, written straight to its transport.
+
+aiohttp parses the request and keeps the connection.  Its ``StreamResponse.write`` is a coroutine
+with a look at compression, lengths and hooks for each piece; a stream has hundreds of pieces, so the
+few bytes of framing that HTTP/1.1 asks for are put around them here.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.helpers import rfc822_formatted_time
+
+from proxy.caches import declare_lru
+from proxy.errors import UpstreamBroken
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names
+from proxy.http.secrets import Secrets
+from proxy.server.serving.request import EdgeRequest
+
+__all__ = ["HttpClientStream"]
+
+_MAX_UNREAD_BYTES = 64 * 1024
+"""Bytes in the transport's buffer above which the upstream has to wait."""
+
+_SMALL = 512
+_SIZE_LINES = tuple([b"%x\r\n" % size for size in range(_SMALL)])
+"""What stands before a small chunk; to write it takes longer than to look it up."""
+
+_RESET = struct.pack("ii", 1, 0)
+_STATUSES = frozenset(HTTPStatus)
+
+
+class _SentResponse(web.StreamResponse):
+    """What aiohttp is told of a response that has gone out without it."""
+
+    # In place of the base's properties, which look at a state that is never made.
+    __slots__ = ("keep_alive", "status")
+    status: int
+    keep_alive: bool
+    prepared = True
+
+    def __init__(self, status: int, *, keep_alive: bool) -> None:
+        # Without the base's own: nobody asks for the headers and the state that it would make.
+        self.status = status
+        self.keep_alive = keep_alive
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        return
+
+
+class HttpClientStream:
+    """A :class:`~proxy.relay.base.ClientStream` that answers one request.
+
+    ``headers`` go out with every response, whatever its status.  A ``last`` one ends its connection.
+    ``first_byte_at`` is when the body began, in monotonic seconds, 0 until then; ``sent`` counts bytes,
+    head and framing included.
+    """
+
+    __slots__ = (
+        "_bodiless",
+        "_chunked",
+        "_ended",
+        "_flows",
+        "_headers",
+        "_held",
+        "_last",
+        "_left",
+        "_request",
+        "_response",
+        "_secrets",
+        "_transport",
+        "_until_close",
+        "first_byte_at",
+        "sent",
+    )
+
+    def __init__(self, request: EdgeRequest, headers: dict[str, str], *, last: bool = False) -> None:
+        self._request = request
+        self._headers = headers
+        self._last = last
+        self._left: int | None = None
+        """Bytes of the body still to come, where its length was announced."""
+        self._response: _SentResponse | None = None
+        self._transport: asyncio.Transport | None = None
+        self._held = b""
+        self._chunked = False
+        self._flows = False
+        self._bodiless = False
+        self._until_close = False
+        self._secrets: Secrets | None = None
+        self._ended = False
+        self.first_byte_at = 0.0
+        self.sent = 0
+
+    @property
+    def started(self) -> bool:
+        return self._response is not None
+
+    @property
+    def cut_off(self) -> bool:
+        return self._request.cut_off
+
+    @property
+    def response(self) -> web.StreamResponse:
+        """What was sent, for the server to take note of."""
+        if self._response is None:
+            raise RuntimeError("nothing has been sent to the client")
+        return self._response
+
+    @property
+    def completed(self) -> int:
+        """The status, once the whole body has gone out, though its end may not have been reached here: a
+        client may go as soon as it has the announced length or the end mark.  0 until then."""
+        if self._response is None or self._held:
+            return 0
+        return self._response.status if self._ended or self._left == 0 else 0
+
+    def keep_back(self, secrets: Secrets | None) -> None:
+        self._secrets = secrets
+
+    def tell(self, name: str, value: str) -> None:
+        self._headers.pop(name, None)
+        if value:
+            self._headers[name] = value
+
+    def start(self, status: int, headers: Headers) -> None:
+        request = self._request
+        theirs = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+        # An upstream's own refusal comes with the numbers that explain it.
+        limits = request.limit_headers if status != 429 else {}
+        ours = {**limits, **self._headers, "Date": rfc822_formatted_time()}
+        bodiless = request.method == "HEAD" or status in (204, 304)
+        keep_alive = request.keep_alive and not self._last
+        # The minor version is that of 1: nothing else is served.
+        frame = _frames(theirs.names)[tuple(ours), bodiless, status == 204, request.version.minor, keep_alive]
+        self._bodiless = bodiless
+        self._chunked = frame.chunked
+        self._until_close = frame.until_close
+        self._held, self._left = frame.head(status, theirs.values, ours.values())
+        self._transport = request.protocol.transport
+        self._response = _sent(status, frame.keep_alive)
+        request.answer_begins()
+
+    def flush(self) -> None:
+        if self._held:
+            with contextlib.suppress(ConnectionResetError):
+                self._send(b"")
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        secrets = self._secrets
+        # Where there is nothing to replace the same object comes back, in two thirds of the time of a search.
+        # Its letters may be escaped as well, but few providers escape any that are in ASCII.
+        if secrets is not None and (
+            (secrets.sign in data and data.replace(secrets.beginning, b"*") is not data) or b"\\u00" in data
+        ):
+            data = secrets.blanked(data)
+        if last or not self._flows or not data:
+            return self._push(data, last)
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has closed the connection")
+        size = len(data)
+        data = _SIZE_LINES[size] + data + b"\r\n" if size < _SMALL else b"%x\r\n%b\r\n" % (size, data)
+        self.sent += len(data)
+        transport.write(data)
+        if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+            return self._request.writer.drain()
+        return None
+
+    def _push(self, data: bytes, last: bool) -> Awaitable[None] | None:
+        """Send what may be the first of a body, or the last; what comes after the first may only flow."""
+        if self._bodiless or not data:
+            return None
+        if not self.first_byte_at:
+            self.first_byte_at = time.monotonic()
+        if self._left is not None:
+            if len(data) > self._left:
+                raise UpstreamBroken("the upstream's response is longer than it announced")
+            self._left -= len(data)
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if last:
+            self._held += data
+            self._flows = False
+            self._ended = True
+            return None
+        transport = self._send(data)
+        self._flows = self._chunked
+        if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+            return self._request.writer.drain()
+        return None
+
+    async def write(self, data: bytes) -> None:
+        if (wait := self.push(data)) is not None:
+            await wait
+
+    def settled(self) -> Awaitable[None] | None:
+        return None
+
+    def finish(self) -> None:
+        if self._left:
+            # The client would take the next response for the rest of this one.
+            self.abort()
+        elif self._chunked:
+            self._send(b"0\r\n\r\n")
+        elif self._held:
+            self._send(b"")
+
+    def abort(self) -> None:
+        if (transport := self._request.transport) is not None:
+            self.flush()
+            if self._until_close and not transport.is_closing():
+                # In order, the connection's end would say that the body is whole.
+                sock = transport.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                transport.abort()
+            transport.close()
+
+    def _send(self, data: bytes) -> asyncio.Transport:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has closed the connection")
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        self.sent += len(data)
+        transport.write(data)
+        return transport
+
+
+# The same few names and statuses come again and again, so what is made of each is kept.
+
+_Case = tuple[tuple[str, ...], bool, bool, int, bool]
+"""What a frame hangs on beside the upstream's names: the names of our own headers, whether there is no
+body, nor may be its length, the minor version, and whether the connection may go on."""
+
+_MOST_CASES = 8
+"""Frames that are kept for the same names of an upstream's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A response's head without its status and values, and how its body is framed.
+
+    ``parts`` has a place for each value behind that for the status; ``take`` gives those of the upstream's
+    values that have one, and is ``None`` where all do.
+    """
+
+    parts: tuple[str, ...]
+    take: Callable[[Sequence[str]], Sequence[str]] | None
+    chunked: bool
+    until_close: bool
+    keep_alive: bool
+    length_at: int
+    """The place of ``Content-Length`` among the parts, 0 where no length of a body is announced."""
+
+    def head(self, status: int, theirs: Sequence[str], ours: Iterable[str]) -> tuple[bytes, int | None]:
+        """The head, its blank line included, and the length of the body that it announces.
+
+        Raises ValueError for a value that would end its line, and for a length that is no number.
+        """
+        kept = theirs if self.take is None else self.take(theirs)
+        values = [_status_words(status), *kept, *ours]
+        # Whoever made these headers has checked them; none may end its line and begin another.
+        _check("".join(values))
+        parts = [*self.parts]
+        parts[1::2] = values
+        return "".join(parts).encode(), int(values[self.length_at]) if self.length_at else None
+
+
+class _Frames(dict[_Case, _Frame]):
+    """The frames of all responses whose upstream's headers have the same names; the oldest makes room.
+
+    Few come at any one time.  But there are some hundred cases, a client can ask for most of them, and each
+    frame is as long as the names.
+    """
+
+    __slots__ = ("_theirs",)
+
+    def __init__(self, theirs: tuple[str, ...]) -> None:
+        self._theirs = theirs
+
+    def __missing__(self, case: _Case) -> _Frame:
+        frame = _frame(self._theirs, *case)
+        if len(self) >= _MOST_CASES:
+            del self[next(iter(self))]
+        self[case] = frame
+        return frame
+
+
+_frames = by_names(_Frames)
+
+
+def _frame(
+    theirs: tuple[str, ...],
+    ours: tuple[str, ...],
+    bodiless: bool,
+    lengthless: bool,
+    minor: int,
+    keep_alive: bool,
+) -> _Frame:
+    """See :data:`_Case`; raises ValueError for a name that would end its line."""
+    _check("".join((*theirs, *ours)))
+    low = [name.lower() for name in theirs]
+    # Limits of ours stand in the place of the upstream's, which are those of a key that is shared.
+    replaced = {name for name in ours if name.startswith("x-ratelimit-")}
+    if lengthless:
+        replaced.add("content-length")
+    kept = Columns.where(theirs, lambda name: name.lower() not in replaced)
+    endless = not bodiless and "content-length" not in low
+    # Nothing but the connection's end can end a body for which there are no chunks.
+    until_close = endless and minor == 0
+    keep_alive = keep_alive and not until_close
+    end = ""
+    if endless and not until_close:
+        end += "Transfer-Encoding: chunked\r\n"
+    if not bodiless and "content-type" not in low:
+        end += "Content-Type: application/octet-stream\r\n"
+    if not keep_alive:
+        end += "Connection: close\r\n"
+    elif minor == 0:
+        end += "Connection: keep-alive\r\n"
+    parts = [f"HTTP/1.{minor} "]
+    for name in (*kept.names, *ours):
+        parts += ["", f"\r\n{name}: "]
+    parts += ["", f"\r\n{end}\r\n"]
+    take = None if all(kept.mask) else kept.take
+    named = ["", *kept.names, *ours]
+    lengths = [at for at, name in enumerate(named) if name.lower() == "content-length"]
+    length_at = lengths[0] if lengths and not bodiless else 0
+    return _Frame(tuple(parts), take, endless and not until_close, until_close, keep_alive, length_at)
+
+
+def _check(said: str) -> None:
+    """Raise ValueError for what a header cannot hold."""
+    if "\n" in said or "\r" in said or "\0" in said:
+        raise ValueError("a control character stands in a response header")
+
+
+@lru_cache(maxsize=1024)
+def _status_words(status: int) -> str:
+    return f"{status} {HTTPStatus(status).phrase if status in _STATUSES else ''}"
+
+
+@lru_cache(maxsize=1024)
+def _sent(status: int, keep_alive: bool) -> _SentResponse:
+    """Nothing of it is one response's alone."""
+    return _SentResponse(status, keep_alive=keep_alive)
+
+
+declare_lru("statuses", _status_words, 300)
+declare_lru("sent_responses", _sent, 2000)

@@ -1,0 +1,87 @@
+"""A response to a client that somebody listens to, for what is recorded of it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from proxy.http.headers import Headers
+from proxy.http.secrets import Secrets
+from proxy.relay.base import ClientStream
+
+__all__ = ["Listen", "Listener", "TeeStream"]
+
+
+class Listener(Protocol):
+    """Told what one client is answered, as it is answered."""
+
+    def started(self, status: int, headers: Headers) -> None:
+        """The head is settled."""
+        ...
+
+    def heard(self, data: bytes) -> None:
+        """A piece of the body goes out."""
+        ...
+
+    def ended(self) -> None:
+        """The body is whole.  May be told again."""
+        ...
+
+
+Listen = Callable[[bytes], Listener]
+"""Told of a request's body before it is worked on; who listens to its answer."""
+
+
+class TeeStream:
+    """A :class:`~proxy.relay.base.ClientStream` that is another one, with a listener."""
+
+    def __init__(self, client: ClientStream, listener: Listener) -> None:
+        self._client = client
+        self._listener = listener
+        self._left = -1
+
+    @property
+    def started(self) -> bool:
+        return self._client.started
+
+    @property
+    def cut_off(self) -> bool:
+        return self._client.cut_off
+
+    def keep_back(self, secrets: Secrets | None) -> None:
+        self._client.keep_back(secrets)
+
+    def tell(self, name: str, value: str) -> None:
+        self._client.tell(name, value)
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._listener.started(status, headers)
+        said = next((value for name, value in headers if name.lower() == "content-length"), "")
+        self._left = int(said) if said.isdecimal() else -1
+        self._client.start(status, headers)
+
+    def flush(self) -> None:
+        self._client.flush()
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        self._listener.heard(data)
+        self._left -= len(data)
+        if last or (self._left == 0 and data):
+            # A client may go as soon as it has this, and then nobody comes to the end.
+            self._listener.ended()
+        return self._client.push(data, last)
+
+    async def write(self, data: bytes) -> None:
+        self._listener.heard(data)
+        self._left -= len(data)
+        if self._left == 0 and data:
+            self._listener.ended()
+        await self._client.write(data)
+
+    def settled(self) -> Awaitable[None] | None:
+        return self._client.settled()
+
+    def finish(self) -> None:
+        self._listener.ended()
+        self._client.finish()
+
+    def abort(self) -> None:
+        self._client.abort()

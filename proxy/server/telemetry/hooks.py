@@ -1,0 +1,369 @@
+"""What is seen of requests while they are served: one place that is told, and tells whoever counts.
+
+Each request has its :class:`RequestFacts`, found by a context variable from wherever its tasks are.
+The relay, the runner and the upstreams know nothing of this: they call hooks that they are given.
+With nobody who counts, only the access line reads the facts.
+"""
+
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from proxy.errors import UpstreamError
+from proxy.events import Usage
+from proxy.http.headers import Headers
+from proxy.records import ToolInvocationRecord
+from proxy.server.telemetry.refused_keys import REFUSALS, RefusedKeys
+from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
+
+__all__ = ["OWN_PATHS", "Observer", "Observing", "Operation", "RequestFacts", "Sending", "endpoint_class"]
+
+_OPERATIONS = {
+    "/chat/completions": "chat",
+    "/responses": "chat",
+    "/completions": "text_completion",
+    "/embeddings": "embeddings",
+}
+"""What the GenAI conventions call a request to each path of an upstream."""
+
+_SERVED = {f"/v1{path}": name for path, name in _OPERATIONS.items()}
+OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+_ROOMS = frozenset(
+    {
+        "admin", "assistants", "audio", "batches", "completions", "conversations", "embeddings",
+        "evals", "files", "fine_tuning", "images", "models", "moderations", "responses", "threads",
+        "toolrelay", "uploads", "vector_stores", "videos",
+    }
+)  # fmt: skip
+
+
+def endpoint_class(path: str, below: str | None) -> str:
+    """The class of a path, from a closed list: a label must not grow with what clients ask for.
+
+    >>> endpoint_class("/v1/files/file-17", "/files/file-17")
+    '/v1/files/*'
+    """
+    if below is None:
+        if path in OWN_PATHS:
+            return path
+        return "/admin/*" if f"{path}/".startswith("/admin/") else "other"
+    if below in _OPERATIONS or below == "/models":
+        return "/v1" + below
+    room, _, rest = below[1:].partition("/")
+    if room not in _ROOMS:
+        return "/v1/*"
+    return f"/v1/{room}/*" if rest else f"/v1/{room}"
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """One request to an upstream.  ``name`` is empty where no model is asked.
+
+    ``started_at`` is nanoseconds of the day's clock, all other times are seconds since then and
+    ``None`` where it did not come to it.  ``error_type`` is a code of ours, an HTTP status from 400
+    on, or ``cancelled``.  ``cost`` is in billionths.  ``context`` is a
+    ``traceparent`` to send on, ``span`` a tracer's own.
+    """
+
+    name: str
+    upstream: str
+    path: str
+    model: str
+    stream: bool
+    started_at: int
+    started: float
+    status: int = 0
+    head_s: float | None = None
+    first_chunk_s: float | None = None
+    seconds: float = 0.0
+    error_type: str = ""
+    turn: int = 0
+    response_id: str = ""
+    response_model: str = ""
+    finish_reason: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: int = 0
+    context: str = ""
+    span: Any = None
+
+
+class Sending(Protocol):
+    """A response that goes out: when its body began, in monotonic seconds, and the bytes sent so far.
+
+    ``completed`` is its status once the whole body has gone out, and 0 until then.
+    """
+
+    first_byte_at: float
+    sent: int
+
+    @property
+    def completed(self) -> int: ...
+
+
+@dataclass(slots=True, eq=False)
+class RequestFacts:
+    """What is known of one request; filled in as it is served.
+
+    ``id_given`` says that the id is the client's own.  ``model`` is the client's word for it.
+    ``upstream``, its status and the seconds to its head are those of the last request upstream.
+    ``error_code`` says why the answer is an error of ours; an upstream's own answer that passed through has
+    none.  ``started`` is monotonic seconds.  ``seconds``, and ``first_byte_s`` until the body began, are
+    known at the end.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(repr=False)
+    started: float
+    id_given: bool = False
+    endpoint: str = "other"
+    caller: str = ""
+    model: str = ""
+    run_id: str = ""
+    upstream: str = ""
+    upstream_status: int = 0
+    upstream_s: float | None = None
+    client: Sending | None = None
+    operation: Operation | None = None
+    status: int = 499
+    error_code: str = ""
+    seconds: float = 0.0
+    first_byte_s: float | None = None
+    sent: int = 0
+    span: Any = None
+
+    @property
+    def asks_model(self) -> str:
+        """The GenAI operation that the client asks for; empty for all else."""
+        return _SERVED.get(self.endpoint, "") if self.method == "POST" else ""
+
+
+class Observer:
+    """Somebody who counts or draws.  Nothing here may wait, or raise.
+
+    What an observer does not override it is not told.
+    """
+
+    def request_began(self, facts: RequestFacts) -> None: ...
+
+    def request_ended(self, facts: RequestFacts) -> None: ...
+
+    def operation_began(self, operation: Operation, facts: RequestFacts | None) -> None: ...
+
+    def operation_ended(self, operation: Operation) -> None: ...
+
+    def invocation_ended(
+        self, record: ToolInvocationRecord, seconds: float, facts: RequestFacts | None
+    ) -> None: ...
+
+    def run_ended(self, status: str) -> None: ...
+
+    def limited(self, limit: str) -> None: ...
+
+    def late(self, what: str) -> None: ...
+
+
+class Observing:
+    """The hooks, and the facts of the request that is served.
+
+    >>> observing = Observing([metrics])
+    >>> upstream = observing.upstream(upstream)
+    """
+
+    def __init__(self, observers: Sequence[Observer] = (), keys: RefusedKeys | None = None) -> None:
+        """``keys`` is told of upstreams that refuse the operator's."""
+        self._keys = keys or RefusedKeys({})
+
+        def told(hook: str) -> list[Any]:
+            nobody = getattr(Observer, hook)
+            return [getattr(one, hook) for one in observers if getattr(type(one), hook) is not nobody]
+
+        # Found once: each request comes by most of them.
+        self._request_began: list[Callable[[RequestFacts], None]] = told("request_began")
+        self._request_ended: list[Callable[[RequestFacts], None]] = told("request_ended")
+        self._operation_began: list[Callable[[Operation, RequestFacts | None], None]]
+        self._operation_began = told("operation_began")
+        self._operation_ended: list[Callable[[Operation], None]] = told("operation_ended")
+        self._invocation_ended: list[Callable[[ToolInvocationRecord, float, RequestFacts | None], None]]
+        self._invocation_ended = told("invocation_ended")
+        self._run_ended: list[Callable[[str], None]] = told("run_ended")
+        self._limited: list[Callable[[str], None]] = told("limited")
+        self._late: list[Callable[[str], None]] = told("late")
+        self._facts: ContextVar[RequestFacts | None] = ContextVar("request-facts", default=None)
+
+    @property
+    def current(self) -> RequestFacts | None:
+        """The request that is being served here, if any."""
+        return self._facts.get()
+
+    def begin(self, facts: RequestFacts) -> "Token[RequestFacts | None]":
+        """A request has come; what is returned goes back to :meth:`end`."""
+        for tell in self._request_began:
+            tell(facts)
+        return self._facts.set(facts)
+
+    def end(self, facts: RequestFacts, token: "Token[RequestFacts | None]") -> None:
+        """The response has gone out, or nobody waits for it any more."""
+        self._facts.reset(token)
+        now = time.monotonic()
+        facts.seconds = now - facts.started
+        first = facts.client.first_byte_at if facts.client is not None else 0.0
+        if first:
+            facts.first_byte_s = first - facts.started
+        operation = facts.operation
+        if operation is not None:
+            if operation.first_chunk_s is None and first:
+                # Bytes that pass through leave as they come: the client's first is the upstream's.
+                operation.first_chunk_s = first - operation.started
+            if facts.status == 499:
+                operation.error_type = operation.error_type or "cancelled"
+            self._end_operation(facts, operation, now)
+        for tell in self._request_ended:
+            tell(facts)
+
+    def limited(self, limit: str) -> None:
+        """A limit of that kind refused something."""
+        for tell in self._limited:
+            tell(limit)
+
+    def late(self, what: str) -> None:
+        """The record did not have in time what a client's next request is looked up in."""
+        for tell in self._late:
+            tell(what)
+
+    def broken(self, error: UpstreamError) -> None:
+        """The upstream's response broke after its head was here."""
+        facts = self._facts.get()
+        if facts is not None and facts.operation is not None:
+            facts.operation.error_type = error.code
+
+    def used(self, usage: Usage | None, cost: int) -> None:
+        """What a response that passed through said it used; ``cost`` in billionths."""
+        facts = self._facts.get()
+        if usage is not None and facts is not None and facts.operation is not None:
+            facts.operation.input_tokens = usage.input_tokens
+            facts.operation.output_tokens = usage.output_tokens
+            facts.operation.cost = cost
+
+    def invocation_ended(self, record: ToolInvocationRecord, seconds: float) -> None:
+        """A tool call is over, whatever became of it."""
+        for tell in self._invocation_ended:
+            tell(record, seconds, self._facts.get())
+
+    def run_event(self, kind: str, facts: Mapping[str, Any]) -> None:
+        """A :data:`~proxy.relay.base.RunEvents`."""
+        if kind == "turn_finished":
+            self._turn_finished(facts)
+        elif kind == "run_finished":
+            self._note_error(facts["error_code"])
+            for tell in self._run_ended:
+                tell(str(facts["status"]))
+
+    def _note_error(self, code: str | None) -> None:
+        """A run has failed, and with it the request: for our reason, or for the upstream's."""
+        facts = self._facts.get()
+        if facts is not None and code and code != "client_gone":
+            # The code of an error that an upstream sent is its own word, and may be anything.
+            facts.error_code = "upstream_error" if facts.upstream_status >= 400 else code
+
+    def _turn_finished(self, turn: Mapping[str, Any]) -> None:
+        facts = self._facts.get()
+        operation = facts.operation if facts is not None else None
+        if facts is None or operation is None:
+            return
+        operation.turn = turn["number"]
+        operation.response_id = turn["response_id"]
+        operation.response_model = turn["response_model"]
+        operation.finish_reason = turn["finish_reason"] or ""
+        operation.input_tokens = turn["input_tokens"]
+        operation.output_tokens = turn["output_tokens"]
+        operation.cost = turn["cost"] or 0
+        error = "cancelled" if turn["error_code"] == "client_gone" else turn["error_code"] or ""
+        operation.error_type = operation.error_type or error
+        if turn["first_chunk_at"]:
+            operation.first_chunk_s = max(0.0, turn["first_chunk_at"] - operation.started_at / 1e9)
+        self._end_operation(facts, operation, time.monotonic())
+
+    # Requests to upstreams.
+
+    def upstream(self, inner: Upstream) -> Upstream:
+        """The same upstream, and every request to it is seen."""
+        return _ObservedUpstream(inner, self)
+
+    async def open(self, inner: Upstream, request: UpstreamRequest) -> UpstreamResponse:
+        """Open ``request`` at ``inner`` and take note of how that went."""
+        facts = self._facts.get()
+        name = _OPERATIONS.get(request.path, "") if request.method == "POST" else ""
+        model = facts.model if facts is not None else ""
+        # By place, which takes a third of the time that names take.
+        operation = Operation(
+            name, inner.name, request.path, model, request.expect_stream, time.time_ns(), time.monotonic()
+        )
+        for tell in self._operation_began:
+            tell(operation, facts)
+        if operation.context:
+            request = request._replace(headers=_in_trace(request.headers, operation.context))
+        try:
+            response = await inner.open(request)
+        except BaseException as error:
+            # Told and raised again: a cancellation ends a request upstream like any failure.
+            operation.error_type = error.code if isinstance(error, UpstreamError) else "cancelled"
+            self._note_head(facts, operation)
+            self._end_operation(None, operation, time.monotonic())
+            raise
+        status = operation.status = response.status
+        now = time.monotonic()
+        operation.head_s = now - operation.started
+        if status >= 400:
+            operation.error_type = str(status)
+            if status in REFUSALS:
+                self._keys.refused(inner.name, status)
+        elif self._keys.waiting:
+            self._keys.worked(inner.name)
+        self._note_head(facts, operation)
+        if facts is None or not name:
+            self._end_operation(None, operation, now)
+        else:
+            if facts.operation is not None:
+                self._end_operation(facts, facts.operation, now)  # Asked again: the first answer was none.
+            facts.operation = operation
+        return response
+
+    @staticmethod
+    def _note_head(facts: RequestFacts | None, operation: Operation) -> None:
+        if facts is not None:
+            facts.upstream = operation.upstream
+            facts.upstream_status = operation.status
+            facts.upstream_s = operation.head_s
+
+    def _end_operation(self, facts: RequestFacts | None, operation: Operation, now: float) -> None:
+        if facts is not None:
+            facts.operation = None
+        operation.seconds = now - operation.started
+        for tell in self._operation_ended:
+            tell(operation)
+
+
+class _ObservedUpstream:
+    """An upstream whose requests are seen.  Responses are its own: nothing is added per chunk."""
+
+    def __init__(self, inner: Upstream, observing: Observing) -> None:
+        self.name = inner.name
+        self._inner = inner
+        # What a function would do that calls it, without one more frame.
+        self.open: Callable[[UpstreamRequest], Coroutine[Any, Any, UpstreamResponse]]
+        self.open = partial(observing.open, inner)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _in_trace(headers: Headers, traceparent: str) -> list[tuple[str, str]]:
+    """The headers with our place in the trace instead of the client's."""
+    kept = [pair for pair in headers if pair[0].lower() != "traceparent"]
+    return [*kept, ("traceparent", traceparent)]

@@ -1,0 +1,106 @@
+"""What looks at the proxy while it works, made from what it has to know."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.relay.base import RunEvents
+from proxy.server.limits.rules import ConcurrentStreams
+from proxy.server.telemetry.hooks import Observing
+from proxy.server.telemetry.log_output import count_dropped_lines
+from proxy.server.telemetry.loop_held import LoopHeld
+from proxy.server.telemetry.metrics import Metrics
+from proxy.server.telemetry.refused_keys import RefusedKeys
+from proxy.server.telemetry.tracing import Tracing, open_tracing
+from proxy.store.base import Store
+
+__all__ = ["Instruments", "known_models", "open_instruments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """The hooks, and who is behind them; ``models`` are the names that may be labels."""
+
+    observing: Observing
+    models: Collection[str]
+    metrics: Metrics | None = None
+    tracing: Tracing | None = None
+    loop_held: LoopHeld | None = None
+
+    @property
+    def snapshot(self) -> Callable[[], bytes] | None:
+        """Gives what was counted so far; ``None`` where nothing is."""
+        return self.metrics.snapshot if self.metrics is not None else None
+
+    def run_events(self, also: RunEvents | None) -> RunEvents:
+        """What a run's events are told to: the hooks, and another who watches."""
+        own = self.observing.run_event
+        if also is None:
+            return own
+
+        def tell(kind: str, facts: Mapping[str, Any]) -> None:
+            own(kind, facts)
+            also(kind, facts)
+
+        return tell
+
+    def watch_streams(self, streams: ConcurrentStreams) -> ConcurrentStreams:
+        """The same streams, and how many are open is among the figures."""
+        if self.metrics is not None:
+            self.metrics.add_source(lambda: {"toolrelay_open_streams": streams.open})
+        return streams
+
+    def watch_store(self, store: Store) -> None:
+        """What waits for the record, and what it lost, is among the figures."""
+        if self.metrics is not None:
+            self.metrics.add_source(
+                lambda: {
+                    "toolrelay_store_waiting_writes": store.waiting,
+                    "toolrelay_store_lost_writes_total": store.lost,
+                }
+            )
+
+    def watch_loop(self) -> None:
+        """How long the loop that runs is held at a time is among the figures from now on."""
+        if self.loop_held is not None:
+            self.loop_held.start()
+
+    async def aclose(self) -> None:
+        """Send what waits to be sent."""
+        if self.loop_held is not None:
+            self.loop_held.stop()
+        if self.tracing is not None:
+            await self.tracing.aclose()
+
+
+def known_models(served: Iterable[Iterable[str]], priced: Iterable[str]) -> frozenset[str]:
+    """The models that a configuration spells out, of its upstreams and its prices.
+
+    A pattern names no model; a table that renames names those that clients ask for.
+    """
+    named = (name for models in (*served, priced) for name in models)
+    return frozenset(name for name in named if not set("*?[") & set(name))
+
+
+def open_instruments(
+    *,
+    count: bool,
+    otlp_endpoint: str,
+    upstreams: Mapping[str, str],
+    models: Collection[str],
+    tools: Collection[str],
+    keys: RefusedKeys,
+    version: str,
+) -> Instruments:
+    """Count if asked to, and draw if there is somewhere to send it; ``upstreams`` are URLs by name.
+
+    Raises :class:`~proxy.errors.ConfigError` where traces are wanted and the extra is not installed.
+    """
+    tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None
+    metrics = Metrics(models=models, tools=tools, version=version) if count else None
+    if metrics is not None:
+        # What the log lost because nobody read it.
+        metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
+    observing = Observing([observer for observer in (metrics, tracing) if observer is not None], keys)
+    held = LoopHeld(metrics.loop_held) if metrics is not None else None
+    return Instruments(observing, models, metrics, tracing, held)

@@ -1,0 +1,72 @@
+"""Where the lines of the log end: on a stream at once, or in the queue before it."""
+
+from collections.abc import Sequence
+from typing import Any, BinaryIO, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+from proxy.server.telemetry.output_queue import QueuedStream
+
+__all__ = ["LogLines", "count_dropped_lines", "dropped_line"]
+
+
+class LogLines:
+    """Where structlog's events end: one line each on a stream, under the logger's name."""
+
+    def __init__(self, name: str, out: TextIO | QueuedStream) -> None:
+        self.name = name
+        self._out = out
+        # Bytes need no second encoding where the stream has a layer that takes them.
+        self._bytes: BinaryIO | None = getattr(out, "buffer", None)
+        self._queue = out.queue if isinstance(out, QueuedStream) else None
+
+    @property
+    def dropped(self) -> int:
+        """Lines that nobody read, and that were dropped."""
+        return self._queue.dropped if self._queue is not None else 0
+
+    def msg(self, line: str | bytes) -> None:
+        """Write a line at once, or queue it.  A log that cannot be written must not stop what it tells of.
+
+        Bytes are a line with its end, a text is one without.
+        """
+        if self._queue is not None:
+            self._queue.put(line if isinstance(line, bytes) else _encoded(line))
+            return
+        try:
+            if isinstance(line, str):
+                self._out.write(line + "\n")
+                self._out.flush()
+            elif self._bytes is not None:
+                self._bytes.write(line)
+                self._bytes.flush()
+            else:
+                self._out.write(line.decode())
+                self._out.flush()
+        except (OSError, ValueError):
+            return
+
+    debug = info = warning = warn = error = exception = critical = fatal = msg
+
+
+def dropped_line(steps: Sequence[Processor], logger: LogLines, dropped: int) -> bytes:
+    """The line that stands in the place of lines that were dropped, made by the ``steps`` of the log."""
+    made: Any = {
+        "event": "log_lines_dropped",
+        "dropped": dropped,
+        "note": f"{dropped} lines were dropped: the reader of the log did not read",
+    }
+    for step in steps:
+        made = step(logger, "warning", made)
+    return made if isinstance(made, bytes) else _encoded(made)
+
+
+def count_dropped_lines() -> int:
+    """How many lines of this process's log were dropped so far, because nobody read them."""
+    logger = structlog.get_config()["logger_factory"]("proxy.log")
+    return logger.dropped if isinstance(logger, LogLines) else 0
+
+
+def _encoded(line: str) -> bytes:
+    return line.encode("utf-8", "backslashreplace") + b"\n"

@@ -1,0 +1,395 @@
+"""Figures for Prometheus: counted in this process, handed over as bytes, summed over processes.
+
+Counting is a dictionary and a list, some tenths of a microsecond; ``prometheus_client`` only
+writes what was counted down as text.  Every label is from a closed list: what clients, models and
+upstreams say becomes ``other`` where the configuration does not know it.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, get_args
+
+import orjson
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+
+from proxy.caches import CacheSize, cache_sizes, declare
+from proxy.errors import ToolErrorCode
+from proxy.records import ToolInvocationRecord
+from proxy.server.telemetry.hooks import Observer, Operation, RequestFacts
+from proxy.server.telemetry.metric_families import FAMILIES, Family, Labels
+from proxy.server.telemetry.snapshots import read_snapshot
+
+__all__ = ["Metrics", "Sources", "render"]
+
+Sources = Callable[[], Mapping[str, float]]
+"""Read when the figures are asked for: the values of families without labels, by name."""
+
+OTHER = "other"
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_STATUSES = {int(status): str(int(status)) for status in HTTPStatus} | {0: "none", 499: "499"}
+_UPSTREAM_ERRORS = frozenset(
+    {"cancelled", "upstream_broken", "upstream_error", "upstream_malformed"}
+    | {"upstream_timeout", "upstream_unreachable"}
+)
+_FINISH_REASONS = frozenset({"", "stop", "length", "tool_calls", "content_filter", "function_call", "error"})
+_LIMITS = frozenset({"requests", "tool_calls", "tokens", "cost", "concurrent_streams", "streams"})
+_OUTCOMES = frozenset(get_args(ToolErrorCode))
+_RUN_STATUSES = frozenset({"completed", "suspended", "failed", "cancelled"})
+_MOST_PLACES = 1024
+_MOST_KEPT = 64
+_PLACES_BYTES = 2000 + 3 * 32 * _MOST_KEPT
+
+
+class _Counter:
+    """A counter's or a gauge's values by labels, each in a list of its own."""
+
+    __slots__ = ("cells",)
+
+    def __init__(self) -> None:
+        self.cells: dict[Labels, list[float]] = {}
+
+    def cell(self, labels: Labels) -> list[float]:
+        """Where the value for these labels stands."""
+        cell = self.cells.get(labels)
+        if cell is None:
+            cell = self.cells[labels] = [0]
+        return cell
+
+    def add(self, labels: Labels, amount: float = 1) -> None:
+        """Count so much more."""
+        self.cell(labels)[0] += amount
+
+
+class _Histogram:
+    """A histogram's cells by labels: a count for each bucket, one for what is above, and the sum."""
+
+    __slots__ = ("_buckets", "cells")
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self._buckets = buckets
+        self.cells: dict[Labels, list[float]] = {}
+
+    def cell(self, labels: Labels) -> "_Cell":
+        """The buckets, and where they are counted for these labels."""
+        cell = self.cells.get(labels)
+        if cell is None:
+            cell = self.cells[labels] = [0] * (len(self._buckets) + 2)
+        return self._buckets, cell
+
+    def observe(self, labels: Labels, value: float) -> None:
+        buckets, counts = self.cell(labels)
+        counts[bisect_left(buckets, value)] += 1
+        counts[-1] += value
+
+
+_Cell = tuple[Sequence[float], list[float]]
+
+
+class _Places:
+    """Where all that ends in one way is counted: how often, how long to its first byte, how long in all.
+
+    ``head`` is for an upstream's: how long to its head.  Times are kept until there are some, or until
+    somebody asks: to sort a few and count them together takes a fraction of a search for each.
+    """
+
+    __slots__ = ("_counts", "_first", "_firsts", "_head", "_heads", "_whole", "_wholes")
+
+    def __init__(
+        self,
+        counts: Sequence[list[float]],
+        whole: Sequence[_Cell],
+        first: Sequence[_Cell] = (),
+        head: Sequence[_Cell] = (),
+    ) -> None:
+        self._counts = counts
+        self._whole = whole
+        self._first = first
+        self._head = head
+        self._wholes: list[float] = []
+        self._firsts: list[float] = []
+        self._heads: list[float] = []
+
+    def note(self, whole_s: float, first_s: float | None, head_s: float | None = None) -> None:
+        """Count one that ended so; ``None`` where it did not come to it."""
+        wholes = self._wholes
+        wholes.append(whole_s)
+        if first_s is not None:
+            self._firsts.append(first_s)
+        if head_s is not None:
+            self._heads.append(head_s)
+        if len(wholes) >= _MOST_KEPT:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count what was kept."""
+        for count in self._counts:
+            count[0] += len(self._wholes)
+        _count_in(self._whole, self._wholes)
+        _count_in(self._first, self._firsts)
+        _count_in(self._head, self._heads)
+
+
+def _count_in(cells: Sequence[_Cell], values: list[float]) -> None:
+    """Count values in cells, and keep them no longer."""
+    values.sort()
+    for buckets, counts in cells:
+        below = 0
+        for at, bound in enumerate(buckets):
+            within = bisect_right(values, bound)
+            counts[at] += within - below
+            below = within
+        counts[len(buckets)] += len(values) - below
+        counts[-1] += sum(values)
+    values.clear()
+
+
+class Metrics(Observer):
+    """Counts what it is told.  One for each process.
+
+    Args:
+        models: names that may become labels: those that the configuration spells out.
+        tools: the ids of the registry.
+        version: of this package.
+        sources: what is read only when somebody asks.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Collection[str] = (),
+        tools: Collection[str] = (),
+        version: str = "",
+        sources: Sequence[Sources] = (),
+    ) -> None:
+        self._models = frozenset(models)
+        self._tools = frozenset(tools)
+        self._sources = [*sources]
+        self._open = 0
+        self._places: dict[tuple[Any, ...], _Places] = {}
+        declare("figures", self._cache_size)
+        self._counters = {f.name: _Counter() for f in FAMILIES if f.kind != "histogram"}
+        self._histograms = {f.name: _Histogram(f.buckets) for f in FAMILIES if f.kind == "histogram"}
+        self._counters["toolrelay_build_info"].add((version,))
+        self._process = ProcessCollector(registry=None)
+        # The ones that every request touches, found once.
+        self._requests = self._counters["toolrelay_requests_total"]
+        self._durations = self._histograms["toolrelay_request_duration_seconds"]
+        self._first_bytes = self._histograms["toolrelay_time_to_first_byte_seconds"]
+        self._asked = self._counters["toolrelay_upstream_requests_total"]
+        self._heads = self._histograms["toolrelay_upstream_time_to_head_seconds"]
+        self._operations = self._histograms["gen_ai_client_operation_duration_seconds"]
+        self._first_chunks = self._histograms["gen_ai_client_operation_time_to_first_chunk_seconds"]
+        self._tokens = self._histograms["gen_ai_client_token_usage"]
+        self._served = self._histograms["gen_ai_server_request_duration_seconds"]
+        self._first_tokens = self._histograms["gen_ai_server_time_to_first_token_seconds"]
+
+    def add_source(self, source: Sources) -> None:
+        """Read ``source``, too, whenever the figures are asked for."""
+        self._sources.append(source)
+
+    # What an observer is told.
+
+    def request_began(self, facts: RequestFacts) -> None:
+        self._open += 1
+
+    def request_ended(self, facts: RequestFacts) -> None:
+        self._open -= 1
+        method = facts.method if facts.method in _METHODS else OTHER
+        model = facts.model if facts.model in self._models else OTHER
+        first = facts.first_byte_s
+        key = (method, facts.endpoint, facts.status, model, first is None)
+        places = self._places.get(key)
+        if places is None:
+            places = self._keep(key, self._of_request(facts, method, model))
+        places.note(facts.seconds, first)
+
+    def _of_request(self, facts: RequestFacts, method: str, model: str) -> _Places:
+        endpoint = facts.endpoint
+        whole = [self._durations.cell((endpoint,))]
+        began = facts.first_byte_s is not None
+        first = [self._first_bytes.cell((endpoint,))] if began else []
+        if operation := facts.asks_model:
+            whole.append(self._served.cell((operation, model)))
+            if began and facts.status < 400:
+                first.append(self._first_tokens.cell((operation, model)))
+        return _Places([self._requests.cell((method, endpoint, _status(facts.status)))], whole, first)
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(_PLACES_BYTES * len(self._places), _PLACES_BYTES * _MOST_PLACES)
+
+    def _keep(self, key: tuple[Any, ...], places: _Places) -> _Places:
+        """Remember places; an upstream may say any status, so there is a bound."""
+        if len(self._places) >= _MOST_PLACES:
+            self._settle()
+            self._places.clear()
+        self._places[key] = places
+        return places
+
+    def _settle(self) -> None:
+        for places in self._places.values():
+            places.settle()
+
+    def operation_ended(self, operation: Operation) -> None:
+        head, first = operation.head_s, operation.first_chunk_s
+        model = operation.model if operation.model in self._models else OTHER
+        key = (
+            operation.name, operation.upstream, model, operation.status, operation.error_type,
+            operation.stream, head is None, first is None,
+        )  # fmt: skip
+        places = self._places.get(key)
+        if places is None:
+            places = self._keep(key, self._of_operation(operation, model))
+        places.note(operation.seconds, first, head)
+        if operation.turn or operation.cost or operation.input_tokens is not None:
+            self._count_use(operation, (operation.name, operation.upstream, model))
+
+    def _of_operation(self, operation: Operation, model: str) -> _Places:
+        upstream = operation.upstream
+        error = _error_kind(operation.error_type) if operation.error_type else ""
+        counts = [self._asked.cell((upstream, _status(operation.status)))]
+        if error:
+            counts.append(self._counters["toolrelay_upstream_errors_total"].cell((upstream, error)))
+        head = [self._heads.cell((upstream,))] if operation.head_s is not None else []
+        if not operation.name:
+            return _Places(counts, (), (), head)
+        labels = (operation.name, upstream, model)
+        streams = operation.stream and not error and operation.first_chunk_s is not None
+        return _Places(
+            counts,
+            whole=[self._operations.cell((*labels, error))],
+            first=[self._first_chunks.cell(labels)] if streams else [],
+            head=head,
+        )
+
+    def _count_use(self, operation: Operation, labels: Labels) -> None:
+        """What is known of a turn of a run, and where use is counted."""
+        if operation.turn:
+            reason = operation.finish_reason if operation.finish_reason in _FINISH_REASONS else OTHER
+            self._counters["toolrelay_turns_total"].add((operation.upstream, reason))
+        if operation.input_tokens is not None:
+            self._tokens.observe((*labels, "input"), operation.input_tokens)
+        if operation.output_tokens is not None:
+            self._tokens.observe((*labels, "output"), operation.output_tokens)
+        if operation.cost:
+            self._counters["toolrelay_cost_total"].add((labels[-1],), operation.cost / 1e9)
+
+    def invocation_ended(
+        self, record: ToolInvocationRecord, seconds: float, facts: RequestFacts | None
+    ) -> None:
+        tool = record.tool if record.tool in self._tools else OTHER
+        outcome = "success" if record.status == "success" else record.error_code or OTHER
+        if outcome not in _OUTCOMES and outcome != "success":
+            outcome = OTHER  # A tool may have raised a code of its own.
+        self._counters["toolrelay_tool_calls_total"].add((tool, outcome))
+        if record.error_code == "rate_limited":
+            self.limited("tool_calls")
+        self._histograms["gen_ai_execute_tool_duration_seconds"].observe((tool,), seconds)
+
+    def run_ended(self, status: str) -> None:
+        label = status if status in _RUN_STATUSES else OTHER
+        self._counters["toolrelay_runs_total"].add((label,))
+
+    def limited(self, limit: str) -> None:
+        self._counters["toolrelay_rate_limit_hits_total"].add((limit if limit in _LIMITS else OTHER,))
+
+    def late(self, what: str) -> None:
+        """The record did not have in time what a client's next request is looked up in."""
+        self._counters["toolrelay_record_late_total"].add((what,))
+
+    def loop_held(self, seconds: float) -> None:
+        """The event loop was held for so long when its timer was due."""
+        self._histograms["toolrelay_loop_held_seconds"].observe((), seconds)
+
+    # What is handed over.
+
+    def snapshot(self) -> bytes:
+        """Everything counted so far, for :func:`merge` and :func:`render`; JSON."""
+        read = {"toolrelay_open_requests": float(self._open), **_process_figures(self._process)}
+        for source in self._sources:
+            read.update(source())
+        self._settle()
+        found: dict[str, list[tuple[Labels, Any]]] = {}
+        for name, counter in self._counters.items():
+            found[name] = [(labels, value) for labels, (value,) in counter.cells.items()]
+        for name, histogram in self._histograms.items():
+            found[name] = list(histogram.cells.items())
+        for name, value in read.items():
+            found[name] = [((), value)]
+        caches = cache_sizes().items()
+        found["toolrelay_cache_bytes"] = [((name,), size.held) for name, size in caches]
+        found["toolrelay_cache_limit_bytes"] = [((name,), size.limit) for name, size in caches]
+        return orjson.dumps({name: values for name, values in found.items() if values})
+
+
+def render(snapshot: bytes, accept: str = "") -> tuple[bytes, str]:
+    """A snapshot as text for a scraper that sent ``accept``, and its content type.
+
+    Raises ``ValueError`` for bytes that are no snapshot.
+    """
+    encode, content_type = choose_encoder(accept)
+    return encode(_Exposition(read_snapshot(snapshot))), content_type
+
+
+class _Exposition:
+    """A snapshot in the words of ``prometheus_client``."""
+
+    def __init__(self, values: Mapping[str, list[tuple[list[str], Any]]]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, in the order in which they are declared."""
+        for family in FAMILIES:
+            entries = self._values.get(family.name)
+            if not entries:
+                continue
+            if family.kind == "counter":
+                counter = CounterMetricFamily(family.name, family.help, labels=family.labels)
+                for labels, value in entries:
+                    counter.add_metric(labels, value)
+                yield counter
+            elif family.kind == "gauge":
+                gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+                for labels, value in entries:
+                    gauge.add_metric(labels, value)
+                yield gauge
+            else:
+                yield _histogram_family(family, entries)
+
+
+def _histogram_family(family: Family, entries: list[tuple[list[str], Any]]) -> HistogramMetricFamily:
+    histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    bounds = [*(repr(bound) for bound in family.buckets), "+Inf"]
+    for labels, (*counts, total) in entries:
+        below, buckets = 0, []
+        for bound, count in zip(bounds, counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        histogram.add_metric(labels, buckets, total)
+    return histogram
+
+
+def _process_figures(collector: ProcessCollector) -> dict[str, float]:
+    """What the system says of this process; empty where it has no /proc."""
+    known = {family.name for family in FAMILIES}
+    return {
+        sample.name: sample.value
+        for metric in collector.collect()
+        for sample in metric.samples
+        if sample.name in known
+    }
+
+
+def _status(status: int) -> str:
+    """A status as a label: itself where it has a meaning, else only its class; 0 is none at all."""
+    return _STATUSES.get(status) or f"{min(status // 100, 9)}xx"
+
+
+def _error_kind(kind: str) -> str:
+    if kind.isdigit():
+        return _status(int(kind))
+    return kind if kind in _UPSTREAM_ERRORS else OTHER

@@ -1,0 +1,56 @@
+"""What processes tell each other of their figures, and how it is summed."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from proxy.server.telemetry.metric_families import FAMILIES, Family, Labels
+
+__all__ = ["METRICS", "merge", "read_snapshot"]
+
+METRICS = "metrics"
+"""What processes ask each other for under this name are snapshots."""
+
+
+def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
+    """Snapshots of several processes as one.
+
+    Of processes that have ``ended`` only counters and histograms are taken: a sum must not fall when
+    one of them is replaced, and nothing is open there any more.  Raises ``ValueError`` for bytes that are
+    no snapshot.
+    """
+    values: dict[str, dict[Labels, Any]] = {}
+    families = {family.name: family for family in FAMILIES}
+    for alive, snapshots in ((True, running), (False, ended)):
+        for snapshot in snapshots:
+            for name, entries in read_snapshot(snapshot).items():
+                family = families.get(name)
+                if family is None or (family.kind == "gauge" and not alive):
+                    continue
+                into = values.setdefault(name, {})
+                for labels, value in entries:
+                    key = tuple(labels)
+                    into[key] = _joined(family, into[key], value) if key in into else value
+    return orjson.dumps({name: list(cells.items()) for name, cells in values.items()})
+
+
+def read_snapshot(snapshot: bytes) -> dict[str, list[tuple[list[str], Any]]]:
+    """The labels and values of a snapshot, by family.  Raises ``ValueError`` for other bytes."""
+    try:
+        found = orjson.loads(snapshot)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("these bytes are no snapshot of metrics")  # noqa: TRY004
+    return found
+
+
+def _joined(family: Family, one: Any, other: Any) -> Any:
+    if family.kind == "histogram":
+        if len(one) != len(other):
+            raise ValueError(f"{family.name}: the snapshots have different buckets")
+        return [left + right for left, right in zip(one, other, strict=True)]
+    if family.summed == "sum":
+        return one + other
+    return min(one, other) if family.summed == "min" else max(one, other)

@@ -1,0 +1,63 @@
+"""Hearing of changed client keys from PostgreSQL, at once and over a connection of its own."""
+
+import asyncio
+from typing import Any, Final
+
+import asyncpg
+
+from proxy.errors import StoreUnavailable
+from proxy.store.postgres.db import DRIVER_ERRORS, connect, store_error
+
+__all__ = ["KeyListener"]
+
+_CHANNEL: Final = "toolrelay_keys"
+
+
+class KeyListener:
+    """Listens from the first :meth:`version` on; a connection that broke is made anew by the next.
+
+    ``told`` grows with every word from the server.  While there is no connection nothing is heard,
+    so that whoever relies on it asks for the version now and then.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.told = 0
+        self._url = url
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._asking = asyncio.Lock()
+        self._closed = False
+
+    async def version(self) -> int:
+        """The version of the keys, once changes are listened for.
+
+        Raises :class:`~proxy.errors.StoreError` where the server does not answer.
+        """
+        async with self._asking:
+            if self._closed:
+                raise StoreUnavailable("the record is closed")
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await connect(self._url)
+                    await self._connection.add_listener(_CHANNEL, self._hear)
+                version: int | None = await self._connection.fetchval("SELECT version FROM key_state")
+            except DRIVER_ERRORS as error:
+                self._drop()
+                raise store_error(error) from error
+            except BaseException:
+                self._drop()  # whoever gave up left a question without its answer
+                raise
+            return version or 0
+
+    async def aclose(self) -> None:
+        """Stop listening.  Idempotent."""
+        self._closed = True
+        self._drop()
+
+    def _hear(self, *_: Any) -> None:
+        # A word about another schema of this database costs one look at ours.
+        self.told += 1
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()

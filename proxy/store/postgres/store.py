@@ -1,0 +1,413 @@
+"""The record in PostgreSQL, shared by processes on any number of machines.
+
+A small pool reads; one connection writes, in groups (:mod:`proxy.store.sql.writer`).  That connection's
+session holds an advisory lock, which the server frees when the session ends.  A free lock is no
+proof yet: a network may have broken and not a process.  An owner that lives comes back within
+seconds with a lock of a new key, so one whose lock stays free for longer is dead.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from proxy.errors import StoreUnavailable
+from proxy.store import rows
+from proxy.store.base import LOOK_UP_S
+from proxy.store.key_mark import KeyMark, state_path
+from proxy.store.postgres.db import (
+    CONNECT_S,
+    DRIVER_ERRORS,
+    LOCK_CLASS,
+    TOKEN_LOCK_CLASS,
+    PostgresReader,
+    PostgresWriting,
+    connect,
+    failure_of,
+    make_pool,
+    numbered,
+    store_error,
+)
+from proxy.store.postgres.keys import KeyListener
+from proxy.store.postgres.migrate import migrate_postgres
+from proxy.store.seal import CONTENT, Seal
+from proxy.store.shelf import ContentPolicy
+from proxy.store.sql.effects import FORGET_RESULTS
+from proxy.store.sql.retention import SIZE_EVERY_S, content_size, make_room
+from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore, Synchronous
+from proxy.store.sql.writer import GroupWriter, WriteError, WriterHooks
+from proxy.store.tokens import waiting
+
+__all__ = ["PostgresStore"]
+
+_log = logging.getLogger(__name__)
+
+_TIDY_ROWS: Final = 500
+_TIDY_RETRY_S: Final = 5.0
+
+_PUT_OWNER: Final = (
+    "INSERT INTO owners (id, pid, host, lock_key, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET "
+    "seen_at = excluded.seen_at, lock_key = excluded.lock_key, ended_at = NULL"
+)
+_FREE_OWNERS: Final = """
+    SELECT id, lock_key FROM owners o WHERE ended_at IS NULL AND id <> $2 AND NOT EXISTS (
+        SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted
+        AND l.classid::bigint = $1 AND l.objid::bigint = o.lock_key AND l.objsubid = 2
+    )
+"""
+_STILL_FREE: Final = """
+    SELECT pg_try_advisory_xact_lock($1::int, lock_key)
+    FROM (SELECT lock_key FROM owners WHERE id = $2 AND lock_key = $3 AND ended_at IS NULL FOR UPDATE) o
+"""
+
+
+class PostgresStore(SqlStore):
+    """:class:`~proxy.store.base.Store` in a schema of a PostgreSQL database.
+
+    ``url`` is a ``postgresql://`` URL; what it leaves out is taken from ``PGPASSWORD`` and its
+    kind.  With ``reap`` the store looks after the record, as the one in SQLite does; an owner
+    counts as dead once its lock was seen free for ``grace_s`` seconds.  ``max_bytes`` bounds the
+    content: the tables of a server do not shrink by the rows that go.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        content: ContentPolicy = "tools",
+        keep_days: float = 30,
+        synchronous: Synchronous = "normal",
+        clock: Callable[[], float] = time.time,
+        reap: bool = False,
+        must_exist: bool = False,
+        seal: Seal | None = None,
+        old_seals: Sequence[Seal] = (),
+        needs_all_keys: bool = True,
+        max_bytes: int = 0,
+        max_per_caller: int = 0,
+        max_bytes_per_caller: int = 0,
+        lock_timeout_s: float = 5.0,
+        max_queued: int = 10_000,
+        max_queued_bytes: int = 64 * 2**20,
+        tidy_every_s: float = 3600.0,
+        grace_s: float = 15.0,
+    ) -> None:
+        self._url = url
+        self._reap = reap
+        self._must_exist = must_exist
+        self._lock_timeout_s = lock_timeout_s
+        self._max_bytes = max_bytes
+        is_bounded = max_bytes or max_per_caller or max_bytes_per_caller
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if is_bounded else tidy_every_s
+        self._grace_s = grace_s
+        self._started_at = clock()
+        writer = GroupWriter(
+            WriterHooks(self._introduce, self._tidy),
+            max_writes=max_queued,
+            max_bytes=max_queued_bytes,
+            lock_timeout_s=lock_timeout_s,
+        )
+        super().__init__(
+            writer,
+            uuid.uuid4().hex,
+            content=content,
+            keep_days=keep_days,
+            clock=clock,
+            seal=seal,
+            mark=KeyMark(state_path(url)),
+            old_seals=old_seals,
+            needs_all_keys=needs_all_keys,
+            max_per_caller=max_per_caller,
+            max_bytes_per_caller=max_bytes_per_caller,
+        )
+        self._keys = KeyListener(url)
+        # The server's own default survives the death of any process, and mostly a power loss too.
+        settings = {"synchronous_commit": "on"} if synchronous == "full" else {}
+        self._writing = PostgresWriting(url, settings, self._lost_session)
+        self._pool: asyncpg.Pool[Any] | None = None
+        self._lock: tuple[asyncpg.Connection[Any], int] | None = None
+        self._suspects: dict[tuple[str, int], float] = {}
+        self._expire_at = 0.0
+
+    @property
+    def keys_told(self) -> int:
+        """How often the server has said that keys changed."""
+        return self._keys.told
+
+    async def keys_version(self) -> int:
+        """The version of the keys now; from the first call on changes are listened for."""
+        return await self._keys.version()
+
+    async def start(self) -> None:
+        """Connect, migrate and begin to write; with ``reap`` dead owners are looked for from now on.
+
+        Raises what :func:`~proxy.store.postgres.migrate.migrate_postgres` does, and
+        :class:`~proxy.errors.StoreError` for content that another key has sealed.
+        """
+        await migrate_postgres(self._url, must_exist=self._must_exist)
+        try:
+            self._pool = await make_pool(self._url)
+        except DRIVER_ERRORS as error:
+            raise store_error(error) from error
+        try:
+            await self._check_seal()
+        except BaseException:  # A start that is cancelled leaves no connection open either.
+            await self._disconnect()
+            raise
+        self._writer.start(self._writing, tidy_in_s=0.0 if self._reap else None)
+
+    async def aclose(self) -> None:
+        """Write what is queued, within the lock time-out, and close.  Idempotent.
+
+        Rows that are still open become ``interrupted``: nobody is left to close them.
+        """
+        self._look_ups.close()
+        written = await self._writer.aclose(self._lock_timeout_s)
+        if self._pool is not None and self._writer.prepared and written:
+            try:
+                await self._writing.transaction(self._end_owner)
+            except WriteError as error:
+                _log.warning("the record could not be closed in order: %s", error)
+        await self._disconnect()
+
+    def _is_storable(self, name: str) -> bool:
+        # An index takes names of less than 2,700 bytes, and text no NUL.
+        return rows.is_text(name) and "\0" not in name and len(name) <= rows.MAX_NAME
+
+    @contextlib.asynccontextmanager
+    async def _exclusive(self, name: str) -> AsyncIterator[None]:
+        """An advisory lock of a session of its own, which the server frees when the session ends."""
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], signed=True)
+        try:
+            connection = await connect(self._url)
+        except DRIVER_ERRORS as error:
+            raise store_error(error) from error
+
+        async def attempt() -> bool:
+            try:
+                return bool(
+                    await connection.fetchval(
+                        "SELECT pg_try_advisory_lock($1::int, $2::int)", TOKEN_LOCK_CLASS, key
+                    )
+                )
+            except DRIVER_ERRORS as error:
+                raise store_error(error) from error
+
+        try:
+            await waiting(attempt)
+            yield
+        finally:
+            connection.terminate()
+
+    @contextlib.asynccontextmanager
+    async def _snapshot(self) -> AsyncIterator[PostgresReader]:
+        pool = self._pool
+        if pool is None:
+            raise StoreUnavailable("the record is closed")
+        try:
+            async with (
+                pool.acquire(timeout=CONNECT_S) as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                yield PostgresReader(connection)
+        except DRIVER_ERRORS as error:
+            raise store_error(error) from error
+
+    async def _query(self, sql: str, values: rows.Row) -> Iterable[Any]:
+        if self._pool is None:
+            raise StoreUnavailable("the record is closed")
+        try:
+            # What hangs is given up by itself, so that the few connections are there when the server is.
+            async with self._pool.acquire(timeout=LOOK_UP_S) as connection:
+                return await PostgresReader(connection, LOOK_UP_S).execute_fetchall(sql, values)
+        except DRIVER_ERRORS as error:
+            raise store_error(error) from error
+
+    async def _disconnect(self) -> None:
+        pool, self._pool = self._pool, None
+        await self._keys.aclose()
+        await self._writing.aclose()
+        if pool is not None:
+            try:
+                async with asyncio.timeout(CONNECT_S):  # whoever still reads may finish
+                    await pool.close()
+            except DRIVER_ERRORS:
+                pool.terminate()
+
+    def _lost_session(self) -> None:
+        """The session is gone, and the lock with it: come back before somebody thinks us dead."""
+        if self._writer.prepared:
+            self._writer.notice("unreachable")
+
+    async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
+        """Take a lock in this session, then say who writes."""
+        connection = await self._writing.connection()
+        if self._lock is None or self._lock[0] is not connection:
+            # A key of its own for each session: the last one's may still be held by a session that
+            # the server does not know to be dead.
+            key = 1 + secrets.randbelow(2**31 - 1)
+            try:
+                free = await connection.fetchval(
+                    "SELECT pg_try_advisory_lock($1::int, $2::int)", LOCK_CLASS, key
+                )
+            except DRIVER_ERRORS as error:
+                raise WriteError(failure_of(error) or "unreachable", type(error).__name__) from error
+            if not free:
+                raise WriteError("locked", "the lock of an owner is taken")
+            self._lock = (connection, key)
+        owner = (self._owner_id, os.getpid(), socket.gethostname(), self._lock[1])
+        return [(_PUT_OWNER, (*owner, self._started_at, self._clock()))]
+
+    async def _tidy(self) -> float:
+        """Reap and expire one batch; the seconds after which to do so again.
+
+        Dead owners are looked for more often than all else: that is one small question.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            await self._reap_owners()
+            if loop.time() < self._expire_at:
+                return self._next_look(self._expire_at - loop.time())
+            more = await self._expire() or await self._cap.trim(_Keeper(self._writing))
+            if not more and self._max_bytes:
+                keeper = _Keeper(self._writing, self._max_bytes)
+                more = await make_room(keeper, self._max_bytes, self._clock())
+        except WriteError as error:
+            _log.warning("the record could not be tidied: %s", error)
+            return min(_TIDY_RETRY_S, self._tidy_every_s)
+        if more:
+            return 0.0
+        self._expire_at = loop.time() + self._tidy_every_s
+        return self._next_look(self._tidy_every_s)
+
+    def _next_look(self, at_most_s: float) -> float:
+        """The seconds until dead owners are to be looked for: when the patience with a suspect ends."""
+        now = asyncio.get_running_loop().time()
+        waits = [max(since + self._grace_s - now, 0.0) for since in self._suspects.values()]
+        return min([*waits, self._grace_s, at_most_s])
+
+    async def scrub(self) -> str:
+        """Nothing that a client may ask of a server takes bytes out of its files at once."""
+        return (
+            "PostgreSQL keeps deleted rows in its files until they are vacuumed, and their bytes until a "
+            "page is written over; VACUUM FULL rewrites a table without them. Its write-ahead log, replicas "
+            "and backups have them for as long as these are kept"
+        )
+
+    async def _reap_owners(self) -> None:
+        """Mark what dead owners left open (rule R1); an owner in doubt is left alone."""
+        free: list[tuple[str, int]] = []
+
+        async def look(connection: "asyncpg.Connection[Any]") -> None:
+            found = await connection.fetch(_FREE_OWNERS, LOCK_CLASS, self._owner_id)
+            free.extend((row["id"], row["lock_key"]) for row in found)
+
+        await self._writing.transaction(look)
+        now = asyncio.get_running_loop().time()
+        self._suspects = {owner: self._suspects.get(owner, now) for owner in free}
+        for owner, since in list(self._suspects.items()):
+            if now - since >= self._grace_s:
+                await self._reap_owner(*owner)
+                del self._suspects[owner]
+
+    async def _reap_owner(self, owner_id: str, lock_key: int) -> None:
+        interrupted = 0
+
+        async def reap(connection: "asyncpg.Connection[Any]") -> None:
+            nonlocal interrupted
+            # No row where the owner has come back or has been reaped; of several that ask one gets on.
+            if await connection.fetchval(_STILL_FREE, LOCK_CLASS, owner_id, lock_key):
+                await connection.execute(numbered(END_OWNER), self._clock(), owner_id)
+                interrupted = await self._interrupt(connection)
+
+        await self._writing.transaction(reap)
+        if interrupted:
+            _log.warning("an earlier process died: %d rows are now interrupted", interrupted)
+
+    async def _end_owner(self, connection: "asyncpg.Connection[Any]") -> None:
+        await connection.execute(numbered(END_OWNER), self._clock(), self._owner_id)
+        await self._interrupt(connection)
+
+    async def _interrupt(self, connection: "asyncpg.Connection[Any]") -> int:
+        now = self._clock()
+        return sum([_count(await connection.execute(numbered(each), now)) for each in INTERRUPT])
+
+    async def _expire(self) -> bool:
+        """Delete one batch of what is past its time; whether a batch was full."""
+        full = False
+
+        async def expire(connection: "asyncpg.Connection[Any]") -> None:
+            nonlocal full
+            for table, oldest in self._expiring():
+                gone = await connection.execute(
+                    f"DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table} "
+                    f"WHERE created_at < $1 LIMIT {_TIDY_ROWS} FOR UPDATE SKIP LOCKED))",
+                    oldest,
+                )
+                full = full or _count(gone) >= _TIDY_ROWS
+            await connection.execute(numbered(FORGET_RESULTS), self._oldest_kept())
+
+        await self._writing.transaction(expire)
+        return full
+
+
+_COMPRESSED: Final = 20
+_ON_DISK: Final = "SELECT " + " + ".join(
+    f"pg_total_relation_size('{table.name}'::regclass)" for table in CONTENT
+)
+
+
+class _Keeper:
+    """The schema as it is tidied."""
+
+    counts_runs = False
+    length = "octet_length({})"
+
+    def __init__(self, writing: PostgresWriting, max_bytes: int = 0) -> None:
+        self._writing = writing
+        self._max_bytes = max_bytes
+
+    async def used(self) -> int:
+        """The bytes of all content, before the server compresses any; the rows are not looked at while the
+        tables are far from the bound."""
+        ((on_disk,),) = await self.fetch(_ON_DISK, ())
+        if on_disk * _COMPRESSED <= self._max_bytes:
+            return int(on_disk)
+        ((found,),) = await self.fetch(content_size(), ())
+        return int(found)
+
+    async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
+        """The rows of a query."""
+        found: list[Any] = []
+
+        async def read(connection: "asyncpg.Connection[Any]") -> None:
+            found.extend(await connection.fetch(numbered(sql), *values))
+
+        await self._writing.transaction(read)
+        return found
+
+    async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
+        """How many rows a statement changed."""
+        counts: list[int] = []
+
+        async def write(connection: "asyncpg.Connection[Any]") -> None:
+            counts.extend([_count(await connection.execute(numbered(sql), *row)) for row in values])
+
+        await self._writing.transaction(write)
+        return sum(counts)
+
+
+def _count(status: str) -> int:
+    """The rows that a statement changed, from what the server says of it (``UPDATE 3``)."""
+    return int(status.rpartition(" ")[2])

@@ -1,0 +1,1 @@
+"""What the records in SQLite and PostgreSQL have in common."""

@@ -1,0 +1,247 @@
+"""What every store in SQL stands on: its writer, its keys, and how content is written and read."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from proxy.errors import StoreError, StoreUnavailable
+from proxy.store import rows
+from proxy.store.base import LOOK_UP_S
+from proxy.store.look_ups import LookUps
+from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, Seal, SealRing
+from proxy.store.shelf import ContentPolicy, oldest_kept
+from proxy.store.sql.writer import GroupWriter
+from proxy.store.sql.writes import Write
+from proxy.store.tokens import TOKENS
+
+__all__ = ["Reader", "SqlBase", "select"]
+
+_Record = TypeVar("_Record")
+
+_PUT_CONTENT: Final = {
+    table.name: rows.upsert(table.name, (*table.columns, "sealed_by"), table.key) for table in CONTENT
+}
+_PUT_DATED: Final = {
+    table.name: rows.upsert(table.name, ("created_at", *table.columns, "sealed_by"), table.key)
+    for table in (MESSAGES, NATIVE_CALLS)
+}
+
+
+class Reader(Protocol):
+    """One consistent view of a database."""
+
+    def execute_fetchall(
+        self, sql: str, parameters: Iterable[Any] | None = None, /
+    ) -> Awaitable[Iterable[Any]]:
+        """The rows of a query, each a sequence of its values."""
+        ...
+
+
+class SqlBase(ABC):
+    """Writes that are queued, and content that is sealed on its way and opened on its way back.
+
+    ``content`` and ``keep_days`` say what becomes of content; ``keep_days`` of 0 sets no limit.
+    ``seal`` closes it before it is queued; ``old_seals`` only open what they sealed before.  Without
+    ``needs_all_keys`` a start does not mind that there is content which none of them opens.  Methods are
+    called from one event loop's thread.
+    """
+
+    def __init__(
+        self,
+        writer: GroupWriter,
+        owner_id: str,
+        *,
+        content: ContentPolicy,
+        keep_days: float,
+        clock: Callable[[], float],
+        seal: Seal | None,
+        old_seals: Sequence[Seal],
+        needs_all_keys: bool = True,
+    ) -> None:
+        self._needs_all_keys = needs_all_keys
+        self._ring = SealRing(seal, old_seals)
+        self._writer = writer
+        self._owner_id = owner_id
+        self._content = content
+        self._keep_days = keep_days
+        self._clock = clock
+        self._look_ups = LookUps(self._ask)
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait to be committed, or are being committed."""
+        return self._writer.waiting
+
+    @property
+    def lost(self) -> int:
+        """How many writes never reached the database."""
+        return self._writer.lost
+
+    @property
+    def sealed(self) -> bool:
+        """Whether no content is written as it is: it is sealed first, or not written at all."""
+        return self._ring.id is not None or self._content == "none"
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Open the database, bring it up to date and begin to write."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Write what is queued and close."""
+
+    @abstractmethod
+    async def scrub(self) -> str:
+        """Have what was deleted leave the store's own files; see :class:`~proxy.store.base.Store`."""
+
+    @abstractmethod
+    def _snapshot(self) -> contextlib.AbstractAsyncContextManager[Reader]:
+        """One consistent view of the database for all that is read inside.
+
+        Raises :class:`~proxy.errors.StoreUnavailable` where there is none to be had, and turns the
+        database's errors inside into :class:`~proxy.errors.StoreError`.
+        """
+
+    @abstractmethod
+    def _query(self, sql: str, values: rows.Row) -> Coroutine[Any, Any, Iterable[Any]]:
+        """The rows of one query, which sees one state of the database; raises what a snapshot does."""
+
+    def _look_up(self, sql: str, values: rows.Row) -> Awaitable[Iterable[Any]]:
+        """The rows of a query that a request waits for: in time or not at all.
+
+        Raises what a snapshot does, and :class:`~proxy.errors.StoreUnavailable` at once while the record is
+        known not to answer.
+        """
+        return self._look_ups.within(self._query(sql, values))
+
+    async def _see_writes(self) -> None:
+        """Wait until a look-up sees what was queued before; as patient as that, and raises what it does."""
+        if self._writer.waiting:
+            if self._look_ups.away or self._writer.failure is not None:
+                reason = self._writer.failure or "it does not answer"
+                raise StoreUnavailable(f"the record cannot be written: {reason}")
+            await self._writer.flush(LOOK_UP_S)
+
+    async def _ask(self) -> None:
+        """A small question, to see whether the record answers."""
+        await self._query("SELECT count(*) FROM key_state", ())
+
+    async def _check_seal(self) -> None:
+        """Find out at once whether all content can be read.
+
+        Raises :class:`~proxy.errors.StoreError` where a key is missing that sealed rows, other than calls:
+        these stay as long as their runs, and are shown without what was sealed.  Each table
+        has a small index for this: as long as one key sealed all, nothing is counted.
+        """
+        if not self._needs_all_keys:
+            return
+        missing: dict[str, list[str]] = {}
+        async with self._snapshot() as db:
+            for table in (*SEALED, TOKENS):
+                if table is CALLS:
+                    continue
+                ends = [
+                    found
+                    for end in ("min", "max")
+                    for (found,) in await db.execute_fetchall(
+                        f"SELECT {end}(sealed_by) FROM {table.name} WHERE sealed_by IS NOT NULL"
+                    )
+                ]
+                if all(end is None or self._ring.opens(end) for end in ends) and ends[0] == ends[1]:
+                    continue
+                for found, number in await db.execute_fetchall(
+                    f"SELECT sealed_by, count(*) FROM {table.name} "
+                    "WHERE sealed_by IS NOT NULL GROUP BY sealed_by ORDER BY sealed_by"
+                ):
+                    if not self._ring.opens(found):
+                        missing.setdefault(found, []).append(table.counted(number))
+        if missing:
+            raise _keys_missing(missing, self._ring)
+
+    def _put_dated(
+        self, table: ContentTable, encode: Callable[[_Record], rows.Row], records: Sequence[_Record]
+    ) -> Write:
+        """Queue content that carries no time of its own."""
+        return self._put(
+            _PUT_DATED[table.name],
+            (self._clock(),),
+            lambda record: self._ring.close(table, encode(record)),
+            records,
+        )
+
+    def _put_content(
+        self,
+        table: ContentTable,
+        encode: Callable[[_Record], rows.Row],
+        record: _Record,
+        settled: Callable[[bool], None],
+    ) -> Write:
+        return self._put(
+            _PUT_CONTENT[table.name],
+            (),
+            lambda each: self._ring.close(table, encode(each)),
+            (record,),
+            settled,
+        )
+
+    async def _read(self, db: Reader, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
+        """The rows of content that fit, opened, in a snapshot."""
+        return self._opened(table, await db.execute_fetchall(_selecting(table, where), values))
+
+    async def _find(self, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
+        """The same where nothing else has to be seen in the same state."""
+        return self._opened(table, await self._look_up(_selecting(table, where), values))
+
+    def _opened(self, table: ContentTable, found: Iterable[Any]) -> list[rows.Row]:
+        return [self._ring.open(table, tuple(row[:-1]), row[-1]) for row in found]
+
+    def _oldest_kept(self) -> float:
+        return oldest_kept(self._clock(), self._keep_days)
+
+    def _is_storable(self, name: str) -> bool:
+        """Whether the database takes a name as it is."""
+        return rows.is_text(name)
+
+    def _put(
+        self,
+        statement: str,
+        prefix: rows.Row,
+        encode: Callable[[_Record], rows.Row],
+        records: Sequence[_Record],
+        settled: Callable[[bool], None] | None = None,
+    ) -> Write:
+        try:
+            encoded = [prefix + encode(record) for record in records]
+        except (TypeError, ValueError, AttributeError) as error:  # a field is not of its declared type
+            write = Write(statement, (), settled=settled)
+            self._writer.lose([write], f"a record does not encode: {error}")
+        else:
+            write = Write(statement, encoded, settled=settled)
+            self._writer.put(write)
+        return write
+
+
+async def select(db: Reader, table: str, columns: Sequence[str], where: str, *values: Any) -> list[rows.Row]:
+    """The rows of a table that fit."""
+    found = await db.execute_fetchall(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", values)
+    return [tuple(row) for row in found]
+
+
+def _selecting(table: ContentTable, where: str) -> str:
+    return f"SELECT {', '.join(table.columns)}, sealed_by FROM {table.name} WHERE {where}"
+
+
+def _keys_missing(missing: dict[str, list[str]], ring: SealRing) -> StoreError:
+    """Which keys are missing, what only they open, and that it is all still there."""
+    have = f"configured are the keys {', '.join(ring.ids)}" if ring.ids else "store.seal_key is empty"
+    lost = "; ".join(f"the key {key} sealed {', '.join(counts)}" for key, counts in missing.items())
+    way = (
+        "Name the missing keys in store.old_seal_keys"
+        if ring.ids
+        else "Set store.seal_key (and store.old_seal_keys)"
+    )
+    return StoreError(
+        f"the record has content that cannot be read: {lost}; {have}. Nothing was deleted. {way}; where one "
+        "is lost for good, delete what it sealed with: toolrelay migrate --forget-sealed KEY"
+    )

@@ -1,0 +1,204 @@
+"""Client keys in SQL, and whose responses are that only the upstream keeps."""
+
+import asyncio
+import logging
+import secrets
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+
+from proxy.errors import StoreError
+from proxy.records import ClientKey, KeySet
+from proxy.store import rows
+from proxy.store.key_mark import KeyMark
+from proxy.store.seal import Seal
+from proxy.store.sql.base import Reader, SqlBase
+from proxy.store.sql.writes import Write
+
+__all__ = ["OWNERS", "PEPPER", "SqlKeys"]
+
+_log = logging.getLogger(__name__)
+
+PEPPER: Final = "pepper"
+"""The name of the hash key that the store makes for itself."""
+
+OWNERS: Final = "response_owners"
+
+_COLUMNS: Final = (
+    "id", "name", "digest", "hashed_by", "grants", "created_at", "verify_key", "expires_at", "revoked_at",
+)  # fmt: skip
+_PUT: Final = (
+    f"INSERT INTO client_keys ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
+    "ON CONFLICT (id) DO NOTHING"
+)
+_REVOKE: Final = "UPDATE client_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
+_SET_PEPPER: Final = (
+    "INSERT INTO key_state (id, version, pepper) VALUES (1, 0, ?) "
+    "ON CONFLICT (id) DO UPDATE SET pepper = coalesce(key_state.pepper, excluded.pepper)"
+)
+_NOTE: Final = (
+    "INSERT INTO key_state (id, version) VALUES (1, ?) "
+    "ON CONFLICT (id) DO UPDATE SET version = key_state.version + 1 WHERE key_state.version = 0"
+)
+"""A version above 0 says that there were keys: it never goes back."""
+
+_PUT_OWNER: Final = rows.upsert(OWNERS, ("id", "caller", "created_at"), ("id", "caller"))
+
+
+class SqlKeys(SqlBase):
+    """The part of a store in SQL that :class:`~proxy.store.base.KeyStore` asks for.
+
+    The mark is touched with every change that goes through this store.
+    """
+
+    _mark: KeyMark
+
+    @property
+    @abstractmethod
+    def keys_told(self) -> int:
+        """See :class:`~proxy.store.base.KeyStore`."""
+
+    async def keys_version(self) -> int:
+        """The version of the keys now; raises :class:`~proxy.errors.StoreError`."""
+        await asyncio.to_thread(self._mark.attach)
+        async with self._snapshot() as db:
+            return await _version(db)
+
+    async def read_keys(self) -> KeySet:
+        """All keys, the oldest first; raises :class:`~proxy.errors.StoreError`."""
+        async with self._snapshot() as db:
+            version = await _version(db)
+            pepper = await _pepper(db)
+            found = await db.execute_fetchall(
+                f"SELECT {', '.join(_COLUMNS)} FROM client_keys ORDER BY created_at, id"
+            )
+        keys = tuple(_read(tuple(row)) for row in found)
+        marked = await asyncio.to_thread(self._mark.exists)
+        if keys and not marked:
+            await self._announce()
+        hash_keys = {PEPPER: pepper} if pepper is not None else {}
+        hash_keys |= {self._seal_name(seal): seal.hash_key for seal in self._ring.seals}
+        return KeySet(version, keys, hash_keys, ever_made=version > 0 or marked)
+
+    async def hash_key(self) -> tuple[str, bytes]:
+        """The seal key's own, else one that the store makes and keeps."""
+        if self._ring.current is not None:
+            return self._seal_name(self._ring.current), self._ring.current.hash_key
+        for _ in range(2):
+            async with self._snapshot() as db:
+                pepper = await _pepper(db)
+            if pepper is not None:
+                return PEPPER, pepper
+            # Another process may be first; then this changes nothing, and its pepper is read.
+            await self._writer.commit(_SET_PEPPER, [(secrets.token_bytes(32),)])
+        raise StoreError("the record does not keep what client keys are hashed with (key_state)")
+
+    async def put_key(self, key: ClientKey) -> None:
+        """Keep a new key; raises :class:`~proxy.errors.StoreUnavailable`, also for a name that is taken."""
+        # The mark comes first: a key that was made must not be one that nobody remembers.
+        await self._announce()
+        await self._writer.commit(_PUT, [_row(key)], in_order=True)
+        await self._announce()
+
+    async def note_keys(self) -> None:
+        """Leave the mark, and say it in the record, where a machine without the mark finds it."""
+        if not await asyncio.to_thread(self._mark.exists):
+            await self._announce()
+        try:
+            async with self._snapshot() as db:
+                noted = await _version(db) > 0
+            if not noted:
+                await self._writer.commit(_NOTE, [(1,)])
+        except StoreError as error:
+            _log.warning("the record cannot be told that client keys are declared (%s)", error)
+
+    async def revoke_key(self, key_id: str) -> bool:
+        """Revoke a key; whether there was one to revoke."""
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(
+                "SELECT 1 FROM client_keys WHERE id = ? AND revoked_at IS NULL", (rows.clean_text(key_id),)
+            )
+        if not list(found):
+            return False
+        await self._writer.commit(_REVOKE, [(self._clock(), key_id)], in_order=True)
+        await self._announce()
+        return True
+
+    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
+        """Queue whose a response is."""
+        if rows.is_text(response_id) and "\0" not in response_id and len(response_id) <= rows.MAX_NAME:
+            self._writer.put(Write(_PUT_OWNER, [(response_id, caller, self._clock())], settled=settled))
+        elif settled is not None:
+            settled(False)
+
+    async def owns_response(self, response_id: str, caller: str) -> bool:
+        """Whether a response was noted as the caller's, also while the note waits for its commit."""
+        if not rows.is_text(response_id) or "\0" in response_id:
+            return False
+        wanted = (response_id, caller, self._oldest_kept())
+        for last in (False, True):
+            found = await self._look_up(
+                f"SELECT 1 FROM {OWNERS} WHERE id = ? AND caller = ? AND created_at >= ?", wanted
+            )
+            if list(found):
+                return True
+            if not last:
+                await self._see_writes()
+        return False
+
+    async def _announce(self) -> None:
+        """Count a change in the mark; one that cannot be written is noticed a second later."""
+        try:
+            await asyncio.to_thread(self._mark.touch)
+        except OSError as error:
+            _log.warning(
+                "%s cannot be written (%s): a record that is lost would open the door unless "
+                'auth.mode = "keys" is set',
+                self._mark.path,
+                error.strerror,
+            )
+
+    @staticmethod
+    def _seal_name(seal: Seal) -> str:
+        return f"seal:{seal.id}"
+
+
+async def _version(db: Reader) -> int:
+    return next((int(row[0]) for row in await db.execute_fetchall("SELECT version FROM key_state")), 0)
+
+
+async def _pepper(db: Reader) -> bytes | None:
+    for (pepper,) in await db.execute_fetchall("SELECT pepper FROM key_state"):
+        return bytes(pepper) if pepper is not None else None
+    return None
+
+
+def _row(key: ClientKey) -> rows.Row:
+    return (
+        key.id,
+        key.name,
+        key.digest,
+        key.hashed_by,
+        orjson.dumps(dict(key.grants)).decode(),
+        key.created_at,
+        key.verify_key,
+        key.expires_at,
+        key.revoked_at,
+    )
+
+
+def _read(row: rows.Row) -> ClientKey:
+    key_id, name, digest, hashed_by, grants, created_at, verify_key, expires_at, revoked_at = row
+    return ClientKey(
+        id=key_id,
+        name=name,
+        digest=bytes(digest),
+        hashed_by=hashed_by,
+        grants=orjson.loads(grants),
+        created_at=created_at,
+        verify_key=bytes(verify_key) if verify_key is not None else None,
+        expires_at=expires_at,
+        revoked_at=revoked_at,
+    )

@@ -1,0 +1,199 @@
+"""What goes, and in which order, where a record is over its bytes (``store.max_bytes``).
+
+Content goes first, the oldest of all kinds before the rest.  But a record of nothing but runs would
+leave no room for what conversations need now.  So content of the last day stays until runs from
+before it have gone too, and only goes where those do not make room enough.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from proxy.caches import CacheSize, declare, text_bytes
+from proxy.store.base import PurgeFilter
+from proxy.store.rows import Row, clean_name
+from proxy.store.seal import CONTENT, MESSAGES, NATIVE_CALLS, ContentTable
+from proxy.store.sql.reports import DELETE_RUN, purge_query
+
+__all__ = ["AT_ONCE", "SIZE_EVERY_S", "CallerCap", "Keeper", "content_size", "make_room"]
+
+AT_ONCE: Final = 100
+"""Rows of one kind that go in one step: few enough that writes hardly wait, and not too much is cut."""
+
+SIZE_EVERY_S: Final = 60.0
+"""How often the size is looked at, at least."""
+
+_DAY_S: Final = 86400.0
+_MOST_NOTED: Final = 10_000
+_MAX_NOTED_BYTES: Final = 8 * 2**20
+_NOTED_BYTES: Final = 300
+
+_OLDEST: Final = " UNION ALL ".join(
+    f"SELECT created_at FROM (SELECT created_at FROM {table.name} WHERE created_at < ? "
+    f"ORDER BY created_at LIMIT {AT_ONCE}) AS oldest_{table.name}"
+    for table in CONTENT
+)
+_REACH: Final = (
+    f"SELECT max(created_at) FROM (SELECT created_at FROM ({_OLDEST}) AS each_kind "
+    f"ORDER BY created_at LIMIT {AT_ONCE}) AS all_kinds"
+)
+"""Up to when the oldest rows of all content reach, of those before a time that is given for each table."""
+
+
+OF_RUNS: Final = (MESSAGES, NATIVE_CALLS)
+"""Tables whose rows belong to a run, and by it to a caller."""
+
+_TABLES: Final = {table.name: table for table in CONTENT}
+
+
+class Keeper(Protocol):
+    """The database as it is tidied, each call in a transaction of its own."""
+
+    length: str
+    """How the database gives the bytes of a column, which stands for the braces."""
+
+    counts_runs: bool
+    """Whether ``used`` becomes less where runs without content go."""
+
+    async def used(self) -> int:
+        """The bytes that count against the bound."""
+        ...
+
+    async def fetch(self, sql: str, values: Row) -> Iterable[Any]:
+        """The rows of a query."""
+        ...
+
+    async def change(self, sql: str, values: Iterable[Row]) -> int:
+        """How many rows a statement changed, executed once for each of ``values``."""
+        ...
+
+
+async def make_room(keeper: Keeper, max_bytes: int, now: float) -> bool:
+    """Delete one step's worth where the record is over ``max_bytes``; whether it may be over still."""
+    if await keeper.used() <= max_bytes:
+        return False
+    yesterday = now - _DAY_S
+    if await _drop_content(keeper, yesterday):
+        return True
+    if keeper.counts_runs:
+        found = await keeper.fetch(*purge_query(PurgeFilter(before=yesterday)))
+        if await keeper.change(DELETE_RUN, [(row[0],) for row in found]):
+            return True
+    return await _drop_content(keeper, float("inf"))
+
+
+class CallerCap:
+    """How many records of each kind of content one caller has at most, and of how many bytes; 0: no bound.
+
+    Only callers that were served since the last time are looked at, each by an index, so that the
+    cost does not grow with the record.  Bytes are measured once a caller has been given a tenth of what it
+    may have, so that reading what it has costs no more than writing it did.  Where many callers are served
+    at once some are not noted, and looked at after their next request.
+    """
+
+    def __init__(self, most: int, max_bytes: int = 0) -> None:
+        self._most = most
+        self._max_bytes = max_bytes
+        self._noted: dict[tuple[str, str], int] = {}
+        self._written: dict[tuple[str, str], int] = {}
+        self._bytes = 0
+        declare("callers_to_trim", self._cache_size)
+
+    def note(self, table: ContentTable, whose: str, size: int) -> None:
+        """A caller has got one record more; of a table without callers, one of its runs has."""
+        place = (table.name, clean_name(whose))
+        if place in self._noted:
+            self._noted[place] += size
+        elif len(self._noted) < _MOST_NOTED and self._bytes < _MAX_NOTED_BYTES:
+            self._noted[place] = size
+            self._bytes += _size(place)
+
+    async def trim(self, keeper: Keeper) -> bool:
+        """Delete the oldest of one caller's that has too much; whether there may be more to do."""
+        while self._noted:
+            place = next(iter(self._noted))
+            table, size = _TABLES[place[0]], self._noted[place]
+            caller: str | None = place[1]
+            if table in OF_RUNS:
+                found = list(await keeper.fetch("SELECT caller FROM runs WHERE id = ?", (caller,)))
+                caller = found[0][0] if found else None
+            trimmed = caller is not None and await self._trim(keeper, table, caller, size)
+            if place in self._noted:
+                del self._noted[place]
+                self._bytes -= _size(place)
+            if trimmed:
+                return bool(self._noted)
+        return False
+
+    async def _trim(self, keeper: Keeper, table: ContentTable, caller: str, size: int) -> bool:
+        reach: list[Any] = []
+        if self._most and table not in OF_RUNS:
+            reach += await keeper.fetch(
+                f"SELECT created_at FROM {table.name} WHERE caller = ? "
+                "ORDER BY created_at DESC LIMIT 1 OFFSET ?",
+                (caller, self._most),
+            )
+        if self._max_bytes:
+            written = self._written.pop((table.name, caller), 0) + size
+            if written > self._max_bytes // 10:
+                reach += await keeper.fetch(_past_bytes(table, keeper.length), (caller, self._max_bytes))
+            else:
+                if len(self._written) >= _MOST_NOTED:
+                    del self._written[next(iter(self._written))]
+                self._written[table.name, caller] = written
+        if not reach:
+            return False
+        of_caller = f"DELETE FROM {table.name} WHERE {_whose(table)} AND created_at <= ?"
+        await keeper.change(of_caller, [(caller, max(row[0] for row in reach))])
+        return True
+
+    def _cache_size(self) -> CacheSize:
+        # The last that was noted may be longer than what was left, and a caller stands in both lists.
+        held = self._bytes + sum(map(_size, self._written))
+        return CacheSize(held, 2 * (_MAX_NOTED_BYTES + 2**20) + _MOST_NOTED * _NOTED_BYTES)
+
+
+def _whose(table: ContentTable) -> str:
+    return "run_id IN (SELECT id FROM runs WHERE caller = ?)" if table in OF_RUNS else "caller = ?"
+
+
+def _past_bytes(table: ContentTable, length: str) -> str:
+    """The query for when the newest was written that a caller has no room for, behind those newer than it."""
+    size = _row_size(table, length)
+    return (
+        f"SELECT created_at FROM (SELECT created_at, sum({size}) OVER (ORDER BY created_at DESC) AS total "
+        f"FROM {table.name} WHERE {_whose(table)}) AS sized WHERE total > ? "
+        "ORDER BY created_at DESC LIMIT 1"
+    )
+
+
+def _row_size(table: ContentTable, length: str) -> str:
+    return " + ".join(["100", *(f"coalesce({length.format(column)}, 0)" for column in table.sealed)])
+
+
+def _size(place: tuple[str, str]) -> int:
+    return _NOTED_BYTES + text_bytes(place[1:])
+
+
+async def _drop_content(keeper: Keeper, before: float) -> bool:
+    ((reach,),) = await keeper.fetch(_REACH, (before,) * len(CONTENT))
+    if reach is None:
+        return False
+    gone = [await keeper.change(_drop(table), [(reach,)]) for table in CONTENT]
+    return sum(gone) > 0
+
+
+def _drop(table: ContentTable) -> str:
+    key = ", ".join(table.key)
+    return (
+        f"DELETE FROM {table.name} WHERE ({key}) IN "
+        f"(SELECT {key} FROM {table.name} WHERE created_at <= ? ORDER BY created_at LIMIT {AT_ONCE})"
+    )
+
+
+def content_size() -> str:
+    """The query for the bytes of all content; its texts and payloads are measured, not read."""
+    sums = []
+    for table in CONTENT:
+        size = _row_size(table, "octet_length({})")
+        sums.append(f"SELECT coalesce(sum({size}), 0) AS bytes FROM {table.name}")
+    return f"SELECT sum(bytes) FROM ({' UNION ALL '.join(sums)}) AS kinds"

@@ -1,0 +1,429 @@
+"""What every store in SQL does, whichever database it is in.
+
+A record becomes rows and is queued; a read looks at what waits first, then at the database.  How a
+database is opened, read and written is its own store's to know.
+"""
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal
+
+from proxy.records import (
+    REPEATS_WITHIN_S,
+    RESULTS_KEPT_S,
+    HiddenTurns,
+    KeptResult,
+    MessageRecord,
+    NativeCall,
+    ResponseRecord,
+    RunRecord,
+    SuspendedTurn,
+    TurnRecord,
+)
+from proxy.store import rows
+from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.key_mark import KeyMark
+from proxy.store.seal import (
+    CLAIMS,
+    CONTENT,
+    HIDDEN,
+    MESSAGES,
+    NATIVE_CALLS,
+    RESPONSES,
+    RESULTS,
+    SUSPENDED,
+    ContentTable,
+    Seal,
+)
+from proxy.store.shelf import (
+    ContentPolicy,
+    ResponseKey,
+    hidden_shelf,
+    newest_two,
+    response_shelf,
+    result_shelf,
+    suspended_shelf,
+)
+from proxy.store.sql.base import select
+from proxy.store.sql.effects import SqlEffects
+from proxy.store.sql.keys import OWNERS, SqlKeys
+from proxy.store.sql.reports import (
+    DELETE_LOST,
+    DELETE_RUN,
+    latency_query,
+    purge_query,
+    read_usage,
+    usage_query,
+)
+from proxy.store.sql.retention import CallerCap
+from proxy.store.sql.sealing import SqlSealing
+from proxy.store.sql.threads import THREADS, SqlThreads
+from proxy.store.sql.write_behind import WriteBehind
+from proxy.store.sql.writer import GroupWriter
+from proxy.store.sql.writes import Write
+from proxy.store.tokens import SealedTokens
+
+__all__ = ["END_OWNER", "INTERRUPT", "SqlStore", "Synchronous"]
+
+Synchronous = Literal["normal", "full"]
+"""What a commit survives: ``normal`` the death of the process, ``full`` a power loss too."""
+
+_PUT_RUN: Final = rows.upsert(
+    "runs", ("owner_id", *rows.RUN_COLUMNS), ("id",), fixed=("request_id", "caller", "model", "started_at")
+)
+_PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
+_DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
+
+END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
+
+
+def _sum_of_turns(column: str, otherwise: str) -> str:
+    """What a run's turns come to, within 64 bits: counts are the upstreams' words."""
+    total = f"SUM(CAST({column} AS DOUBLE PRECISION))"
+    return (
+        f"{column} = coalesce((SELECT CASE WHEN {total} < 9e15 THEN CAST({total} AS BIGINT) "
+        f"WHEN {total} >= 9e15 THEN 9000000000000000 END FROM turns WHERE run_id = runs.id), {otherwise})"
+    )
+
+
+_SO_FAR: Final = ", ".join(
+    (
+        "turns = (SELECT coalesce(max(number), 0) FROM turns WHERE run_id = runs.id)",
+        "tool_calls = (SELECT count(*) FROM tool_invocations WHERE run_id = runs.id)",
+        _sum_of_turns("unreported", "0"),
+        *(_sum_of_turns(column, "0") for column in ("input_tokens", "output_tokens", "total_tokens")),
+        _sum_of_turns("cost", "cost"),
+    )
+)
+INTERRUPT: Final = tuple(
+    f"UPDATE {table} SET status = 'interrupted', ended_at = ?{more} WHERE status = '{status}' "
+    "AND owner_id IN (SELECT id FROM owners WHERE ended_at IS NOT NULL)"
+    for table, status, more in (("runs", "running", f", {_SO_FAR}"), ("tool_invocations", "started", ""))
+)
+"""Marks what ended owners left open (rule R1); of a run with what its turns on record come to."""
+
+_PROBE_S: Final = 2.0
+
+
+class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
+    """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for.
+
+    ``max_per_caller`` bounds how many records of each kind of content one caller has, and
+    ``max_bytes_per_caller`` their bytes; 0: no bound.
+    """
+
+    def __init__(
+        self,
+        writer: GroupWriter,
+        owner_id: str,
+        *,
+        content: ContentPolicy,
+        keep_days: float,
+        clock: Callable[[], float],
+        seal: Seal | None,
+        mark: KeyMark,
+        old_seals: Sequence[Seal] = (),
+        needs_all_keys: bool = True,
+        max_per_caller: int = 0,
+        max_bytes_per_caller: int = 0,
+    ) -> None:
+        super().__init__(
+            writer,
+            owner_id,
+            content=content,
+            keep_days=keep_days,
+            clock=clock,
+            seal=seal,
+            old_seals=old_seals,
+            needs_all_keys=needs_all_keys,
+        )
+        self._mark = mark
+        oldest, most = self._oldest_kept, max_per_caller
+        self._cap = CallerCap(max_per_caller, max_bytes_per_caller)
+        self._suspended = WriteBehind(suspended_shelf(oldest, max_per_caller=most), writer.withdraw)
+        self._hidden = WriteBehind(hidden_shelf(oldest, max_per_caller=most), writer.withdraw)
+        self._responses = WriteBehind(response_shelf(oldest, max_per_caller=most), writer.withdraw)
+        self._results = WriteBehind(result_shelf(self._oldest_result, max_per_caller=most), writer.withdraw)
+
+    @property
+    def vault(self) -> SealedTokens | None:
+        """Where tokens of connections are kept; ``None`` where there is no key to seal them."""
+        if self._ring.current is None:
+            return None
+        return SealedTokens(
+            self._ring.current,
+            read=self._read_one,
+            commit=lambda statement, row: self._writer.commit(statement, [row]),
+            lock=self._exclusive,
+            clock=self._clock,
+        )
+
+    @abstractmethod
+    def _exclusive(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+        """A block that one process at a time is in for each name."""
+
+    def put_run(self, record: RunRecord) -> None:
+        """Queue the run, in place of an earlier row with its id."""
+        self._put(_PUT_RUN, (self._owner_id,), rows.run_row, (record,))
+
+    def put_turn(self, record: TurnRecord) -> None:
+        """Queue a turn; its run must have been put."""
+        self._put(_PUT_TURN, (), rows.turn_row, (record,))
+
+    def put_messages(self, records: Sequence[MessageRecord]) -> None:
+        """Queue messages, together or not at all, unless the policy is ``none``."""
+        if self._content == "none" or not records:
+            return
+        self._note_run(MESSAGES, records[0].run_id, self._put_dated(MESSAGES, rows.message_row, records))
+
+    def put_native_call(self, record: NativeCall) -> None:
+        """Queue a call as it came, unless the policy is ``none``."""
+        if self._content != "none":
+            write = self._put_dated(NATIVE_CALLS, rows.native_row, (record,))
+            self._note_run(NATIVE_CALLS, record.run_id, write)
+
+    def put_suspended(self, record: SuspendedTurn) -> None:
+        """Hold a turn in place of an earlier one of its key.
+
+        Under ``none``, and an ephemeral one always, in memory only.
+        """
+        if record.ephemeral or self._content == "none":
+            self._suspended.keep(record)
+        else:
+            self._cap.note(SUSPENDED, record.caller, len(record.payload))
+            self._suspended.queue(
+                record, lambda settled: self._put_content(SUSPENDED, rows.suspended_row, record, settled)
+            )
+
+    async def find_suspended(self, key: str) -> SuspendedTurn | None:
+        """The last held turn of that key, also while it waits for its commit or could not be written.
+
+        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        """
+        return (await self.find_all_suspended((key,))).get(key)
+
+    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+        """The same for some keys, with one look at the database; raises as that does."""
+        known = {key: self._suspended.find(key) for key in keys}
+        asked = {rows.clean_text(key): key for key in known if not self._suspended.knows(key)}
+        if asked and self._content != "none":
+            fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
+            for turn in map(
+                rows.read_suspended, await self._find(SUSPENDED, fit, *asked, self._oldest_kept())
+            ):
+                known[asked[turn.key]] = turn
+        return {key: turn for key, turn in known.items() if turn is not None}
+
+    def put_hidden(self, record: HiddenTurns) -> None:
+        """Keep hidden turns in place of the same variant of their key; under ``none`` in memory only."""
+        if self._content == "none":
+            self._hidden.keep(record)
+        else:
+            self._cap.note(HIDDEN, record.caller, len(record.payload))
+            self._hidden.queue(
+                record, lambda settled: self._put_content(HIDDEN, rows.hidden_row, record, settled)
+            )
+
+    async def find_hidden(self, key: str) -> Sequence[HiddenTurns]:
+        """The two variants of that key that came last, also while they wait or could not be written.
+
+        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        """
+        return (await self.find_all_hidden((key,)))[key]
+
+    async def find_all_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
+        """The same for each of some keys, with one look at the database; raises as that does."""
+        variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
+        asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
+        if asked and self._content != "none":
+            # The database keeps two of each key, or few more for a moment.
+            fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
+            found = await self._find(HIDDEN, fit, *asked, self._oldest_kept())
+            for turns in map(rows.read_hidden, found):
+                variants[asked[turns.key]].setdefault(turns.variant, turns)
+        return {key: newest_two(known.values()) for key, known in variants.items()}
+
+    def put_response(self, record: ResponseRecord) -> None:
+        """Keep a response in place of the caller's earlier one with its id; under ``none`` in memory only."""
+        if self._writes_response((record.id, record.caller)):
+            size = len(record.response) + len(record.input_items) + len(record.continuation)
+            self._cap.note(RESPONSES, record.caller, size)
+            self._responses.queue(
+                record, lambda settled: self._put_content(RESPONSES, rows.response_row, record, settled)
+            )
+        else:
+            self._responses.keep(record)
+
+    async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
+        """The caller's own response of that id, also while it waits for its commit or could not be written.
+
+        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        """
+        key = (response_id, caller)
+        if self._responses.knows(key) or not self._writes_response(key):
+            return self._responses.find(key)
+        found = await self._find(
+            RESPONSES, "id = ? AND caller = ? AND created_at >= ?", *key, self._oldest_kept()
+        )
+        return rows.read_response(found[0]) if found else None
+
+    async def delete_response(self, response_id: str, caller: str) -> bool:
+        """Forget a response of the caller's, written or not; whether there was one.
+
+        What never reached the database is forgotten without it.  Raises
+        :class:`~proxy.errors.StoreUnavailable` where the database has the response and the deletion is
+        not known to be committed, :class:`~proxy.errors.StoreError` where the database cannot be read;
+        what the database has may then still be there.
+        """
+        key = (response_id, caller)
+        held = self._responses.find(key) is not None
+        with self._responses.gone(key) as under_way:
+            if not self._writes_response(key):
+                return held
+            found = list(
+                await self._look_up("SELECT created_at FROM responses WHERE id = ? AND caller = ?", key)
+            )
+            if found or under_way:
+                # In order: after a put that is under way, and before one that follows.
+                await self._writer.commit(_DELETE_RESPONSE, [key], in_order=True)
+        return held or any(created_at >= self._oldest_kept() for (created_at,) in found)
+
+    def put_result(self, record: KeptResult) -> None:
+        """Keep a large result for whichever process is asked for it; under ``none`` in memory only."""
+        if self._writes_response((record.handle, record.caller)):
+            self._cap.note(RESULTS, record.caller, len(record.content))
+            self._results.queue(
+                record, lambda settled: self._put_content(RESULTS, rows.result_row, record, settled)
+            )
+        else:
+            self._results.keep(record)
+
+    async def find_result(self, handle: str, caller: str) -> KeptResult | None:
+        """The caller's own result of that handle, also while it waits for its commit.
+
+        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        """
+        key = (handle, caller)
+        if self._results.knows(key) or not self._writes_response(key):
+            return self._results.find(key)
+        found = await self._find(
+            RESULTS, "handle = ? AND caller = ? AND created_at >= ?", *key, self._oldest_result()
+        )
+        return rows.read_result(found[0]) if found else None
+
+    async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
+        """Runs, newest first.
+
+        Raises :class:`~proxy.errors.StoreUnavailable` where earlier writes cannot be committed,
+        :class:`~proxy.errors.StoreError` where the database cannot be read.
+        """
+        await self._writer.flush()
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(*rows.runs_query(wanted))
+        return [rows.read_run(tuple(row)) for row in found]
+
+    async def get_run(self, run_id: str) -> RunDetail | None:
+        """One run by its id, or by a prefix that fits exactly one; raises like :meth:`list_runs`."""
+        wanted = rows.clean_text(run_id)
+        if not wanted:
+            return None
+        await self._writer.flush()
+        async with self._snapshot() as db:
+            select_run = f"SELECT {', '.join(rows.RUN_COLUMNS)} FROM runs WHERE "
+            found = list(await db.execute_fetchall(select_run + "id = ?", (wanted,)))
+            if not found:
+                bounds = (wanted, wanted + "\U0010ffff")
+                found = list(await db.execute_fetchall(select_run + "id >= ? AND id < ? LIMIT 2", bounds))
+            if len(found) != 1:
+                return None
+            run = rows.read_run(tuple(found[0]))
+            turns = await select(db, "turns", rows.TURN_COLUMNS, "run_id = ? ORDER BY number", run.id)
+            messages = await self._read(
+                db,
+                MESSAGES,
+                "run_id = ? AND created_at >= ? ORDER BY turn, seq",
+                run.id,
+                self._oldest_kept(),
+            )
+            calls = await self._calls(db, run.id)
+            native_calls = await self._read(
+                db,
+                NATIVE_CALLS,
+                "run_id = ? AND created_at >= ? ORDER BY invocation_id",
+                run.id,
+                self._oldest_kept(),
+            )
+        return RunDetail(
+            run,
+            [rows.read_turn(row) for row in turns],
+            [rows.read_message(row) for row in messages],
+            calls,
+            [rows.read_native(row) for row in native_calls],
+        )
+
+    async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
+        """What was used, a row for each group, sorted by group; raises like :meth:`list_runs`."""
+        await self._writer.flush()
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(*usage_query(wanted))
+            timed = await db.execute_fetchall(*latency_query(wanted)) if "tool" in wanted.by else ()
+        took = {tuple(row[:-2]): tuple(row[-2:]) for row in timed}
+        return [read_usage(wanted, tuple(row), took) for row in found]
+
+    async def purge(self, wanted: PurgeFilter) -> int:
+        """Delete one batch of runs with everything that hangs on them; how many.
+
+        The batch after the last deletes calls and content that belong to no run, and is 0.  Raises like
+        :meth:`list_runs`, and where the deletion is not known to be committed.
+        """
+        await self._writer.flush()
+        async with self._snapshot() as db:
+            found = [row[0] for row in await db.execute_fetchall(*purge_query(wanted))]
+        if found:
+            await self._writer.commit(DELETE_RUN, [(run_id,) for run_id in found])
+            for content in (self._suspended, self._hidden, self._responses, self._results):
+                content.forget_runs(frozenset(found))
+        elif wanted.run_id is None:
+            before = self._clock() if wanted.before is None else wanted.before
+            for statement in DELETE_LOST:  # each for itself: a server waits for the longest of them
+                await self._writer.commit(statement, [(before,)])
+        return len(found)
+
+    async def settle(self, within_s: float) -> bool:
+        """Wait for the commit of all that was queued before, at most so many seconds; whether it came.
+
+        Under ``none`` what a request goes on from is in memory alone, and there is nothing to wait for.
+        """
+        return self._content == "none" or await self._writer.settled(within_s)
+
+    async def healthy(self) -> bool:
+        """Whether the write lock can be had and the last write went in."""
+        if not self._writer.running or self._writer.failure is not None:
+            return False
+        return await self._writer.settled(_PROBE_S, probing=True)
+
+    def _expiring(self) -> list[tuple[str, float]]:
+        """Each table whose rows go by themselves, and from when on they stay."""
+        oldest = self._oldest_kept()
+        content = [(table.name, self._oldest_result() if table is RESULTS else oldest) for table in CONTENT]
+        return [
+            *content,
+            (OWNERS, oldest),
+            (THREADS, oldest),
+            (CLAIMS.name, self._clock() - REPEATS_WITHIN_S),
+        ]
+
+    def _note_run(self, table: ContentTable, run_id: str, write: Write) -> None:
+        self._cap.note(table, run_id, write.size)
+
+    def _oldest_result(self) -> float:
+        return max(self._oldest_kept(), self._clock() - RESULTS_KEPT_S)
+
+    async def _read_one(self, table: ContentTable, key: str) -> list[rows.Row]:
+        return await self._find(table, f"{table.key[0]} = ?", key)
+
+    def _writes_response(self, key: ResponseKey) -> bool:
+        # A name that the database does not take would be made to fit, and might then be somebody
+        # else's: such a response stays in memory, under its very name.
+        return self._content != "none" and all(map(self._is_storable, key))

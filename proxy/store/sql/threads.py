@@ -1,0 +1,56 @@
+"""What of the threads that upstreams keep is a stranger's text, in SQL."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from proxy.store import rows
+from proxy.store.sql.base import SqlBase
+from proxy.store.sql.writes import Write
+
+__all__ = ["THREADS", "SqlThreads"]
+
+THREADS: Final = "threads"
+
+# What was read once stays in a thread.
+_PUT: Final = (
+    f"INSERT INTO {THREADS} (id, caller, untrusted, created_at) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (id, caller) DO UPDATE SET created_at = excluded.created_at, untrusted = "
+    f"CASE WHEN {THREADS}.untrusted <> '' THEN {THREADS}.untrusted ELSE excluded.untrusted END"
+)
+
+
+class SqlThreads(SqlBase):
+    """The part of a store in SQL that knows threads."""
+
+    def put_threads(
+        self,
+        ids: Sequence[str],
+        caller: str,
+        untrusted: str,
+        settled: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Queue what is known of threads."""
+        now = self._clock()
+        found = [(one, caller, untrusted[: rows.MAX_NAME], now) for one in ids if _fits(one)]
+        if found and rows.is_text(caller) and rows.is_text(untrusted):
+            self._writer.put(Write(_PUT, found, settled=settled))
+        elif settled is not None:
+            settled(False)
+
+    async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
+        """What is known of threads, also while it waits for its commit."""
+        wanted = [one for one in ids if _fits(one)]
+        if not wanted or not rows.is_text(caller):
+            return {}
+        await self._see_writes()
+        marks = ", ".join("?" * len(wanted))
+        found = await self._look_up(
+            f"SELECT id, untrusted FROM {THREADS} WHERE id IN ({marks}) AND caller = ? AND created_at >= ?",
+            (*wanted, caller, self._oldest_kept()),
+        )
+        return {row[0]: row[1] for row in found}
+
+
+def _fits(thread: str) -> bool:
+    """Whether a database takes an id as it is; any other stays unknown."""
+    return rows.is_text(thread) and "\0" not in thread and 0 < len(thread) <= rows.MAX_NAME

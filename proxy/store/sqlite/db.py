@@ -1,0 +1,131 @@
+"""Speaking to SQLite: a connection with a thread of its own, work done there as a whole, what errors mean.
+
+To go to the thread and back costs more than most statements do, so that a group of writes is one
+function that runs there from its beginning to its commit.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import aiosqlite
+
+from proxy.store.rows import Insert, Row
+from proxy.store.sql.writer import WriteError
+from proxy.store.sql.writes import Batch
+
+__all__ = ["SqliteConnection", "SqliteWriting", "connect", "failure_of"]
+
+T = TypeVar("T")
+
+_BUSY_S: Final = 1.0
+_ROWS_AT_ONCE: Final = 64
+_SIZES: Final = (32, 8, 3)
+"""Rows of one execution.  Few sizes, so that the connection knows every statement from before."""
+_FAILURES: Final = {
+    sqlite3.SQLITE_BUSY: "locked",
+    sqlite3.SQLITE_LOCKED: "locked",
+    sqlite3.SQLITE_FULL: "disk full",
+    sqlite3.SQLITE_READONLY: "read-only",
+    sqlite3.SQLITE_IOERR: "unreadable",
+    sqlite3.SQLITE_CANTOPEN: "unreadable",
+    sqlite3.SQLITE_CORRUPT: "damaged",
+    sqlite3.SQLITE_NOTADB: "damaged",
+    sqlite3.SQLITE_NOMEM: "out of memory",
+}
+
+
+def failure_of(error: sqlite3.Error) -> str | None:
+    """One word for a fault of the database as a whole; ``None`` where a single row is at fault."""
+    return _FAILURES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+
+
+class SqliteConnection(aiosqlite.Connection):
+    """A connection that also does several things in one visit to its thread."""
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What ``work`` comes to; nothing else uses the connection meanwhile."""
+        result: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+        return result
+
+    async def transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The same, with all of ``work`` committed or nothing; raises what SQLite raises.
+
+        Whoever is cancelled leaves ``work`` running in the thread, and it is not committed.
+        """
+        given_up: list[bool] = []
+
+        def whole(db: sqlite3.Connection) -> T:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                result = work(db)
+                if given_up:
+                    raise asyncio.CancelledError
+                db.execute("COMMIT")
+            except BaseException:
+                db.rollback()  # does nothing where no transaction is open
+                raise
+            return result
+
+        try:
+            return await self.run(whole)
+        except asyncio.CancelledError:
+            given_up.append(True)
+            raise
+
+
+async def connect(path: Path) -> SqliteConnection:
+    """A connection in autocommit mode; raises :class:`sqlite3.Error`."""
+
+    def connector() -> sqlite3.Connection:
+        return sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+
+    db = SqliteConnection(connector, _ROWS_AT_ONCE)
+    await db
+    try:
+        await db.execute("PRAGMA foreign_keys = ON")
+        await db.execute("PRAGMA trusted_schema = OFF")
+        await db.execute("PRAGMA secure_delete = ON")  # what is deleted leaves the file
+    except BaseException:  # Its thread would outlive whoever gave up.
+        await db.close()
+        raise
+    return db
+
+
+class SqliteWriting:
+    """The connection that writes, as the writer of groups asks for it."""
+
+    def __init__(self, db: SqliteConnection) -> None:
+        self._db = db
+
+    async def write(self, batches: Sequence[Batch]) -> None:
+        """Commit in one transaction, which takes the write lock even where it has nothing to write."""
+
+        def work(db: sqlite3.Connection) -> None:
+            for statement, values in batches:
+                _execute(db, statement, values)
+
+        try:
+            await self._db.transaction(work)
+        except sqlite3.Error as error:
+            raise WriteError(failure_of(error), str(error)) from error
+        except (OverflowError, ValueError) as error:  # a value that cannot be bound
+            raise WriteError(None, type(error).__name__) from error
+
+
+def _execute(db: sqlite3.Connection, statement: str, values: Sequence[Row]) -> None:
+    """Execute a statement for each of some rows, several at once where it can take them.
+
+    Each execution gives the interpreter's lock away and has to get it back from the event loop.
+    """
+    done = 0
+    if isinstance(statement, Insert):
+        for size in _SIZES:
+            while len(values) - done >= size:
+                many = statement.of_many(size)
+                db.execute(many, [value for row in values[done : done + size] for value in row])
+                done += size
+    if done < len(values):
+        db.executemany(statement, values[done:])

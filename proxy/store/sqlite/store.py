@@ -1,0 +1,332 @@
+"""The record in one SQLite file.
+
+Two connections, each in a thread of its own, so that the event loop never waits for a disk: one
+that alone writes, in groups (:mod:`proxy.store.sql.writer`), and one that reads.  Runs, turns and
+invocations stay until they are purged; content (messages, calls as they came, suspended and hidden
+turns, responses, large results) goes after ``keep_days``, large results sooner.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.errors import StoreUnavailable
+from proxy.store import rows
+from proxy.store.key_mark import KeyMark, path_beside
+from proxy.store.seal import Seal
+from proxy.store.shelf import ContentPolicy
+from proxy.store.sql.effects import FORGET_RESULTS
+from proxy.store.sql.migrate import migrate_sqlite, store_error
+from proxy.store.sql.retention import SIZE_EVERY_S, make_room
+from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore, Synchronous
+from proxy.store.sql.writer import GroupWriter, WriterHooks
+from proxy.store.sqlite.db import SqliteConnection, SqliteWriting, connect, failure_of
+from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead
+from proxy.store.tokens import file_lock
+
+__all__ = ["SqliteStore"]
+
+_log = logging.getLogger(__name__)
+
+_TIDY_ROWS: Final = 500
+_TIDY_RETRY_S: Final = 5.0
+_SCRUB_PAUSE_S: Final = 0.1
+
+_PUT_OWNER: Final = (
+    "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at"
+)
+
+
+class SqliteStore(SqlStore):
+    """:class:`~proxy.store.base.Store` in a SQLite file of mode 0600.
+
+    With ``reap`` the store looks after the file: at its start, and every ``tidy_every_s`` seconds,
+    it marks what dead owners left open as ``interrupted`` and deletes content past its days, and
+    what makes the file larger than ``max_bytes`` (0: no bound; see :mod:`proxy.store.sql.retention`).
+    Only the server does that; other commands leave a file as it is, and one that only reads writes
+    no row.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        content: ContentPolicy = "tools",
+        keep_days: float = 30,
+        synchronous: Synchronous = "normal",
+        clock: Callable[[], float] = time.time,
+        reap: bool = False,
+        seal: Seal | None = None,
+        old_seals: Sequence[Seal] = (),
+        needs_all_keys: bool = True,
+        max_bytes: int = 0,
+        max_per_caller: int = 0,
+        max_bytes_per_caller: int = 0,
+        lock_timeout_s: float = 5.0,
+        max_queued: int = 10_000,
+        max_queued_bytes: int = 64 * 2**20,
+        tidy_every_s: float = 3600.0,
+    ) -> None:
+        self.path = Path(os.path.realpath(path))
+        self._synchronous = synchronous
+        self._reap = reap
+        self._lock_timeout_s = lock_timeout_s
+        self._owner = OwnerLock(self.path)
+        self._max_bytes = max_bytes
+        is_bounded = max_bytes or max_per_caller or max_bytes_per_caller
+        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if is_bounded else tidy_every_s
+        self._started_at = clock()
+        writer = GroupWriter(
+            WriterHooks(self._introduce, self._tidy),
+            max_writes=max_queued,
+            max_bytes=max_queued_bytes,
+            lock_timeout_s=lock_timeout_s,
+        )
+        super().__init__(
+            writer,
+            self._owner.id,
+            content=content,
+            keep_days=keep_days,
+            clock=clock,
+            seal=seal,
+            mark=KeyMark(path_beside(self.path)),
+            old_seals=old_seals,
+            needs_all_keys=needs_all_keys,
+            max_per_caller=max_per_caller,
+            max_bytes_per_caller=max_bytes_per_caller,
+        )
+        self._db: SqliteConnection | None = None
+        self._left = False
+        """Whether the log may have what was tidied away."""
+        self._reader: SqliteConnection | None = None
+        self._reading = asyncio.Lock()
+
+    @property
+    def keys_told(self) -> int:
+        """The number in the file beside this one, which all processes share."""
+        return self._mark.number
+
+    async def start(self) -> None:
+        """Open, migrate, and with ``reap`` mark what dead owners left open.
+
+        Raises :class:`~proxy.errors.StoreTooNew`, :class:`~proxy.errors.StoreUnavailable` or
+        :class:`~proxy.errors.StoreError` as :func:`~proxy.store.sql.migrate.migrate_sqlite` does, and
+        the last also for content that another key has sealed.
+        """
+        report = await asyncio.to_thread(migrate_sqlite, self.path, clock=self._clock)
+        if report.copy is not None:
+            _log.warning("the record has schema %d now; a copy of it is kept: %s", report.after, report.copy)
+        tidy_in_s: float | None = None
+        try:
+            self._db = await connect(self.path)
+            self._reader = await connect(self.path)
+            await self._reader.execute("PRAGMA query_only = ON")
+            await self._check_seal()
+            await self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+            await self._db.execute("PRAGMA fullfsync = ON")
+            await self._db.execute("PRAGMA journal_size_limit = 67108864")
+            if self._reap:
+                tidy_in_s = await self._tidy()
+        except sqlite3.Error as error:
+            await self._disconnect()
+            raise store_error(error, self.path) from error
+        except BaseException:  # A start that is cancelled leaves no thread of a connection behind either.
+            await self._disconnect()
+            raise
+        self._writer.start(SqliteWriting(self._db), tidy_in_s=tidy_in_s)
+
+    async def aclose(self) -> None:
+        """Write what is queued, within the lock time-out, and close.  Idempotent.
+
+        Rows that are still open become ``interrupted``: nobody is left to close them.
+        """
+        self._look_ups.close()
+        written = await self._writer.aclose(self._lock_timeout_s)
+        ended = False
+        if self._db is not None and self._writer.prepared and written:
+            try:
+                await self._db.transaction(partial(self._end, owner_id=self._owner.id))
+                ended = True
+            except sqlite3.Error as error:
+                _log.warning("the record could not be closed in order: %s", store_error(error, self.path))
+        self._owner.release(remove=ended)
+        await self._disconnect()
+        self._mark.close()
+
+    async def _disconnect(self) -> None:
+        async with self._reading:  # whoever still reads may finish
+            reader, self._reader = self._reader, None
+        writer, self._db = self._db, None
+        for db in (reader, writer):
+            if db is not None:
+                try:
+                    await db.close()
+                except sqlite3.Error as error:
+                    _log.warning("the record did not close: %s", store_error(error, self.path))
+
+    def _exclusive(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return file_lock(lock_folder(self.path) / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.tokens")
+
+    @contextlib.asynccontextmanager
+    async def _snapshot(self) -> AsyncIterator[SqliteConnection]:
+        """The reader, with one consistent view of the file for all that is read inside."""
+        async with self._reading:
+            db = self._reader
+            if db is None:
+                raise StoreUnavailable("the record is closed")
+            try:
+                async with _reading(db):
+                    yield db
+            except sqlite3.Error as error:
+                raise store_error(error, self.path) from error
+
+    async def _query(self, sql: str, values: rows.Row) -> Iterable[Any]:
+        async with self._reading:
+            if self._reader is None:
+                raise StoreUnavailable("the record is closed")
+            try:
+                return await self._reader.execute_fetchall(sql, values)
+            except sqlite3.Error as error:
+                raise store_error(error, self.path) from error
+
+    async def scrub(self) -> str:
+        """Empty the log beside the file, where earlier states of its pages are; deleted rows are zeros.
+
+        Waits for whoever reads, as long as for a lock.
+        """
+        db, until = self._db, time.monotonic() + self._lock_timeout_s
+        while db is not None:
+            try:
+                if await _empty_log(db):
+                    return ""
+            except sqlite3.Error as error:
+                return f"{self.path}-wal could not be emptied: {store_error(error, self.path)}"
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(_SCRUB_PAUSE_S)
+        return (
+            f"{self.path}-wal could not be emptied, since another process reads the record; what was deleted "
+            "can be in it until that process ends or the log is written over"
+        )
+
+    async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
+        """Take the owner's lock, then say who writes; again later, as a sign of life."""
+        await asyncio.to_thread(self._owner.acquire)
+        owner = self._owner
+        row = (owner.id, owner.pid, owner.host, owner.name, self._started_at, self._clock())
+        return [(_PUT_OWNER, row)]
+
+    async def _tidy(self) -> float:
+        """Reap and expire one batch; the seconds after which to do so again."""
+        db = self._db
+        if db is None:
+            return self._tidy_every_s
+        try:
+            await self._reap_owners(db)
+            before = await _changes(db)
+            more = await self._expire(db) or await self._cap.trim(_Keeper(db))
+            if not more and self._max_bytes:
+                more = await make_room(_Keeper(db), self._max_bytes, self._clock())
+            self._left = self._left or await _changes(db) != before
+            if not more:
+                await db.execute_fetchall(f"PRAGMA incremental_vacuum({_TIDY_ROWS})")
+                # What was deleted is in the log still; where somebody reads, the next time will do.
+                self._left = self._left and not await _empty_log(db)
+        except sqlite3.Error as error:
+            if failure_of(error) is None:
+                raise
+            _log.warning("the record could not be tidied: %s", store_error(error, self.path))
+            return min(_TIDY_RETRY_S, self._tidy_every_s)
+        return 0.0 if more else self._tidy_every_s
+
+    async def _reap_owners(self, db: SqliteConnection) -> None:
+        """Mark what dead owners left open (rule R1); an owner in doubt is left alone."""
+        others = await db.execute_fetchall(
+            "SELECT id, lock_file FROM owners WHERE ended_at IS NULL AND id <> ?", (self._owner.id,)
+        )
+        for owner_id, lock_file in others:
+            # The lock file is on a local disk and nobody waits for a lock here.
+            with proven_dead(self.path, lock_file) as dead:
+                if dead:
+                    interrupted = await db.transaction(partial(self._end, owner_id=owner_id))
+                    _log.warning("an earlier process died: %d rows are now interrupted", interrupted)
+
+    def _end(self, db: sqlite3.Connection, owner_id: str) -> int:
+        """Mark what an owner left open, inside a transaction; how many rows."""
+        now = self._clock()
+        db.execute(END_OWNER, (now, owner_id))
+        return sum(db.execute(statement, (now,)).rowcount for statement in INTERRUPT)
+
+    async def _expire(self, db: SqliteConnection) -> bool:
+        """Delete one batch of what is past its time; whether a batch was full."""
+        full = False
+        for table, oldest in self._expiring():
+            gone = await db.execute(
+                f"DELETE FROM {table} WHERE rowid IN "
+                f"(SELECT rowid FROM {table} WHERE created_at < ? LIMIT {_TIDY_ROWS})",
+                (oldest,),
+            )
+            full = full or gone.rowcount >= _TIDY_ROWS
+        await db.execute(FORGET_RESULTS, (self._oldest_kept(),))
+        return full
+
+
+class _Keeper:
+    """The file as it is tidied; pages that are free for other rows do not count."""
+
+    counts_runs = True
+    length = "length(CAST({} AS BLOB))"
+
+    def __init__(self, db: SqliteConnection) -> None:
+        self._db = db
+
+    async def used(self) -> int:
+        """The bytes of the pages in use."""
+        pages, free, size = [
+            int(row[0])
+            for pragma in ("page_count", "freelist_count", "page_size")
+            for row in await self._db.execute_fetchall(f"PRAGMA {pragma}")
+        ]
+        return (pages - free) * size
+
+    async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
+        """The rows of a query."""
+        return await self._db.execute_fetchall(sql, values)
+
+    async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
+        """How many rows a statement changed."""
+        return await self._db.transaction(lambda db: db.executemany(sql, values).rowcount)
+
+
+async def _empty_log(db: SqliteConnection) -> bool:
+    """Move the write-ahead log into the file and make it empty; false where somebody reads meanwhile."""
+    ((busy, _, _),) = await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+    return not busy
+
+
+async def _changes(db: SqliteConnection) -> int:
+    """How many rows this connection has changed so far."""
+    ((changes,),) = await db.execute_fetchall("SELECT total_changes()")
+    return int(changes)
+
+
+@contextlib.asynccontextmanager
+async def _reading(db: SqliteConnection) -> AsyncIterator[None]:
+    try:
+        await db.execute("BEGIN DEFERRED")
+        yield
+        await db.execute("COMMIT")
+    except BaseException:
+        # Whoever was cancelled left a statement running in the connection's thread.  This one runs
+        # after it, whatever it was, and does nothing where no transaction is open.
+        await db.rollback()
+        raise

@@ -1,0 +1,1 @@
+"""What a tool declares: its schema, arguments, results, redaction."""

@@ -1,0 +1,151 @@
+"""What stands at a dotted path of a call's arguments: written there, or left to the tool's default.
+
+A default is known where the schema says it; one that is made anew for each call stands in no schema.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from proxy.tools.contract.schema import MAX_SCHEMA_DEPTH, resolve
+
+__all__ = ["ABSENT", "IN_THE_WAY", "Schema", "defaults_at", "values_at"]
+
+Schema = Mapping[str, Any]
+
+ABSENT: Final = object()
+"""Nothing stands there, and there is no default that is known."""
+
+IN_THE_WAY: Final = object()
+"""What stands above it is neither object nor list, and may mean anything to the tool."""
+
+
+def values_at(arguments: Mapping[str, Any], path: str, schema: Schema) -> Iterator[tuple[Any, bool]]:
+    """Everything that stands at a path, and whether it was written.
+
+    ``*`` stands for every element of a list or every value of an object.
+    """
+    return _values(arguments, path.split("."), [schema], schema, written=True)
+
+
+def defaults_at(path: str, schema: Schema) -> list[Any]:
+    """Every default that a value at a path may come to, whatever is written around it."""
+    found: list[Any] = []
+    _collect(schema, path.split("."), schema, 0, found)
+    return found
+
+
+def _values(
+    value: Any, parts: Sequence[str], nodes: Sequence[Any], root: Schema, *, written: bool
+) -> Iterator[tuple[Any, bool]]:
+    """Recursive part of :func:`values_at`; ``nodes`` are the subschemas that speak of ``value``."""
+    if not parts:
+        yield value, written
+        return
+    head, rest = parts[0], parts[1:]
+    if not isinstance(value, dict) and not (isinstance(value, list) and head == "*"):
+        yield (ABSENT if value is None else IN_THE_WAY), written
+        return
+    said = [one for node in nodes for one in _speaking(node, value, root, 0)]
+    if isinstance(value, list):
+        for at, child in enumerate(value):
+            below = [part for node in said for part in _element(node, at)]
+            yield from _values(child, rest, below, root, written=written)
+        return
+    for name, child in value.items():
+        if head in ("*", name):
+            below = [part for node in said for part in _field(node, name)]
+            yield from _values(child, rest, below, root, written=written)
+    left_out = [name for node in said for name in node.get("properties", {}) if name not in value]
+    found = head in value or head == "*"
+    for name in dict.fromkeys(left_out):
+        if head not in ("*", name):
+            continue
+        below = [part for node in said for part in _field(node, name)]
+        for default in _defaults(below, root):
+            found = True
+            yield from _values(default, rest, below, root, written=False)
+    if not found:
+        yield ABSENT, written
+
+
+def _speaking(node: Any, value: Any, root: Schema, depth: int) -> Iterator[Schema]:
+    """The subschemas that say something of ``value``: of a union only branches that may be meant."""
+    if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
+        return
+    yield node
+    if "$ref" in node:
+        yield from _speaking(resolve(root, node["$ref"], "$ref", ""), value, root, depth + 1)
+    for part in node.get("allOf", ()):
+        yield from _speaking(part, value, root, depth + 1)
+    for key in ("anyOf", "oneOf"):
+        for branch in node.get(key, ()):
+            said = list(_speaking(branch, value, root, depth + 1))
+            if all(_may_be(one, value) for one in said):
+                yield from said
+
+
+def _may_be(node: Schema, value: Any) -> bool:
+    """Whether one branch of a union, as far as it says so itself, may be the one that ``value`` is of."""
+    kinds = node.get("type", ())
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and ("object" if isinstance(value, dict) else "array") not in kinds:
+        return False
+    if isinstance(value, list):
+        return True
+    fields = node.get("properties", {})
+    if node.get("additionalProperties") is False and not value.keys() <= fields.keys():
+        return False
+    return set(node.get("required", ())) <= value.keys() and all(
+        value[name] in values
+        for name, field in fields.items()
+        if name in value and isinstance(field, Mapping)
+        for values in ([field["const"]] if "const" in field else field.get("enum"),)
+        if values is not None
+    )
+
+
+def _field(node: Schema, name: str) -> list[Any]:
+    """What a subschema says of one value of an object."""
+    fields = node.get("properties", {})
+    return [fields[name] if name in fields else node.get("additionalProperties")]
+
+
+def _element(node: Schema, at: int) -> list[Any]:
+    """What a subschema says of one element of a list."""
+    first = node.get("prefixItems", ())
+    return [first[at] if at < len(first) else node.get("items")]
+
+
+def _defaults(nodes: Sequence[Any], root: Schema) -> Iterator[Any]:
+    """What the subschemas of a value say that it is where it is left out."""
+    for node in nodes:
+        for _ in range(MAX_SCHEMA_DEPTH):
+            if not isinstance(node, Mapping):
+                break
+            if "default" in node:
+                yield node["default"]
+                break
+            node = resolve(root, node["$ref"], "$ref", "") if "$ref" in node else None
+
+
+def _collect(node: Any, parts: Sequence[str], root: Schema, depth: int, found: list[Any]) -> None:
+    """Recursive part of :func:`defaults_at`: every branch of the schema, whatever fits it."""
+    if not isinstance(node, Mapping) or not parts or depth > MAX_SCHEMA_DEPTH:
+        return
+    if "$ref" in node:
+        _collect(resolve(root, node["$ref"], "$ref", ""), parts, root, depth + 1, found)
+    for key in ("allOf", "anyOf", "oneOf"):
+        for part in node.get(key, ()):
+            _collect(part, parts, root, depth + 1, found)
+    head, rest = parts[0], parts[1:]
+    for name, field in node.get("properties", {}).items():
+        if head not in ("*", name):
+            continue
+        for default in _defaults([field], root):
+            values = (value for value, _ in _values(default, rest, [field], root, written=False))
+            found += [value for value in values if value is not ABSENT and value is not IN_THE_WAY]
+        _collect(field, rest, root, depth + 1, found)
+    if head == "*":
+        for part in (*node.get("prefixItems", ()), node.get("items")):
+            _collect(part, rest, root, depth + 1, found)
+    _collect(node.get("additionalProperties"), rest, root, depth + 1, found)

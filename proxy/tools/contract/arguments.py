@@ -1,0 +1,143 @@
+"""From the text a model wrote as arguments to a plain JSON object, or a clear refusal.
+
+A model's text is untrusted.  ``json`` of the standard library is used because its hooks can see
+duplicate keys, which a faster parser hides, and two parsers that disagree about a duplicate are
+how a check is bypassed.  No message repeats any of the text (rule T3).
+"""
+
+import json
+import math
+from typing import Any, NoReturn
+
+from proxy.errors import ToolRelayError
+from proxy.tools.contract.provider import ArgumentsInvalid
+
+__all__ = [
+    "MAX_DEPTH",
+    "ArgumentsMalformed",
+    "canonical_arguments",
+    "parse_arguments",
+    "plain_kind",
+    "utf8_length",
+]
+
+MAX_DEPTH = 64
+"""How deep arguments may nest.  Everything behind the parser may recurse safely."""
+_PLAIN_KINDS = frozenset({str, int, float, bool, type(None), dict, list})
+
+
+class ArgumentsMalformed(ToolRelayError):
+    """The arguments are not JSON that can be taken; the message says why, never what they were."""
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Decode one call's arguments.
+
+    Empty text and ``null`` mean no arguments, as models write them for tools that take none.
+    Raises :class:`ArgumentsMalformed` for text that is not strict JSON (duplicate keys, NaN,
+    infinities, lone surrogates and nesting past ``MAX_DEPTH`` included) and
+    :class:`~proxy.tools.contract.provider.ArgumentsInvalid` for JSON that is not an object.
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = _STRICT.decode(text)
+    except RecursionError:
+        raise ArgumentsMalformed("the arguments are nested too deeply") from None
+    except ArgumentsMalformed:
+        raise
+    except ValueError:
+        # JSONDecodeError, and the interpreter's bound on the digits of an integer.
+        raise ArgumentsMalformed("the arguments are not valid JSON") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ArgumentsInvalid(["the arguments must be a JSON object"])
+    _check_depth_and_text(value)
+    return value
+
+
+def canonical_arguments(arguments: dict[str, Any]) -> bytes:
+    """One text for all spellings of the same JSON value: keys sorted, no spaces, ASCII only."""
+    return _CANONICAL.encode(arguments).encode("ascii")
+
+
+def plain_kind(value: object) -> type:
+    """The type of a JSON value; for one that only derives from such a type, that one.
+
+    Nearly all are the very types, for which no class is gone through.
+    """
+    kind = type(value)
+    if kind in _PLAIN_KINDS:
+        return kind
+    for plain in (str, int, float, dict, list):
+        if isinstance(value, plain):
+            return plain
+    return kind
+
+
+def utf8_length(text: str) -> int:
+    """Bytes of ``text`` in UTF-8 without a second copy of it; lone surrogates count as three."""
+    if text.isascii():
+        return len(text)
+    step = 65536
+    return sum(
+        len(text[start : start + step].encode("utf-8", "surrogatepass"))
+        for start in range(0, len(text), step)
+    )
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object; a key that stands twice is an error, not the last one's win."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ArgumentsMalformed("the arguments name one key twice")
+    return value
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    """Refuse ``NaN``, ``Infinity`` and ``-Infinity``, which Python reads and JSON does not have."""
+    raise ArgumentsMalformed("the arguments hold a number that JSON does not have")
+
+
+def _finite_float(text: str) -> float:
+    """A float, unless it is so large that Python would read it as infinity."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ArgumentsMalformed("the arguments hold a number out of range")
+    return value
+
+
+def _check_depth_and_text(value: Any) -> None:
+    """Walk without recursion; bound the depth and refuse text that no encoding can carry."""
+    pending: list[tuple[Any, int]] = [(value, 1)]
+    while pending:
+        item, depth = pending.pop()
+        kind = type(item)  # The parser makes no others.
+        if kind is str:
+            _check_text(item)
+        elif kind is dict or kind is list:
+            if depth > MAX_DEPTH:
+                raise ArgumentsMalformed("the arguments are nested too deeply")
+            if kind is dict:
+                for key in item:
+                    _check_text(key)
+                pending.extend((child, depth + 1) for child in item.values())
+            else:
+                pending.extend((child, depth + 1) for child in item)
+
+
+def _check_text(text: str) -> None:
+    """Refuse lone surrogates: they pass JSON as escapes and break every encoder after it."""
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ArgumentsMalformed("the arguments hold text that is not valid Unicode") from None
+
+
+# Made once: ``json.loads`` and ``json.dumps`` make one for each call where they are told anything.
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant, parse_float=_finite_float
+)
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,194 @@
+"""What an operator lets the arguments of a tool be, where the tool itself takes more.
+
+A bound says of what kind a value must be, too: ``max = 7`` is not met by ``"1000"``, by a list or by
+``null``.  Whatever a bound cannot judge, it refuses.  Patterns are matched by an engine that takes
+time in proportion to the text, whatever the pattern (that of ``jsonschema-rs``), and always whole:
+one that fits somewhere inside of an address bounds nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from proxy.tools.contract.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
+from proxy.tools.contract.url_argument import canonical_url
+
+__all__ = ["MAX_PATTERN", "ArgumentBound", "FetchBounds", "Scalar", "find_excess", "needs_giving"]
+
+Scalar = str | int | float | bool
+
+MAX_PATTERN = 1000
+_MAX_COMPILED = 1 << 20
+_MAX_WORDS = 200
+
+
+class _Matcher(Protocol):
+    """A compiled pattern."""
+
+    def is_valid(self, instance: Any) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentBound:
+    """What one argument may be: every part that is given must hold.
+
+    ``enum`` lists its values; ``min`` and ``max`` bound a number, both inclusive; ``max_length`` the
+    characters of a text or the elements of a list; ``pattern`` is what the whole of a text must match.
+    An argument that is not given is what the tool's schema says is its default, and meets its bound
+    where there is none, or ``null``; a ``required`` one must be given, a ``forbidden`` one must not.
+    Raises ``ValueError`` for a pattern that cannot be used.
+    """
+
+    enum: tuple[Scalar, ...] | None = None
+    min: float | None = None
+    max: float | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    required: bool = False
+    forbidden: bool = False
+    _matcher: _Matcher | None = field(default=None, init=False, repr=False, compare=False)
+    # To Python 1 is True, and what is equal shares one view of what a caller may do.
+    _booleans: tuple[bool, ...] = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_booleans", tuple(isinstance(one, bool) for one in self.enum or ()))
+        if self.pattern is not None:
+            object.__setattr__(self, "_matcher", _compile(self.pattern))
+
+    def excess(self, value: Any) -> str:
+        """In words what a value is not, empty where it meets the bound; nothing of it is repeated."""
+        if self.enum is not None and not any(_same(value, one) for one in self.enum):
+            return f"must be one of {_short(', '.join(map(_shown, self.enum)))}"
+        if self.min is not None or self.max is not None:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or (self.min is not None and value < self.min):
+                return self._range()
+            if self.max is not None and value > self.max:
+                return self._range()
+        if self.max_length is not None and not (
+            isinstance(value, str | list) and len(value) <= self.max_length
+        ):
+            return f"may have {self.max_length} characters or elements at most"
+        if self._matcher is not None and not (isinstance(value, str) and self._matcher.is_valid(value)):
+            return f"must match {_short(str(self.pattern))}"
+        return ""
+
+    def __str__(self) -> str:
+        """The bound in words, for the operator."""
+        if self.forbidden:
+            return "forbidden"
+        words = ["required"] if self.required else []
+        if self.enum is not None:
+            words.append(f"one of {', '.join(map(_shown, self.enum))}")
+        if self.min is not None or self.max is not None:
+            words.append(self._range().removeprefix("must be "))
+        if self.max_length is not None:
+            words.append(f"{self.max_length} characters or elements at most")
+        if self.pattern is not None:
+            words.append(f"matches {self.pattern}")
+        return ", ".join(words)
+
+    def _range(self) -> str:
+        ends = [(self.min, "or more"), (self.max, "or less")]
+        return "must be " + " and ".join(f"{_number(end)} {words}" for end, words in ends if end is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBounds:
+    """The bounds of the addresses among a call's arguments, for what its tool fetches.
+
+    ``by_address`` has each address that the call gave, with the bounds of its argument.
+    """
+
+    by_address: tuple[tuple[str, tuple[ArgumentBound, ...]], ...]
+
+    def starting_at(self, address: str, *, page: bool) -> tuple[ArgumentBound, ...]:
+        """The bounds of a request for ``address`` and of all that it is redirected to.
+
+        Those of the argument that gave the address; of every argument for a ``page`` that none gave.
+        """
+        given = [bounds for one, bounds in self.by_address if one == address]
+        if not given and page:
+            given = [bounds for _, bounds in self.by_address]
+        return tuple(bound for bounds in given for bound in bounds)
+
+    @staticmethod
+    def hold(address: str, bounds: Sequence[ArgumentBound]) -> bool:
+        """Whether an address that is fetched meets the bounds; one without a canonical form does not."""
+        written = canonical_url(address)
+        return written is not None and not any(bound.forbidden or bound.excess(written) for bound in bounds)
+
+    def __str__(self) -> str:
+        """The bounds in words, the same for equal ones."""
+        return "; ".join(f"{address}: {' + '.join(map(str, bounds))}" for address, bounds in self.by_address)
+
+
+def find_excess(
+    bounds: Mapping[str, ArgumentBound], arguments: Mapping[str, Any], schema: Schema
+) -> tuple[str, str] | None:
+    """The path of the first bound that the arguments do not meet, and what is wrong, in words.
+
+    Paths are dotted; ``*`` stands for every element of a list or every value of an object.  What is
+    left out is the default that ``schema`` has for it.
+    """
+    for path, bound in bounds.items():
+        if bound.required and not _all_given(arguments, path):
+            return path, "is required"
+        for value, written in values_at(arguments, path, schema):
+            if value is ABSENT or (not written and (bound.forbidden or value is None)):
+                continue
+            if bound.forbidden:
+                return path, "may not be given"
+            words = "cannot be judged" if value is IN_THE_WAY else bound.excess(value)
+            if words and not written:
+                words = f"must be given, since its default is not allowed: it {words}"
+            if words:
+                return path, words
+    return None
+
+
+def _all_given(arguments: Mapping[str, Any], path: str) -> bool:
+    """Whether something was written at a path, and in all the places that it leads to."""
+    found = [value for value, _ in values_at(arguments, path, {})]
+    return bool(found) and not any(value is ABSENT for value in found)
+
+
+def needs_giving(bound: ArgumentBound, path: str, schema: Schema) -> bool:
+    """Whether a bound refuses a default of what it bounds, so that leaving it out is refused."""
+    if bound.required or bound.forbidden:
+        return False
+    return any(bound.excess(default) for default in defaults_at(path, schema) if default is not None)
+
+
+def _compile(pattern: str) -> _Matcher:
+    """Raises ``ValueError`` for what the engine does not take, or what grows too large in it."""
+    if not pattern or len(pattern) > MAX_PATTERN:
+        raise ValueError(f"a pattern has 1 to {MAX_PATTERN} characters")
+    # Most processes have no such bound; see metaschema.py.
+    import jsonschema_rs
+
+    options = jsonschema_rs.RegexOptions(size_limit=_MAX_COMPILED, dfa_size_limit=_MAX_COMPILED)
+    try:
+        # By itself first: "a)|(b" would be one only between the brackets that make it match whole.
+        for text in (pattern, f"^(?:{pattern})$"):
+            matcher = jsonschema_rs.validator_for({"pattern": text}, pattern_options=options)
+    except (ValueError, jsonschema_rs.ValidationError):
+        raise ValueError("the pattern is too large or no regular expression without look-around") from None
+    return matcher
+
+
+def _same(value: Any, one: Scalar) -> bool:
+    """Whether two JSON values are equal: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
+    return value == one and isinstance(value, bool) == isinstance(one, bool)
+
+
+def _shown(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_WORDS else text[: _MAX_WORDS - 1] + "…"

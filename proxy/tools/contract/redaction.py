@@ -1,0 +1,263 @@
+"""What traces, logs and rows may see of a call (rule T4).
+
+Outputs are shown by allowlist, arguments by mask.  Whatever is shown is bounded, because a row
+is no place for a page of text.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
+
+import orjson
+
+from proxy.caches import declare_lru
+from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind
+from proxy.tools.contract.schema import declares
+from proxy.tools.contract.spec import Redaction, ToolSpec
+
+__all__ = [
+    "MASK",
+    "bounded",
+    "brief",
+    "mask_values",
+    "mask_written",
+    "private_values",
+    "redact_arguments",
+    "redact_output",
+    "redact_written",
+]
+
+MASK = "[private]"
+_CUT = "[cut]"
+_MAX_TEXT = 512
+_MAX_ITEMS = 64
+_MAX_NODES = 512
+_MAX_CHARACTERS = 8192
+_MAX_DEPTH = 16
+_BRIEF_NODES = 64
+_BRIEF_CHARACTERS = 1024
+_MAX_MESSAGE = 65536
+"""Characters of a failure's words that are looked at; far more than anybody is shown."""
+
+_Tree = dict[str, "_Tree"]
+_NOTHING: Any = object()
+
+
+def redact_output(value: Any, redaction: Redaction) -> Any:
+    """The allowlisted part of a tool's JSON output, bounded; ``None`` where nothing is allowed.
+
+    An element of a list is reached only through ``*``.  A path that names a whole object or list
+    shows all of it.  Text or a number as the whole output is shown only by ``("*",)``.
+    """
+    if not redaction.output:
+        return None
+    if "*" in redaction.output:
+        return bounded(value)
+    shown = _pick(value, _tree(tuple(redaction.output)), 0)
+    return None if shown is _NOTHING else bounded(shown)
+
+
+def redact_arguments(arguments: dict[str, Any], redaction: Redaction) -> Any:
+    """The arguments with every private field masked, bounded."""
+    tree = _tree(tuple(redaction.private_arguments))
+    return bounded(_mask(arguments, tree, 0) if tree else arguments)
+
+
+def redact_written(arguments: str, spec: ToolSpec) -> str:
+    """A call's arguments as a model wrote them, as they may be kept in the clear.
+
+    ``{}`` where they cannot be read, and where they have a name that the tool does not: what stands there
+    may be what is private.
+    """
+    if spec.redaction is None or not spec.redaction.private_arguments:
+        return arguments
+    try:
+        decoded = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return "{}"
+    if not isinstance(decoded, dict) or not declares(spec.parameters, decoded):
+        return "{}"
+    return orjson.dumps(redact_arguments(decoded, spec.redaction)).decode()
+
+
+def mask_written(arguments: str) -> str:
+    """The arguments of a call of a tool that nobody knows, as they may be kept in the clear: their size."""
+    return orjson.dumps({MASK: f"{len(arguments)} characters"}).decode()
+
+
+def private_values(redaction: Redaction, *arguments: dict[str, Any]) -> tuple[str, ...]:
+    """Every private value of these arguments as text, each once.  The arguments' size bounds them."""
+    values: list[str] = []
+    tree = _tree(tuple(redaction.private_arguments))
+    for each in arguments:
+        _private(each, tree, values, 0)
+    return tuple(dict.fromkeys(values))
+
+
+def mask_values(message: str, values: Sequence[str]) -> str:
+    """``message`` with each of :func:`private_values` masked.
+
+    A tool's author chooses the words of a failure; this keeps a slip there from becoming a leak.
+    Values are looked for in the message as it came: one that also stands in the mask changes nothing.
+    """
+    if not values:
+        return message
+    message = message[:_MAX_MESSAGE]
+    hidden = bytearray(len(message))
+    for value in values:
+        at = message.find(value)
+        while at >= 0:
+            hidden[at : at + len(value)] = b"\1" * len(value)
+            at = message.find(value, at + 1)
+    parts = (
+        MASK if masked else "".join(character for character, _ in group)
+        for masked, group in itertools.groupby(zip(message, hidden, strict=True), key=itemgetter(1))
+    )
+    return "".join(parts)
+
+
+def bounded(value: Any) -> Any:
+    """``value`` with long texts, long lists and deep or many nodes cut, and marked where they were."""
+    return _bounded(value, 0, _Room())
+
+
+def brief(value: Any) -> Any:
+    """The same with much less of it: for a line of a log, of which there is one for each call."""
+    return _bounded(value, 0, _Room(_BRIEF_NODES, _BRIEF_CHARACTERS))
+
+
+@dataclass(slots=True)
+class _Room:
+    """How much may still be shown of one value."""
+
+    nodes: int = _MAX_NODES
+    characters: int = _MAX_CHARACTERS
+
+    def text(self, text: str) -> str:
+        """As much of ``text`` as there is room for."""
+        size, left = len(text), self.characters
+        # By comparing: ``min`` and ``max`` take longer than all the rest.
+        if size <= _MAX_TEXT and size <= left:
+            self.characters = left - size
+            return text
+        shown = min(_MAX_TEXT, left)
+        self.characters = left - shown
+        return text[:shown] + _CUT
+
+
+@lru_cache(maxsize=1024)
+def _tree(paths: tuple[str, ...]) -> _Tree:
+    """Dotted paths as one tree, never changed; an empty node ends a path and takes all below it."""
+    root: _Tree = {}
+    for path in sorted(paths, key=lambda item: item.count(".")):
+        node = root
+        parts = path.split(".")
+        for at, part in enumerate(parts):
+            if part in node and not node[part]:
+                break  # A shorter path already takes everything here.
+            node = node.setdefault(part, {})
+            if at == len(parts) - 1:
+                node.clear()
+    return root
+
+
+declare_lru("redaction_paths", _tree, 32_000)
+
+
+def _pick(value: Any, node: _Tree, depth: int) -> Any:
+    """Only what ``node`` allows of ``value``, or ``_NOTHING``."""
+    if depth > _MAX_DEPTH:
+        return _NOTHING
+    if isinstance(value, dict):
+        kept = {}
+        for key, child in value.items():
+            shown = _pick_child(child, node, str(key), depth)
+            if shown is not _NOTHING:
+                kept[key] = shown
+        return kept
+    if isinstance(value, list) and "*" in node:
+        picked = (_pick_child(child, node, "*", depth) for child in value[: _MAX_ITEMS + 1])
+        return [item for item in picked if item is not _NOTHING]
+    return _NOTHING
+
+
+def _pick_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
+    """What the branches ``key`` and ``*`` of ``node`` allow of one child, together."""
+    branches = [node[name] for name in ((key,) if key == "*" else (key, "*")) if name in node]
+    if {} in branches:  # A path ends here, and takes all.
+        return child
+    shown: Any = _NOTHING
+    for branch in branches:
+        part = _pick(child, branch, depth + 1)
+        if part is _NOTHING:
+            continue
+        shown = {**shown, **part} if isinstance(shown, dict) and isinstance(part, dict) else part
+    return shown
+
+
+def _mask(value: Any, node: _Tree, depth: int) -> Any:
+    """``value`` with everything that ``node`` names replaced by the mask.
+
+    What stands in the way of a private path, and is neither object nor list, may be what it hides.
+    """
+    if depth > _MAX_DEPTH:
+        return MASK
+    if isinstance(value, dict):
+        return {key: _mask_child(child, node, str(key), depth) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_mask_child(child, node, "*", depth) for child in value]
+    return value if value is None else MASK
+
+
+def _mask_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
+    """One child after every branch that names it."""
+    for name in dict.fromkeys((key, "*")):
+        if name in node:
+            child = _mask(child, node[name], depth + 1) if node[name] else MASK
+    return child
+
+
+def _private(value: Any, node: _Tree, found: list[str], depth: int) -> None:
+    """Collect, as text, what stands at and below the private paths; an empty node takes all."""
+    if depth > _MAX_DEPTH + MAX_DEPTH or (not node and depth == 0):
+        return
+    if isinstance(value, dict | list):
+        children = value.items() if isinstance(value, dict) else (("*", child) for child in value)
+        for key, child in children:
+            for name in dict.fromkeys((key, "*")):
+                if not node or name in node:
+                    _private(child, node.get(name, {}), found, depth + 1)
+    elif not node and value not in (None, True, False, ""):
+        found.append(str(value))
+
+
+def _bounded(value: Any, depth: int, room: _Room) -> Any:
+    """Recursive part of :func:`bounded`."""
+    room.nodes -= 1
+    if room.nodes < 0 or depth > _MAX_DEPTH:
+        return _CUT
+    kind = plain_kind(value)
+    if kind is str:
+        return room.text(value)
+    if kind is int and value.bit_length() > 63:
+        return _CUT  # More than a database column or a fast JSON writer takes.
+    if kind is dict:
+        shown: dict[str, Any] = {}
+        for at, (key, child) in enumerate(value.items()):
+            if at >= _MAX_ITEMS or room.nodes <= 0:
+                shown[_CUT] = _CUT
+                break
+            shown[room.text(str(key))] = _bounded(child, depth + 1, room)
+        return shown
+    if kind is list:
+        items = []
+        for at, child in enumerate(value):
+            if at >= _MAX_ITEMS or room.nodes <= 0:
+                items.append(_CUT)
+                break
+            items.append(_bounded(child, depth + 1, room))
+        return items
+    return value

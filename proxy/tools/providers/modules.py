@@ -1,0 +1,85 @@
+"""Loads a user's own tools from a file or an importable module, and names what is wrong with it."""
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from proxy.errors import ConfigError, Guard
+from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.providers.function import FunctionProvider, declared
+
+__all__ = ["load_module"]
+
+_SETTING = "tools.modules"
+
+
+def load_module(
+    entry: str, *, base: Path, capabilities: Capabilities, guard: Guard = nullcontext
+) -> FunctionProvider:
+    """The tools of one ``tools.modules`` entry, under the file's stem or the module's last name.
+
+    ``entry`` is a path (``my_tools.py``, relative to ``base``) or a dotted name.  Raises
+    :class:`~proxy.errors.ConfigError` for a file that is missing, an import that fails (with the
+    exception and its line), a module without tools, and a tool that cannot load (rule T4), around each
+    of which ``guard`` stands.
+    """
+    if entry.endswith(".py") or "/" in entry or "\\" in entry:
+        path = (base / entry).resolve()
+        name = path.stem
+        module = _import_file(path, entry)
+    else:
+        name = entry.rpartition(".")[2]
+        module = _import_name(entry)
+    found = {id(value): value for value in vars(module).values() if declared(value) is not None}
+    if not found:
+        raise ConfigError(_SETTING, f'"{entry}" has no tools', "Put @tool above a function in it")
+    return FunctionProvider(name, list(found.values()), capabilities, guard=guard)
+
+
+def _import_file(path: Path, entry: str) -> ModuleType:
+    """Run a file as a module of its own."""
+    if not path.is_file():
+        raise ConfigError(_SETTING, f'"{entry}" is not there (looked for {path})', "Correct the path")
+    # The name holds the whole path, so that two files of one name do not meet; pydantic and
+    # dataclasses look a module up in sys.modules to read its types.
+    name = f"toolrelay_user_tools.{path.as_posix().replace('.', '_')}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(_SETTING, f'"{entry}" is not a Python file', "Name one that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    # The boundary to a stranger's file, which may raise anything while it is imported.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        sys.modules.pop(name, None)
+        raise _import_failed(entry, error, str(path)) from None
+    return module
+
+
+def _import_name(entry: str) -> ModuleType:
+    """Import a module by its dotted name."""
+    try:
+        return importlib.import_module(entry)
+    # As above.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        raise _import_failed(entry, error, None) from None
+
+
+def _import_failed(entry: str, error: BaseException, filename: str | None) -> ConfigError:
+    """One line about a failed import: the exception, and the line of the user's file."""
+    line: Any = None
+    if isinstance(error, SyntaxError) and error.filename in (filename, None):
+        line = error.lineno
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == filename] if filename else frames[-1:]
+        line = own[-1].lineno if own else None
+    place = f" on line {line}" if line is not None else ""
+    said = " ".join(str(error).split())[:200]
+    return ConfigError(_SETTING, f'"{entry}" cannot be imported: {type(error).__name__}{place}: {said}')

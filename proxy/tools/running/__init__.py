@@ -1,0 +1,1 @@
+"""How a call is planned, run, bounded and recorded."""

@@ -1,0 +1,227 @@
+"""Side effects that other processes may have caused already, for the same request (rule R5).
+
+A run's ledger knows what its own process did.  What another worker did, or this one before it was
+started again, only the record knows: a claim is committed with the row of each effect, and a call
+that finds it taken waits for what comes of the first, or says that nobody knows.
+
+A model that is asked again may word a call differently.  So the effects of each tool are numbered for a
+request, and each number is a claim too: a call of a repeat meets what earlier attempts caused by that
+tool, and as long as the model has not been answered for all of it, a different call is not made.
+"""
+
+import asyncio
+import hashlib
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+from proxy.errors import StoreError, ToolErrorCode, ToolFailure
+from proxy.events import ToolResult
+from proxy.records import EarlierEffect, EffectClaim, EffectLog, EffectResult
+from proxy.tools.contract.arguments import utf8_length
+from proxy.tools.contract.results import cut_by, failure_text, json_text, note_text
+from proxy.tools.running.invocation import Invocation, InvocationJournal
+from proxy.tools.running.ledger import NOT_KEPT
+
+__all__ = ["SharedEffects", "claim_of", "repeated_result"]
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.5
+
+_UNKNOWN = (
+    "an earlier attempt of this request began this very call and nobody knows how it ended; it may have "
+    "taken effect, so it was not made again: find out what became of it, or ask the user"
+)
+_ANOTHER = (
+    "this request was sent again by the client, and an earlier attempt of it had already called this tool, "
+    "with other arguments (earlier_call); so this call was not made. Go on from what the earlier one came "
+    "to, and call again only if this is to be done in addition"
+)
+_RAN: Final[ToolErrorCode] = "already_ran"
+
+
+def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
+    """What a call claims: its place in the run, and ``effect`` for the client's request.
+
+    ``effect`` is :attr:`~proxy.tools.running.plan.PlannedCall.equality`, which tells the calls of a request
+    apart; empty where equal calls are to have effects of their own.
+    """
+    context = invocation.context
+    request = context.ledger.request
+    place = f"place:{context.run_id}:{context.turn}:{invocation.call.index}"
+    if not effect or request is None:
+        return EffectClaim(place)
+    tool = effect.partition("\0")[0]
+    return EffectClaim(
+        place,
+        f"request:{_digest(request.key, effect)}",
+        request.is_repeat,
+        request.asked_at,
+        f"tool:{_digest(request.key, tool)}",
+    )
+
+
+class SharedEffects:
+    """Claims effects on record, and finds out what became of those that others have claimed."""
+
+    def __init__(self, log: EffectLog, journal: InvocationJournal) -> None:
+        self._log = log
+        self._journal = journal
+
+    async def begin(
+        self, invocation: Invocation, claim: EffectClaim, patience_s: float
+    ) -> EarlierEffect | None:
+        """Commit the row with its claim; ``None`` says that the effect is this call's to cause.
+
+        Else what the first came to, after ``patience_s`` at the latest: then it may still be ``started``.
+        It is an equal call's, or ``another``'s that the model has not been answered for.  Raises
+        :class:`~proxy.errors.StoreError` where the row could not be committed.
+        """
+        until = time.monotonic() + patience_s
+        pause_s = _FIRST_PAUSE_S
+        earlier, claim = await self._claim(invocation, claim)
+        while earlier is not None and earlier.status == "started":
+            left_s = until - time.monotonic()
+            if left_s <= 0 or invocation.abandoned:
+                break
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            try:
+                found = await self._find(claim, earlier)
+            except StoreError:
+                break
+            if found is None:
+                # Given back: the first never began, so that this one may.
+                earlier, claim = await self._claim(invocation, claim)
+            else:
+                earlier = found
+        return earlier
+
+    async def _claim(
+        self, invocation: Invocation, claim: EffectClaim
+    ) -> tuple[EarlierEffect | None, EffectClaim]:
+        """Take the effect, with the number it gets; or give what is in its way.
+
+        What is in the way is answered for from then on: the next different call finds the next one.
+        """
+        ledger = invocation.context.ledger
+        number = ledger.next_number(claim.tool)
+        if claim.tool and claim.is_repeat:
+            number = await self._next_number(invocation, claim)
+        while True:
+            if claim.number != number:
+                claim = replace(claim, number=number)
+            earlier = await self._journal.claim(invocation, self._log, claim)
+            if earlier is None:
+                ledger.take_number(claim.tool, number)
+                ledger.answer_for(invocation.id)
+                return None, claim
+            if not (earlier.another and ledger.answered(earlier.invocation_id)):
+                ledger.answer_for(earlier.invocation_id)
+                return earlier, claim
+            number = await self._next_number(invocation, claim)
+
+    async def _next_number(self, invocation: Invocation, claim: EffectClaim) -> int:
+        """The first number that is another's and not answered for, so that the claim is refused unless an
+        equal call was made; else the first that is free."""
+        ledger = invocation.context.ledger
+        taken = await self._log.number_effects(claim)
+        free = max(taken, default=-1) + 1
+        return next((number for number, id_ in taken.items() if not ledger.answered(id_)), free)
+
+    async def _find(self, claim: EffectClaim, earlier: EarlierEffect) -> EarlierEffect | None:
+        """What has become of an effect that was in the way of a claim; ``None`` if it is no more."""
+        if not earlier.another:
+            return await self._log.find_effect(claim)
+        found = await self._log.find_effect(EffectClaim(claim.slot))
+        if found is None or found.invocation_id != earlier.invocation_id:
+            return None
+        return replace(found, another=True, arguments_redacted=earlier.arguments_redacted)
+
+    async def earlier(self, claim: EffectClaim) -> EarlierEffect | None:
+        """What an earlier try of the request came to, for a call that cannot be made now itself.
+
+        Raises :class:`~proxy.errors.StoreError` where nobody can say.
+        """
+        # An older effect is another request's where this one does not call itself a repeat.
+        return await self._log.find_effect(claim if claim.is_repeat else EffectClaim(claim.place))
+
+    def keep(self, invocation: Invocation, result: ToolResult, *, untrusted: bool) -> None:
+        """Keep what the model was given, for whoever repeats the request."""
+        if invocation.claimed:
+            text = result.to_keep().content
+            kept = EffectResult(text, result.safe_message, result.truncated, result.redacted, untrusted)
+            self._log.keep_effect(invocation.id, kept)
+
+    def release(self, invocation: Invocation) -> None:
+        """Free what a call has claimed that never began."""
+        if invocation.claimed:
+            self._log.release_effect(invocation.id)
+            invocation.claimed = False
+
+
+def repeated_result(invocation: Invocation, earlier: EarlierEffect) -> ToolResult:
+    """What the model is told of an effect that was caused before."""
+    if earlier.another:
+        return _not_made(invocation, earlier)
+    call_id, kept = invocation.call.call_id, earlier.result
+    if earlier.status == "success":
+        content = note_text(NOT_KEPT) if kept is None else kept.content
+        return ToolResult(
+            call_id,
+            ok=True,
+            content=content,
+            truncated=kept is not None and kept.truncated,
+            redacted=kept.redacted if kept is not None else None,
+            arguments_redacted=invocation.arguments_redacted,
+        )
+    if earlier.status == "error":
+        message = kept.safe_message if kept is not None else "an earlier attempt of this very call failed"
+        failure = ToolFailure(message, code=earlier.error_code or "execution_failed")
+    else:
+        failure = ToolFailure(_UNKNOWN)
+    return ToolResult(
+        call_id,
+        ok=False,
+        content=failure_text(failure.code, failure.message),
+        error_code=failure.code,
+        safe_message=failure.message,
+        arguments_redacted=invocation.arguments_redacted,
+    )
+
+
+def _not_made(invocation: Invocation, earlier: EarlierEffect) -> ToolResult:
+    """What the model is told where an effect was caused before by another call of the tool."""
+    kept = earlier.result
+    outcome = {"success": "succeeded", "error": "failed"}.get(
+        earlier.status, "unknown, it may have taken effect"
+    )
+    call: dict[str, Any] = {"arguments": earlier.arguments_redacted, "outcome": outcome}
+    if kept is not None:
+        call["result"] = kept.content
+    elif earlier.status in ("success", "error"):
+        call["result"] = "not kept"
+    said: dict[str, Any] = {"ok": False, "error_code": _RAN, "message": _ANOTHER, "earlier_call": call}
+    content = json_text(said)
+    excess = utf8_length(content) - invocation.max_result_bytes
+    if kept is not None and excess > 0:
+        call["result"] = cut_by(kept.content, excess)
+        content = json_text(said)
+    return ToolResult(
+        invocation.call.call_id,
+        ok=False,
+        content=content,
+        error_code=_RAN,
+        safe_message=_ANOTHER,
+        truncated=kept is not None and (kept.truncated or excess > 0),
+        arguments_redacted=invocation.arguments_redacted,
+    )
+
+
+def _digest(*parts: str) -> str:
+    """One text for these parts, however they are cut."""
+    digest = hashlib.blake2b(digest_size=24)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()

@@ -1,0 +1,220 @@
+"""Runs a tool that was let through: kept results, equal calls, places, tries, time, and what it gave.
+
+Whatever goes wrong in here comes out as a :class:`~proxy.errors.ToolFailure` that the model can read.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, get_args
+
+from proxy.errors import ToolErrorCode, ToolFailure
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.single_flight import WorkCancelled
+from proxy.tools.contract.images import ImageBounds
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.redaction import mask_values, redact_output
+from proxy.tools.contract.results import Output, to_output
+from proxy.tools.contract.spec import Redaction, ToolSpec
+from proxy.tools.running.cache import ResultCache, cache_key
+from proxy.tools.running.concurrency import Slots
+from proxy.tools.running.invocation import Invocation, InvocationJournal, fault_facts
+from proxy.tools.running.loop_watch import watch_steps
+from proxy.tools.running.plan import PlannedCall
+from proxy.tools.running.supervisor import Supervisor, ToolCrashed, ToolTimedOut
+
+__all__ = ["Executor", "OnCrash"]
+
+OnCrash = Callable[[ToolSpec, BaseException], None]
+"""Told what a tool raised, for its author.  The exception may quote arguments: no log, no record."""
+
+_FIRST_WAIT_S = 0.1
+_CODES: tuple[Any, ...] = get_args(ToolErrorCode)
+
+
+class Executor:
+    """Runs tools for the runner.  Belongs to one event loop."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        supervisor: Supervisor,
+        journal: InvocationJournal,
+        cache: ResultCache,
+        slots: Slots,
+        *,
+        default_timeout_s: float,
+        on_crash: OnCrash | None = None,
+    ) -> None:
+        self._registry = registry
+        self._supervisor = supervisor
+        self._journal = journal
+        self._cache = cache
+        self._slots = slots
+        self._default_timeout_s = default_timeout_s
+        self._on_crash = on_crash
+
+    def limit_s(self, spec: ToolSpec) -> float:
+        """Seconds that one call of a tool may take: its own, where it says so."""
+        return spec.timeout_s or self._default_timeout_s
+
+    def left_s(self, invocation: Invocation, spec: ToolSpec) -> float:
+        """Seconds that this call may take from now on: of the tool's time and of its run's."""
+        left_s = self.limit_s(spec) - invocation.connected_s
+        if invocation.deadline is not None:
+            left_s = min(left_s, invocation.deadline - time.monotonic())
+        return max(left_s, 0.0)
+
+    async def run(self, invocation: Invocation, planned: PlannedCall) -> Output:
+        """The output of one call; raises :class:`~proxy.errors.ToolFailure`."""
+        left_s = self.left_s(invocation, planned.spec)
+        if not planned.read_only:
+            return await self._attempt(invocation, planned, left_s)
+        if planned.spec.cache_ttl_s <= 0:
+            return await self._in_a_slot(invocation, planned, left_s)
+        return await self._shared(invocation, planned, left_s)
+
+    async def _shared(self, invocation: Invocation, planned: PlannedCall, left_s: float) -> Output:
+        """A kept result, or one execution for all who ask for the same now.
+
+        The execution has the tool's own time, not that of whoever came first; each waits for as
+        long as its own run has.
+        """
+        key = cache_key(
+            planned.caller,
+            planned.connection,
+            planned.spec.name,
+            planned.spec.digest,
+            planned.arguments.decode("ascii"),
+            str(invocation.max_result_bytes),
+            str(invocation.policy.max_image_bytes),
+            str(planned.fetches or ""),
+        )
+        kept = self._cache.get(key)
+        if kept is not None:
+            invocation.source = "cached"
+            return kept
+        if self._cache.flights.is_under_way(key):
+            invocation.source = "shared"
+        try:
+            async with asyncio.timeout(left_s):
+                return await self._cache.flights.run(
+                    key, lambda: self._in_a_slot(invocation, planned, self.limit_s(planned.spec), key)
+                )
+        except TimeoutError:
+            raise _too_long(invocation) from None
+        except WorkCancelled:
+            raise ToolFailure("the tool failed") from None
+
+    async def _in_a_slot(
+        self, invocation: Invocation, planned: PlannedCall, limit_s: float, key: str = ""
+    ) -> Output:
+        """One execution of a read-only tool, when there is a place for it; waiting is time, too."""
+        until = time.monotonic() + limit_s
+        taken = False
+        # Whoever names many end users has no more places for it.
+        holder = invocation.context.key or planned.caller
+        if self._slots.has_room(holder):
+            async with self._slots.take(holder):
+                return await self._attempt(invocation, planned, limit_s, key)
+        try:
+            async with asyncio.timeout(limit_s) as patience, self._slots.take(holder):
+                taken = True
+                patience.reschedule(None)
+                left_s = max(until - time.monotonic(), 0.0)
+                return await self._attempt(invocation, planned, left_s, key)
+        except TimeoutError:
+            if taken:
+                raise
+            raise ToolFailure("too many tools are running; try again later", code="rate_limited") from None
+
+    async def _attempt(
+        self, invocation: Invocation, planned: PlannedCall, limit_s: float, key: str = ""
+    ) -> Output:
+        """One execution, further tries included, within ``limit_s`` seconds."""
+        spec = planned.spec
+        context = CallContext(
+            run_id=invocation.context.run_id,
+            invocation_id=invocation.id,
+            caller=planned.caller,
+            call_id=planned.call.call_id,
+            max_result_bytes=invocation.max_result_bytes,
+            max_image_bytes=invocation.policy.max_image_bytes,
+            idempotency_key=planned.idempotency_key,
+            fetches=planned.fetches,
+        )
+
+        async def work() -> Output:
+            # Looking at the output runs code of the tool's own types: inside the guard and the watch, too.
+            return _output(spec, await self._call(planned, context), context)
+
+        blocked = partial(self._journal.blocked, invocation)
+        try:
+            output = await self._supervisor.run(
+                spec.name, lambda: watch_steps(work(), blocked), limit_s, own_s=self.limit_s(spec)
+            )
+        except ToolTimedOut:
+            raise _too_long(invocation) from None
+        except ToolCrashed as crash:
+            raise self._failure(invocation, planned, crash.cause) from None
+        if key:
+            self._cache.put(key, output, spec.cache_ttl_s, context.signals.cache.until)
+        return output
+
+    async def _call(self, planned: PlannedCall, context: CallContext) -> Any:
+        """What the tool returned, at the first try or a later one."""
+        spec = planned.spec
+        provider = self._registry.provider(spec.name)
+        for attempt in range(spec.retries + 1):
+            value = planned.value if attempt == 0 else planned.value_anew()
+            try:
+                return await provider.call_tool(spec, value, context)
+            except (ToolFailure, ConnectionError, TimeoutError) as error:
+                if attempt == spec.retries or not _may_pass(error):
+                    raise
+            await asyncio.sleep(_FIRST_WAIT_S * 2.0**attempt)
+        raise ToolFailure("the tool failed")  # Never reached: the last try returns or raises.
+
+    def crashed(self, invocation: Invocation, spec: ToolSpec, cause: BaseException) -> None:
+        """Name a fault of the tool's own code in the log, and tell its author."""
+        self._journal.logger.warning("tool_crashed", **self._journal.facts(invocation), **fault_facts(cause))
+        if self._on_crash is not None:
+            self._on_crash(spec, cause)
+
+    def _failure(self, invocation: Invocation, planned: PlannedCall, cause: BaseException) -> ToolFailure:
+        """What the model reads about an exception: a tool's own words, and of anything else nothing."""
+        if isinstance(cause, ToolFailure):
+            # The code is a word of ours in log, record and metrics; another one may hold an argument.
+            known = cause.code in _CODES
+            words = mask_values(str(cause.message), planned.private)
+            return ToolFailure(words, code=cause.code if known else "execution_failed")
+        self.crashed(invocation, planned.spec, cause)
+        return ToolFailure(f"the tool failed{_doubt(invocation)}")
+
+
+def _output(spec: ToolSpec, returned: Any, context: CallContext) -> Output:
+    """What a tool returned as its output: as promised, bounded, redacted."""
+    if spec.validate_output is not None:
+        returned = spec.validate_output(returned)
+    untrusted = spec.untrusted_output or context.signals.untrusted
+    bounds = ImageBounds(context.max_image_bytes, addresses=not untrusted)
+    output = to_output(returned, context.max_result_bytes, bounds)
+    redacted = redact_output(output.value, spec.redaction or Redaction())
+    return replace(output, value=None, redacted=redacted, untrusted=untrusted)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same call may go well a moment later."""
+    return error.transient if isinstance(error, ToolFailure) else True
+
+
+def _too_long(invocation: Invocation) -> ToolFailure:
+    """A time-out in words."""
+    return ToolFailure(f"the tool took too long{_doubt(invocation)}", code="timeout")
+
+
+def _doubt(invocation: Invocation) -> str:
+    """What to say of a tool that came to no proper end."""
+    return "" if invocation.read_only else "; it may have taken effect all the same"

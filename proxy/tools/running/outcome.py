@@ -1,0 +1,135 @@
+"""What a call came to: its row is closed, and the model has something to read."""
+
+from dataclasses import replace
+
+from proxy.errors import ToolFailure
+from proxy.events import ToolCall, ToolResult
+from proxy.records import EarlierEffect, InvocationStatus
+from proxy.tools.access.catalog import Registry
+from proxy.tools.contract.paging import READ_RESULT, ResultShelf
+from proxy.tools.contract.results import Output, failure_text, fit, safe_words
+from proxy.tools.running.effects import SharedEffects, repeated_result
+from proxy.tools.running.invocation import Invocation, InvocationJournal
+from proxy.tools.running.ledger import Claim
+from proxy.tools.running.plan import Refusal
+
+__all__ = ["Outcomes", "failed", "mark_untrusted"]
+
+
+def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
+    """A failure as a result."""
+    message = safe_words(failure.message)
+    return ToolResult(
+        call_id=call.call_id,
+        ok=False,
+        content=failure_text(failure.code, message),
+        error_code=failure.code,
+        safe_message=message,
+    )
+
+
+def mark_untrusted(invocation: Invocation, tool: str) -> None:
+    """A stranger's text is in what this call gives."""
+    invocation.untrusted = True
+    invocation.context.ledger.mark_untrusted(tool, invocation.context.turn)
+
+
+class Outcomes:
+    """Ends calls for the runner: each once, whatever became of it."""
+
+    def __init__(
+        self,
+        journal: InvocationJournal,
+        registry: Registry,
+        shelf: ResultShelf | None,
+        shared: SharedEffects | None,
+    ) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._shelf = shelf
+        self._shared = shared
+
+    async def refuse(self, invocation: Invocation, refusal: Refusal) -> ToolResult:
+        """A call that never started is on record all the same."""
+        invocation.decided(refusal.decision, refusal.arguments_redacted)
+        await self._journal.open(invocation, durable=False)
+        return self.fail(invocation, refusal.failure)
+
+    def unrecorded(self, invocation: Invocation) -> ToolResult:
+        """A call that was not made since its row could not be committed before it (rule R1).
+
+        How it ended is queued like any other row, so that it is on record once that is written again.
+        """
+        invocation.decision += "; not made, the record could not be written"
+        invocation.opened = True
+        return self.fail(invocation, ToolFailure("the call could not be put on record, so it was not made"))
+
+    def fail(self, invocation: Invocation, failure: ToolFailure) -> ToolResult:
+        """Close the row, if there is one, of a call that came to nothing good."""
+        status: InvocationStatus = "cancelled" if failure.code == "cancelled" else "error"
+        result = replace(
+            failed(invocation.call, failure),
+            arguments_redacted=invocation.arguments_redacted,
+            milliseconds=invocation.took_ms,
+        )
+        self._keep_effect(invocation, result)
+        self._journal.close(invocation, status, failure.code, None, 0)
+        return result
+
+    def succeed(self, invocation: Invocation, output: Output) -> ToolResult:
+        """Close the row of a call that has its result."""
+        text, truncated = fit(
+            output, invocation.max_result_bytes, lambda whole: self._keep(invocation, whole, output.untrusted)
+        )
+        result = ToolResult(
+            call_id=invocation.call.call_id,
+            ok=True,
+            content=text,
+            truncated=truncated,
+            redacted=output.redacted,
+            arguments_redacted=invocation.arguments_redacted,
+            milliseconds=invocation.took_ms,
+            images=output.images,
+        )
+        self._keep_effect(invocation, result)
+        self._journal.close(invocation, "success", None, output.redacted, output.weight)
+        return result
+
+    async def repeat(self, invocation: Invocation, earlier: Claim, tool: str) -> ToolResult:
+        """An identical call with an effect: on record, answered with the first one's result (rule R5)."""
+        if earlier.untrusted:
+            mark_untrusted(invocation, tool)
+        invocation.context.ledger.answer_for(earlier.invocation_id)
+        return await self._repeated(invocation, earlier.result.result(), f"repeat of {earlier.invocation_id}")
+
+    async def repeat_of(self, invocation: Invocation, earlier: EarlierEffect, tool: str) -> ToolResult:
+        """The same for one that another process has made, or this one before it was started again."""
+        if earlier.result is not None and earlier.result.untrusted:
+            mark_untrusted(invocation, tool)
+        how = "not made after" if earlier.another else "repeat of"
+        result = repeated_result(invocation, earlier)
+        return await self._repeated(invocation, result, f"{how} {earlier.invocation_id}")
+
+    async def _repeated(self, invocation: Invocation, first: ToolResult, decision: str) -> ToolResult:
+        """Put a call on record that caused nothing, since another had."""
+        invocation.decision = decision
+        await self._journal.open(invocation, durable=False)
+        self._journal.close(
+            invocation, "success" if first.ok else "error", first.error_code, first.redacted, 0
+        )
+        return replace(first, call_id=invocation.call.call_id, milliseconds=0.0)
+
+    def _keep_effect(self, invocation: Invocation, result: ToolResult) -> None:
+        """Before the row is closed: whoever reads that it is, finds what it gave."""
+        if self._shared is not None:
+            self._shared.keep(invocation, result, untrusted=invocation.untrusted)
+
+    def _keep(self, invocation: Invocation, text: str, untrusted: bool) -> str | None:
+        """A handle for a result that is too large, where this caller may read pages."""
+        reader = self._registry.get(READ_RESULT)
+        if self._shelf is None or reader is None or not invocation.policy.decide(reader).allowed:
+            return None
+        if invocation.spec is not None and invocation.spec.name == READ_RESULT:
+            return None
+        context = invocation.context
+        return self._shelf.keep(context.caller, text, untrusted=untrusted, run_id=context.run_id)

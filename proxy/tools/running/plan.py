@@ -1,0 +1,170 @@
+"""From a call that a model wrote to one that may run, or to the reason why it may not.
+
+Nothing in here acts: no I/O, nothing counted, nothing remembered.  What comes out does not change any
+more, and only the runner runs it (rule T1).
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from proxy.errors import ToolErrorCode, ToolFailure
+from proxy.events import ToolCall
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.arguments import (
+    ArgumentsMalformed,
+    canonical_arguments,
+    parse_arguments,
+    utf8_length,
+)
+from proxy.tools.contract.bounds import FetchBounds
+from proxy.tools.contract.capabilities import IdempotencyKey
+from proxy.tools.contract.provider import ArgumentsInvalid
+from proxy.tools.contract.redaction import private_values, redact_arguments
+from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
+from proxy.tools.contract.validation import validate_canonically
+
+__all__ = ["AdmittedCall", "PlannedCall", "Refusal", "admit", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call that is not run.
+
+    ``failure`` is what the model reads, ``decision`` the words of the row.  ``arguments_redacted`` is
+    ``None`` where the arguments were not understood.  ``cause`` is what the tool's own validator raised,
+    for its author; its text may hold arguments.
+    """
+
+    failure: ToolFailure
+    decision: str
+    arguments_redacted: Any = None
+    cause: BaseException | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedCall:
+    """A call of a tool that is there and that policy lets run.  Its arguments are not read yet."""
+
+    call: ToolCall = field(repr=False)
+    spec: ToolSpec
+    redaction: Redaction
+    policy: Policy
+    decision: str
+
+    def refused(self, message: str, code: ToolErrorCode = "execution_failed") -> Refusal:
+        """The same call, not run for a reason of its own."""
+        return Refusal(ToolFailure(message, code=code), self.decision)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call with all that its execution hangs on, bound together.
+
+    ``call`` has the id and the name that the model gave.  ``value`` is what validation made of the
+    arguments, as the tool takes them; ``arguments`` are the same in JSON, one text for all calls that
+    mean the same (see :func:`~proxy.tools.contract.validation.validate_canonically`), with the tool's
+    defaults for what was left out, unless it can tell.  Logs and records see ``arguments_redacted`` alone;
+    ``private`` are the values that no failure may repeat.
+    ``idempotency_key`` is there for a tool with effects, and for one that takes it.  ``fetches`` are the
+    bounds of the addresses among the arguments.
+    """
+
+    call: ToolCall = field(repr=False)
+    spec: ToolSpec
+    caller: str
+    decision: str
+    value: Any = field(repr=False)
+    arguments: bytes = field(repr=False)
+    arguments_redacted: Any
+    private: tuple[str, ...] = field(repr=False)
+    idempotency_key: IdempotencyKey | None
+    fetches: FetchBounds | None = None
+
+    @property
+    def connection(self) -> str:
+        """Whose credentials it works with; empty for none."""
+        return self.spec.connection
+
+    @property
+    def read_only(self) -> bool:
+        """Whether a cancellation may stop it."""
+        return self.spec.effect is ToolEffect.READ_ONLY
+
+    @property
+    def equality(self) -> str:
+        """What calls have in common that do the same."""
+        return f"{self.spec.name}\0{self.arguments.decode('ascii')}"
+
+    def refused(self, failure: ToolFailure) -> Refusal:
+        """The same call, not run after all."""
+        return Refusal(failure, self.decision, self.arguments_redacted)
+
+    def unconnected(self, failure: ToolFailure) -> Refusal:
+        """The same for want of its connection's credentials."""
+        return Refusal(failure, f"refused: credentials.{self.connection}", self.arguments_redacted)
+
+    def value_anew(self) -> Any:
+        """The value once more, for another try: a tool may change what it is given."""
+        return self.spec.validate(json.loads(self.arguments))
+
+
+def admit(call: ToolCall, spec: ToolSpec | None, policy: Policy, *, untrusted: str) -> AdmittedCall | Refusal:
+    """Whether there is such a tool, and policy lets it run.
+
+    ``untrusted`` is the tool whose untrusted result the model had read when it called; empty if none.
+    """
+    if spec is None:
+        return Refusal(ToolFailure("there is no tool of this name", code="unknown_tool"), "unknown tool")
+    decided = policy.decide(spec, untrusted=untrusted)
+    decision = f"{decided.outcome}: {decided.rule}"
+    if decided.outcome == "denied":
+        return Refusal(ToolFailure("this tool is not allowed here", code="policy_denied"), decision)
+    if decided.outcome == "needs_approval":
+        words = "this tool needs an approval, and none can be given here"
+        return Refusal(ToolFailure(words, code="approval_required"), decision)
+    if spec.redaction is None:
+        words = "this tool is not set up to be run"
+        return Refusal(ToolFailure(words, code="redaction_missing"), decision)
+    return AdmittedCall(call, spec, spec.redaction, policy, decision)
+
+
+def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refusal:
+    """The arguments read, validated and held to the bounds of policy.
+
+    ``key`` names this one call, for services that know idempotency keys.
+    """
+    spec, policy, redaction = admitted.spec, admitted.policy, admitted.redaction
+    written = admitted.call.arguments
+    if utf8_length(written) > policy.max_argument_bytes:
+        words = f"the arguments are larger than {policy.max_argument_bytes} bytes"
+        return admitted.refused(words, "invalid_arguments")
+    try:
+        arguments = parse_arguments(written)
+        value, canonical = validate_canonically(spec.validate, arguments)
+    except ArgumentsMalformed as error:
+        return admitted.refused(str(error), "invalid_json")
+    except ArgumentsInvalid as error:
+        return admitted.refused(str(error), "invalid_arguments")
+    # Validators are code of the tool's author: SystemExit would end the process from here.
+    except BaseException as error:  # noqa: BLE001
+        return replace(admitted.refused("the tool could not check its arguments"), cause=error)
+    shown = redact_arguments(arguments, redaction)
+    excess = policy.refuse_arguments(spec.name, arguments, spec.schema_with_defaults)
+    if excess is not None:
+        decided, words = excess
+        failure = ToolFailure(words, code="policy_denied")
+        return Refusal(failure, f"{decided.outcome}: {decided.rule}", shown)
+    takes_key = spec.effect is not ToolEffect.READ_ONLY or IdempotencyKey.__name__ in spec.capabilities
+    return PlannedCall(
+        call=admitted.call,
+        spec=spec,
+        caller=caller,
+        decision=admitted.decision,
+        value=value,
+        arguments=canonical_arguments({**spec.defaults, **canonical}),
+        arguments_redacted=shown,
+        private=private_values(redaction, arguments, canonical),
+        idempotency_key=IdempotencyKey(key) if takes_key else None,
+        fetches=policy.fetch_bounds(spec, {**spec.defaults, **canonical}) if spec.url_arguments else None,
+    )

@@ -1,0 +1,1 @@
+"""Upstreams over aiohttp's client."""

@@ -1,0 +1,1 @@
+"""Upstreams over an HTTP/1.1 client of our own."""

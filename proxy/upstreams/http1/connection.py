@@ -1,0 +1,241 @@
+"""Connections to one origin, kept between requests, and looked after by one timer."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import cast
+
+import aiohappyeyeballs
+
+from proxy.net.keepalive import watch_peer
+from proxy.net.resolver import Resolver
+from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
+
+__all__ = ["Http1Connection", "Http1Pool"]
+
+_HAPPY_EYEBALLS_S = 0.25
+"""RFC 8305, section 5."""
+
+_MOST_IDLE = 128
+"""Connections to one origin that are kept for later requests."""
+
+_SLOWEST_TICK_S = 1.0
+_FASTEST_TICK_S = 0.01
+
+
+class Http1Connection(asyncio.Protocol):
+    """One connection, serving one request after another: a :class:`Line`."""
+
+    def __init__(self, pool: "Http1Pool") -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._eof = False
+        self.exchange: Exchange | None = None
+        self.idle_since = 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._pool.loop
+
+    def begin(self, exchange: Exchange, head: bytes) -> bool:
+        """Let the next request be this one's, and send its beginning; false where the connection is gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        self.exchange = exchange
+        transport.write(head)
+        return True
+
+    # What an exchange asks for.
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def writable(self) -> None:
+        if self._writable is not None:
+            await self._writable
+
+    def pause(self) -> None:
+        if not self.closed and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self.closed and self._transport is not None:
+            self._transport.resume_reading()
+
+    def release(self, *, reusable: bool) -> None:
+        self.exchange = None
+        transport = self._transport
+        # A request that was answered before it was all sent would stand before the next one.
+        sent = transport is not None and not transport.is_closing() and not transport.get_write_buffer_size()
+        if reusable and sent:
+            self._pool.put(self)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._lose(by_peer=False)
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if (exchange := self.exchange) is not None:
+            exchange.feed(data)
+        else:
+            # Nobody asked: whatever this is, it must not be taken for the next answer.
+            self.abort()
+
+    def eof_received(self) -> None:
+        self._eof = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.resume_writing()
+        self._lose(by_peer=self._eof and exc is None)
+
+    def pause_writing(self) -> None:
+        self._writable = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    def _lose(self, *, by_peer: bool) -> None:
+        self._pool.forget(self)
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.lost(by_peer=by_peer)
+
+
+class Http1Pool:
+    """Every connection to one origin; the one used last is used next.
+
+    One timer for all of them watches for silence and closes what has been idle for too long.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        resolver: Resolver,
+        tls: Callable[[], ssl.SSLContext] | None,
+        keepalive_s: float,
+        tick_s: float,
+    ) -> None:
+        """``resolver`` finds the host's addresses; ``tls`` makes the context of the first connection.
+
+        The timer goes off every ``tick_s``.
+        """
+        self.loop = asyncio.get_running_loop()
+        self._host = host
+        self._port = port
+        self._resolver = resolver
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
+        self._keepalive_s = keepalive_s
+        self._tick_s = min(max(tick_s, _FASTEST_TICK_S), _SLOWEST_TICK_S)
+        self._all: set[Http1Connection] = set()
+        self._idle: list[Http1Connection] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def take(self) -> Http1Connection | None:
+        """A connection that is open and idle, if there is one."""
+        expired = self.loop.time() - self._keepalive_s
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed and connection.idle_since > expired:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self) -> Http1Connection:
+        """A new connection.  Raises ``OSError``, ``ssl.SSLError`` among them."""
+        if self._tls is not None and self._context is None:
+            self._context = self._tls()
+        infos = await self._resolver.resolve(self._host, self._port)
+        try:
+            sock = await aiohappyeyeballs.start_connection(
+                infos, happy_eyeballs_delay=_HAPPY_EYEBALLS_S, interleave=1, loop=self.loop
+            )
+        except (OSError, RuntimeError) as exc:
+            self._resolver.forget(self._host)  # it may be somewhere else by now
+            if isinstance(exc, RuntimeError):  # uvloop's, in place of an OSError
+                raise OSError(str(exc)) from exc
+            raise
+        connection = Http1Connection(self)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watch_peer(sock)
+            await self.loop.create_connection(
+                lambda: connection,
+                sock=sock,
+                ssl=self._context,
+                # A name's last dot is for the resolver alone; no certificate has it (RFC 6066, section 3).
+                server_hostname=self._host.rstrip(".") if self._context is not None else None,
+            )
+        except BaseException:
+            # A transport that closes in order would go on to use the socket.
+            connection.abort()
+            sock.close()
+            raise
+        if self._closed:
+            connection.abort()
+            raise ConnectionLost(received=False)
+        self._all.add(connection)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._tick_s, self._tick)
+        return connection
+
+    def put(self, connection: Http1Connection) -> None:
+        """Keep a connection for the next request."""
+        if self._closed:
+            connection.abort()
+            return
+        connection.idle_since = self.loop.time()
+        self._idle.append(connection)
+        if len(self._idle) > _MOST_IDLE:
+            # After a burst: the one that was used longest ago.
+            self._idle[0].abort()
+
+    def forget(self, connection: Http1Connection) -> None:
+        """A connection that is gone."""
+        self._all.discard(connection)
+        with suppress(ValueError):
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close every connection, in use or not."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in tuple(self._all):
+            connection.abort()
+
+    def _tick(self) -> None:
+        now = self.loop.time()
+        for connection in tuple(self._all):
+            exchange = connection.exchange
+            if exchange is None:
+                if now - connection.idle_since > self._keepalive_s:
+                    connection.abort()
+            else:
+                exchange.look_for_silence(now)
+        self._timer = self.loop.call_later(self._tick_s, self._tick) if self._all else None

@@ -1,0 +1,439 @@
+"""One request and its response on a lean connection: parsed as it arrives, handed on as it arrives.
+
+What one read brings is handed on within that read, in one piece, however many chunks of the transfer
+coding are in it: there is no task, no lock and no timer for a piece.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from typing import Protocol
+
+from httptools import HttpParserError, HttpParserUpgrade
+
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
+from proxy.http.headers import Headers
+from proxy.http.secrets import Sink
+from proxy.upstreams.http1.reader import BodyReader, LengthReader, Reader, ResponseReader
+from proxy.upstreams.http1.response_heads import ResponseHeads
+
+__all__ = ["NEVER", "ConnectionLost", "Exchange", "Line"]
+
+MAX_FRAMING_BYTES = 128 * 1024
+"""Bytes on end that are no body: a head, extensions of chunks, trailers.  The parser has no bound."""
+
+MAX_WAITING_BYTES = 128 * 1024
+"""Body that waits to be taken; with this much the socket is not read on."""
+
+NEVER = float("inf")
+
+
+class ConnectionLost(UpstreamError):
+    """The connection ended before the head of the response was whole.
+
+    ``received`` says whether a byte of it had come.
+    """
+
+    def __init__(self, *, received: bool) -> None:
+        self.received = received
+        super().__init__("the connection was lost")
+
+
+class Line(Protocol):
+    """The connection that an exchange takes place on."""
+
+    def write(self, data: bytes) -> None:
+        """Send; does nothing where the connection is gone."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait while the upstream does not take what is sent."""
+        ...
+
+    def pause(self) -> None:
+        """Stop reading."""
+        ...
+
+    def resume(self) -> None:
+        """Read on."""
+        ...
+
+    def release(self, *, reusable: bool) -> None:
+        """The exchange is over."""
+        ...
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        ...
+
+
+class Exchange:
+    """What one request gets back.
+
+    ``head`` is done when ``status`` and ``headers`` (clean ones) are there; it fails with
+    :class:`ConnectionLost`, :class:`~proxy.errors.UpstreamBroken` or
+    :class:`~proxy.errors.UpstreamTimeout`.
+
+    Nothing may stay silent for longer than ``limit_s`` after ``last`` (seconds on the loop's clock);
+    who owns the connections looks after that and calls :meth:`look_for_silence`.  What is heard in
+    between counts from that look on, so that no clock is read for a piece.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_bodiless",
+        "_complete",
+        "_failure",
+        "_framing_bytes",
+        "_heads",
+        "_idle_timeout_s",
+        "_line",
+        "_loop",
+        "_paused",
+        "_reader",
+        "_sink",
+        "_until_eof",
+        "_upload",
+        "_upstream",
+        "_waiter",
+        "_waiting",
+        "_waiting_bytes",
+        "head",
+        "head_done",
+        "headers",
+        "heard",
+        "last",
+        "limit_s",
+        "received",
+        "status",
+    )
+
+    def __init__(
+        self,
+        upstream: str,
+        line: Line,
+        heads: ResponseHeads,
+        loop: asyncio.AbstractEventLoop,
+        first_byte_timeout_s: float,
+        idle_timeout_s: float,
+        *,
+        bodiless: bool,
+    ) -> None:
+        """``bodiless``: the response has no body whatever its head says (HEAD)."""
+        self._upstream = upstream
+        self._line: Line | None = line
+        self._heads = heads
+        self._loop = loop
+        self._idle_timeout_s = idle_timeout_s
+        self._bodiless = bodiless
+        self._reader: Reader | None = None
+        self.head: asyncio.Future[None] = loop.create_future()
+        self.status = 0
+        self.headers: Headers = ()
+        self.head_done = False
+        self.received = False
+        self.last = loop.time()
+        self.heard = False
+        self.limit_s = first_byte_timeout_s
+        self._framing_bytes = 0
+        self._until_eof = False
+        self._complete = False
+        self._upload: asyncio.Task[None] | None = None
+        self._paused = False
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        self._blocked: Awaitable[None] | None = None
+        self._failure: Exception | None = None
+
+    # What a response asks for.
+
+    async def next_piece(self) -> bytes:
+        """What has arrived since, ``b""`` at the end; what came before a failure comes before it."""
+        while not self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            if self._complete:
+                return b""
+            await self._wait()
+        data = self._taken()
+        self._resume()
+        return data
+
+    def _taken(self) -> bytes:
+        """All that waits."""
+        data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return data
+
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        """Give the body to ``sink``, each piece within the read that brings it; see
+        :meth:`proxy.upstreams.base.UpstreamResponse.push`."""
+        return None if self._give(sink) else self._push_on(sink)
+
+    def _give(self, sink: Sink) -> bool:
+        """Give what has arrived; whether that was all there will be and the sink can take more."""
+        if self._waiting and self._blocked is None:
+            self._blocked = sink(self._taken())
+        if self._blocked is not None:
+            self._pause()
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return self._complete
+
+    async def _push_on(self, sink: Sink) -> None:
+        while True:
+            if self._blocked is not None:
+                blocked, self._blocked = self._blocked, None
+                await blocked
+            if self._give(sink):
+                return
+            if self._blocked is None:
+                self._resume()
+                self._sink = sink
+                try:
+                    await self._wait()
+                finally:
+                    self._sink = None
+
+    def send(self, pieces: AsyncIterator[bytes], *, chunked: bool) -> None:
+        """Send the request's body in pieces, beside whatever comes back; each puts off the first-byte time.
+
+        Where ``pieces`` raises, so does the head; a response that has begun breaks off.
+        """
+        self._upload = self._loop.create_task(self._send(pieces, chunked))
+
+    async def _send(self, pieces: AsyncIterator[bytes], chunked: bool) -> None:
+        try:
+            async for piece in pieces:
+                if self._line is None:
+                    return
+                if piece:
+                    self._line.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                    self.heard = True
+                    await self._line.writable()
+        # The boundary to the client's body: its failure is raised by whoever waits for the response.
+        except Exception as exc:  # noqa: BLE001
+            self._fail(self._broken() if self.head_done else exc)
+            if self._line is not None:
+                self._line.abort()
+            return
+        if chunked and self._line is not None:
+            self._line.write(b"0\r\n\r\n")
+        self._upload = None
+
+    def close(self) -> None:
+        """Nobody wants the rest: close the connection, unless it is done with this exchange."""
+        if self._complete and self._blocked is None and self._upload is None:
+            return
+        self.head.cancel()
+        if self._upload is not None:
+            self._upload.cancel()
+        if isinstance(self._blocked, Coroutine):
+            # The push that was to wait for it was cancelled.
+            self._blocked.close()
+        if self._line is not None:
+            self._line.abort()
+
+    def look_for_silence(self, now: float) -> None:
+        """Give up on an upstream that has been silent for too long."""
+        if self.heard:
+            self.heard = False
+            self.last = now
+        elif now - self.last > self.limit_s:
+            self._time_out()
+
+    def _time_out(self) -> None:
+        if self.head_done:
+            said = f"sent nothing for {self._idle_timeout_s:g} s"
+        else:
+            said = f"did not answer within {self.limit_s:g} s"
+        self._fail(UpstreamTimeout(f"upstream {self._upstream!r} {said}"))
+        if self._line is not None:
+            self._line.abort()
+
+    # What the connection brings.
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the response; what of its body is in them is handed on in one piece."""
+        if (reader := self._reader) is None:
+            if (begun := self._begin_reading(data)) is None:
+                return
+            reader, data = begun
+        over = False
+        try:
+            reader.feed(data)
+        except (HttpParserError, HttpParserUpgrade):
+            over = True
+        if reader.news:
+            over = self._take_news(reader) or over
+        if pieces := reader.pieces:
+            piece = b"".join(pieces)
+            pieces.clear()
+            self.heard = True
+            self._framing_bytes = 0
+            if (sink := self._sink) is None:
+                self._keep(piece)
+            else:
+                try:
+                    blocked = sink(piece)
+                # The boundary to whoever takes the body: its failure is raised where the body is asked for.
+                except Exception as exc:  # noqa: BLE001
+                    self._refuse(exc)
+                else:
+                    if blocked is not None:
+                        self._block(blocked)
+        else:
+            self._framing_bytes += len(data)
+            over = over or self._framing_bytes > MAX_FRAMING_BYTES
+        if over:
+            self._finish()
+
+    def lost(self, *, by_peer: bool) -> None:
+        """The connection is gone; ``by_peer`` where the upstream closed it in order."""
+        self._line = None
+        self._close_reader()
+        if self._complete:
+            return
+        if by_peer and self.head_done and self._until_eof:
+            self._complete = True
+            self._wake()
+        elif self.head_done:
+            self._fail(self._broken())
+        else:
+            self._fail(ConnectionLost(received=self.received))
+
+    # How it is read.
+
+    def _begin_reading(self, data: bytes) -> tuple[Reader, bytes] | None:
+        """What reads the response, and what of its first bytes it has to be fed; ``None``: it is whole."""
+        self.received = True
+        if self._bodiless or (head := self._heads.plain(data)) is None:
+            self._reader = ResponseReader(bodiless=self._bodiless)
+            return self._reader, data
+        self._begin(head.status, head.headers)
+        body = data[head.size :]
+        if head.length == len(body):
+            self._complete = True
+            if body:
+                self._keep(body)
+            self._end()
+            return None
+        self._framing_bytes = head.size
+        self._reader = BodyReader(None) if head.length is None else LengthReader(head.length)
+        return self._reader, body
+
+    def _take_news(self, reader: Reader) -> bool:
+        """The head or the end, or both; whether it was the end."""
+        reader.news = False
+        if not self.head_done and isinstance(reader, ResponseReader):
+            self._begin(reader.status, self._heads.clean(reader.raw_names, reader.raw_values))
+            self._until_eof = reader.until_eof
+            # A stream may stay open for an hour, and only the clean ones are asked for.
+            reader.raw_names.clear()
+            reader.raw_values.clear()
+            if reader.bodiless:
+                reader.pieces.clear()
+        self._complete = reader.complete
+        return reader.complete
+
+    def _begin(self, status: int, headers: Headers) -> None:
+        """The head is here."""
+        self.status = status
+        self.headers = headers
+        self.head_done = True
+        self.heard = True
+        self.limit_s = self._idle_timeout_s
+        if not self.head.done():
+            self.head.set_result(None)
+
+    def _finish(self) -> None:
+        """The response is complete, or nothing more is taken of it."""
+        if self._complete:
+            self._end()
+            return
+        self._fail(self._broken() if self.head_done else self._malformed())
+        if self._line is not None:
+            self._line.abort()
+
+    def _close_reader(self) -> None:
+        if (reader := self._reader) is not None:
+            self._reader = None
+            reader.close()
+
+    # The rest is this class's own.
+
+    def _keep(self, piece: bytes) -> None:
+        """Nobody takes the body at the moment."""
+        self._waiting.append(piece)
+        self._waiting_bytes += len(piece)
+        if self._waiting_bytes >= MAX_WAITING_BYTES:
+            self._pause()
+        self._wake()
+
+    def _block(self, blocked: Awaitable[None]) -> None:
+        """Whoever takes the body can take no more for now."""
+        self._blocked = blocked
+        self._sink = None
+        self._pause()
+        self._wake()
+
+    def _refuse(self, error: Exception) -> None:
+        """Whoever takes the body failed."""
+        self._failure = error
+        if self._line is not None:
+            self._line.abort()
+        self._wake()
+
+    def _pause(self) -> None:
+        if self._line is not None and not self._paused:
+            self._paused = True
+            # A client that does not read is no silence of the upstream's.
+            self.limit_s = NEVER
+            self._line.pause()
+
+    def _resume(self) -> None:
+        if self._paused and self._line is not None:
+            self._paused = False
+            self.last = self._loop.time()
+            self.limit_s = self._idle_timeout_s
+            self._line.resume()
+
+    async def _wait(self) -> None:
+        """Until something has arrived or ended."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end(self) -> None:
+        """The response is complete."""
+        line, self._line = self._line, None
+        if self._waiter is not None:
+            self._wake()
+        if line is not None:
+            reusable = self._reader is None or self._reader.reusable
+            self._close_reader()
+            if self._paused:
+                line.resume()
+            line.release(reusable=reusable and self._upload is None and not self._until_eof)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.head.done():
+            self.head.set_exception(error)
+        if self._failure is None and not self._complete:
+            self._failure = error
+        self._wake()
+
+    def _broken(self) -> UpstreamError:
+        return UpstreamBroken(f"upstream {self._upstream!r} broke off its response")
+
+    def _malformed(self) -> UpstreamError:
+        return UpstreamBroken(f"upstream {self._upstream!r} sent a malformed response head")

@@ -1,0 +1,300 @@
+"""A model provider behind HTTP/1.1, with as little between socket and relay as there can be.
+
+It keeps every promise of :class:`~proxy.upstreams.aiohttp.upstream.HttpUpstream`, at a quarter of its cost
+for a request and half for a piece of a stream: aiohttp's client session is what costs most on the path of
+bytes.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Awaitable, Mapping, Sequence
+
+from yarl import URL
+
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names
+from proxy.http.rules import HeaderRules, accept_encoding, first
+from proxy.http.secrets import Sink
+from proxy.net.resolver import Resolver
+from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.filtered_response import FilteredResponse
+from proxy.upstreams.http1.connection import Http1Connection, Http1Pool
+from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
+from proxy.upstreams.http1.response_heads import ResponseHeads
+from proxy.upstreams.origin import checked_base_url, checked_headers, secret_shapes
+
+__all__ = ["Http1Response", "Http1Upstream"]
+
+_CONNECT_RETRY_BUDGET_S = 5.0
+"""No connection failure is retried later than this after the request came."""
+
+_FIRST_BACKOFF_S = 0.1
+_TICKS = 16
+"""How many times in the shortest silence allowed the pool looks for one that lasts too long."""
+
+_SPLIT_BYTES = 64 * 1024
+"""A body larger than this is written by itself, not copied behind its head."""
+
+_CHUNKED = ("Transfer-Encoding", "chunked")
+
+
+class Http1Response(FilteredResponse):
+    """An :class:`~proxy.upstreams.base.UpstreamResponse` over one exchange."""
+
+    def __init__(
+        self, upstream: str, exchange: Exchange, secrets: tuple[bytes, ...], *, decode: bool
+    ) -> None:
+        self._exchange = exchange
+        super().__init__(upstream, exchange.status, exchange.headers, secrets, decode=decode)
+
+    async def _next(self) -> bytes:
+        return await self._exchange.next_piece()
+
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        return self._exchange.push(sink) if self.is_raw else super().push(sink)
+
+    async def aclose(self) -> None:
+        self._exchange.close()
+
+    def _close(self) -> None:
+        self._exchange.close()
+
+
+class Http1Upstream:
+    """An :class:`~proxy.upstreams.base.Upstream` that is reached over HTTP/1.1 or HTTPS."""
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str,
+        api_key: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        forward_headers: Sequence[str] = (),
+        forward_response_headers: Sequence[str] = (),
+        connect_timeout_s: float = 10.0,
+        first_byte_timeout_s: float = 600.0,
+        idle_timeout_s: float = 120.0,
+        retries: int = 2,
+        forward_authorization: bool = False,
+        keepalive_s: float = 15.0,
+        ssl_context: ssl.SSLContext | None = None,
+        resolver: Resolver | None = None,
+    ) -> None:
+        """``base_url`` ends before ``/chat/completions``.  Times are seconds.
+
+        ``retries`` counts further attempts to connect.  With ``forward_authorization`` a client's own
+        ``Authorization`` goes out in place of the key.  Raises :class:`~proxy.errors.ConfigError` for
+        a URL or header that cannot be used.  ``resolver`` may be shared with other upstreams.
+        """
+        self.name = name
+        """The name in the configuration."""
+        url = URL(checked_base_url(name, base_url), encoded=True)
+        self._host = url.raw_host or ""
+        self._port = url.port or 0
+        self._secure = url.scheme == "https"
+        self._path = url.raw_path.rstrip("/")
+        self._configured = checked_headers(name, headers or {})
+        self._rules = HeaderRules(name, forward_headers, forward_response_headers)
+        self._configured_names = tuple(header.lower() for header in self._configured)
+        self._less_configured = by_names(self._not_configured)
+        fixed = [("Host", url.host_port_subcomponent or ""), *self._configured.items()]
+        self._fixed = HeaderSection.of(fixed).lines()
+        self._length = self._line("Content-Length", "%d")
+        self._identity = self._line("Accept-Encoding", "identity")
+        self._bearer = self._line("Authorization", f"Bearer {api_key}") if api_key else ""
+        self._connect_timeout_s = connect_timeout_s
+        self._first_byte_timeout_s = first_byte_timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._retries = retries
+        self._forward_authorization = forward_authorization
+        self._keepalive_s = keepalive_s
+        self._ssl_context = ssl_context
+        self._resolver = resolver or Resolver("this upstream")
+        self._secrets = secret_shapes(api_key, self._configured)
+        self._heads = ResponseHeads(self._rules, self._secrets)
+        # Known to sections that may outlive this upstream, and must not keep its keys.
+        self._mark = object()
+        self._pool: Http1Pool | None = None
+        self._closed = False
+
+    async def open(self, request: UpstreamRequest) -> Http1Response:
+        """Send the request; see :meth:`proxy.upstreams.base.Upstream.open`."""
+        if request.path[:1] != "/":
+            raise ValueError(f"an upstream path starts with a slash: {request.path!r}")
+        pool = self._pool or self._opened_pool()
+        can_repeat = request.body is None or isinstance(request.body, bytes)
+        head = self._head(request)
+        connection = pool.take()
+        while True:
+            reused = connection is not None
+            if connection is None:
+                connection = await self._connect(pool, can_repeat=can_repeat)
+            exchange = Exchange(
+                self.name,
+                connection,
+                self._heads,
+                pool.loop,
+                self._first_byte_timeout_s,
+                self._idle_timeout_s,
+                bodiless=request.method == "HEAD",
+            )
+            try:
+                _send(connection, exchange, request, head)
+                await exchange.head
+            except ConnectionLost as exc:
+                # The upstream may close an idle connection in the very moment it is reused.  The
+                # second attempt gets a new connection, so there is no third.
+                exchange.close()
+                if exc.received or not reused or not can_repeat:
+                    raise self._lost(exc) from exc
+                connection = None
+            except BaseException:  # What a cancelled request leaves on a connection nobody can go on from.
+                exchange.close()
+                raise
+            else:
+                return Http1Response(self.name, exchange, self._secrets, decode=request.expect_stream)
+
+    async def aclose(self) -> None:
+        """Close every connection.  Nothing can be opened after."""
+        self._closed = True
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _opened_pool(self) -> Http1Pool:
+        if self._closed:
+            raise UpstreamUnreachable(f"upstream {self.name!r} is closed")
+        if self._pool is None:
+            self._pool = Http1Pool(
+                self._host,
+                self._port,
+                resolver=self._resolver,
+                tls=self._tls if self._secure else None,
+                keepalive_s=self._keepalive_s,
+                tick_s=min(self._first_byte_timeout_s, self._idle_timeout_s, self._keepalive_s) / _TICKS,
+            )
+        return self._pool
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._ssl_context is not None:
+            return self._ssl_context
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    async def _connect(self, pool: Http1Pool, *, can_repeat: bool) -> Http1Connection:
+        """A new connection, tried for more than once where that can help."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _CONNECT_RETRY_BUDGET_S
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._connect_timeout_s):
+                    return await pool.connect()
+            except ssl.SSLError as exc:
+                raise self._unreachable(exc) from exc
+            except (OSError, ConnectionLost) as exc:
+                pause = _FIRST_BACKOFF_S * 2**failures
+                failures += 1
+                too_late = loop.time() + pause > give_up_at
+                if not can_repeat or failures > self._retries or too_late or self._closed:
+                    raise self._unreachable(exc) from exc
+            await asyncio.sleep(pause)
+
+    def _head(self, request: UpstreamRequest) -> bytes:
+        """The request's head, its blank line included."""
+        query = f"?{request.query}" if request.query else ""
+        line = f"{request.method} {self._path}{request.path}{query} HTTP/1.1\r\n"
+        lines = f"{self._fixed}{self._forwarded(request.headers)}{self._own(request)}\r\n"
+        # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
+        return line.encode("ascii") + lines.encode("utf-8", "surrogateescape")
+
+    def _forwarded(self, headers: Headers) -> str:
+        """The lines of the client's headers."""
+        section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+        if (made := section.made) is not None and made[0] is self._mark:
+            return made[1]
+        kept = self._rules.request_headers(section)
+        if self._configured:
+            kept = kept.only(self._less_configured(kept.names))
+        lines = kept.lines()
+        section.made = (self._mark, lines)
+        return lines
+
+    def _own(self, request: UpstreamRequest) -> str:
+        """The lines of the headers that are made for this request."""
+        body = request.body
+        if isinstance(body, bytes):
+            framing = self._length and self._length % len(body)
+        elif body is not None:
+            length = _length(request)
+            framing = self._line(*(_CHUNKED if length is None else ("Content-Length", length)))
+        else:
+            bodiless = request.method not in ("POST", "PUT", "PATCH")
+            framing = "" if bodiless else self._line("Content-Length", "0")
+        if request.expect_stream:
+            coding = self._identity
+        else:
+            accepted = accept_encoding(request.headers)
+            coding = "" if accepted is None else self._line("Accept-Encoding", accepted)
+        theirs = first(request.headers, "authorization") if self._forward_authorization else ""
+        return framing + coding + (self._line("Authorization", theirs) if theirs else self._bearer)
+
+    def _line(self, name: str, value: str) -> str:
+        """One line of a head; empty where a configured header stands in its place."""
+        return "" if name.lower() in self._configured_names else f"{name}: {value}\r\n"
+
+    def _not_configured(self, names: tuple[str, ...]) -> Columns:
+        """The headers of a client's that no configured one takes the place of."""
+        return Columns.where(names, lambda name: name.lower() not in self._configured_names)
+
+    def _unreachable(self, exc: Exception) -> UpstreamError:
+        if isinstance(exc, TimeoutError) and not exc.errno:
+            return UpstreamTimeout(
+                f"upstream {self.name!r} could not be reached within {self._connect_timeout_s:g} s",
+                unsent=True,
+            )
+        return UpstreamUnreachable(
+            f"upstream {self.name!r} could not be reached: {_reason(exc)}", unsent=True
+        )
+
+    def _lost(self, lost: ConnectionLost) -> UpstreamError:
+        if lost.received:
+            return UpstreamBroken(f"upstream {self.name!r} broke off in its response head")
+        return UpstreamUnreachable(f"upstream {self.name!r} closed the connection without an answer")
+
+
+def _send(connection: Http1Connection, exchange: Exchange, request: UpstreamRequest, head: bytes) -> None:
+    """Send a request; raises :class:`ConnectionLost` where the connection is gone."""
+    body = request.body
+    if isinstance(body, bytes) and len(body) <= _SPLIT_BYTES:
+        head += body
+        body = None
+    if not connection.begin(exchange, head):
+        raise ConnectionLost(received=False)
+    if isinstance(body, bytes):
+        connection.write(body)
+    elif body is not None:
+        exchange.send(body, chunked=_length(request) is None)
+
+
+def _length(request: UpstreamRequest) -> str | None:
+    """How long a body in pieces will be, where the client said so."""
+    length = first(request.headers, "content-length")
+    return length if length.isascii() and length.isdigit() else None
+
+
+def _reason(exc: Exception) -> str:
+    """Why there is no connection, without URL, address or anything the peer said."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return "its TLS certificate is not trusted"
+    if isinstance(exc, ssl.SSLError):
+        return "the TLS handshake failed"
+    if isinstance(exc, socket.gaierror):
+        return "its host name was not found"
+    if isinstance(exc, OSError) and exc.errno == errno.ECONNREFUSED:
+        return "connection refused"
+    return "no connection"

@@ -1,0 +1,1 @@
+"""Upstreams that replay recordings, and the recorder that makes them."""

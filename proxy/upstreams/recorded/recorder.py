@@ -1,0 +1,426 @@
+"""An upstream that saves what passes through it as recorded exchanges.
+
+It wraps any other.  Request headers are never written, of the response's only those that tell
+nothing about an account, and the secrets it is told of are taken out of both bodies.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+
+from proxy.errors import UpstreamError
+from proxy.http.bodies import REDACTED, shapes_of_secrets
+from proxy.http.headers import Headers
+from proxy.http.rules import media_type
+from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse, read_whole
+from proxy.upstreams.recorded.fixtures import WIRE_PATHS, Conversation, conversation_of
+
+__all__ = ["ClientSides", "RecordingUpstream"]
+
+_MAX_BODY_BYTES = 32 * 1024 * 1024
+_MAX_CONVERSATIONS = 1000
+_MOST_WAITING = 64
+"""Turns and answers that wait for the disk."""
+_KEPT_HEADERS = frozenset({"content-type", "openai-processing-ms", "openai-version", "retry-after", "server"})
+_WIRES = {path: wire for wire, path in WIRE_PATHS.items()}
+_LAST_EVENT = re.compile(
+    rb"""^data:\ *\[DONE\]\s*\Z
+    | ^event:\ *(?:response\.(?:completed|incomplete|failed)|message_stop)\r?\n
+      data:[^\r\n]*\r?\n\r?\n\Z""",
+    re.VERBOSE | re.MULTILINE,
+)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """A conversation that may go on: what was sent so far, and where it was saved."""
+
+    path: str
+    model: Any
+    sent: Conversation
+    folder: Path
+    turns: int
+    requests: int = 0
+
+
+class ClientSide:
+    """One client's request, and what it is answered.
+
+    What is asked of an upstream while the request is worked on belongs to it, and its files go into the
+    folder of the first turn that was not refused.
+    """
+
+    def __init__(self, asked: bytes) -> None:
+        """``asked`` is the body of the request."""
+        self.asked = asked
+        self.status = 0
+        self.streamed = False
+        self.pieces: list[bytes] = []
+        self.number = 0
+        self._size = 0
+        self._ended = False
+        self._saved = False
+        self._recorder: RecordingUpstream | None = None
+        self._folder: Path | None = None
+        self._refused = False
+        self._written = False
+
+    def started(self, status: int, headers: Headers) -> None:
+        """The head of the answer."""
+        self.status = status
+        self.streamed = media_type(headers) == "text/event-stream"
+
+    def heard(self, data: bytes) -> None:
+        """A piece of the answer's body."""
+        self._size += len(data)
+        if self._size <= _MAX_BODY_BYTES:
+            self.pieces.append(data)
+
+    def ended(self) -> None:
+        """The answer is whole."""
+        self._ended = True
+        self._save()
+
+    def place(self, recorder: "RecordingUpstream", known: _Recorded, status: int) -> int:
+        """A turn was answered: whether its folder is to be the request's, and then which one it is there.
+
+        0 where it already has a folder.
+        """
+        if self._folder is not None and not self._refused:
+            return 0
+        known.requests += 1
+        self.number = known.requests
+        self._recorder, self._folder, self._refused = recorder, known.folder, status >= 400
+        self._written = False
+        return self.number
+
+    def placed(self) -> None:
+        """The turn is written, and with it the folder."""
+        self._written = True
+        self._save()
+
+    def _save(self) -> None:
+        """Write the answer, once both it and its folder are there."""
+        if self._saved or not (self._ended and self._written) or self._size > _MAX_BODY_BYTES:
+            return
+        if self._refused and self.status < 400:
+            return  # The turn that was answered is still to come.
+        if self._recorder is not None and self._folder is not None:
+            self._saved = True
+            self._recorder.save_answer(self._folder, self)
+
+
+class ClientSides:
+    """Which client's request is worked on, for all that is asked of upstreams meanwhile."""
+
+    def __init__(self) -> None:
+        self._current: ContextVar[ClientSide | None] = ContextVar("recorded_client", default=None)
+
+    def listen(self, asked: bytes) -> ClientSide:
+        """The side of a client whose request is worked on from here on."""
+        client = ClientSide(asked)
+        self._current.set(client)
+        return client
+
+    def current(self) -> ClientSide | None:
+        """Whose request is worked on here."""
+        return self._current.get()
+
+
+class RecordingUpstream:
+    """Passes every request to ``inner`` and saves Chat, Responses and Messages calls below ``out``.
+
+    One conversation is one folder: a request whose messages begin with those of an earlier one
+    and go on becomes its next turn.
+    """
+
+    def __init__(
+        self,
+        inner: Upstream,
+        out: Path,
+        *,
+        secrets: Iterable[str] = (),
+        clients: ClientSides | None = None,
+    ) -> None:
+        """``secrets`` are replaced wherever they stand in a body; ``clients`` know who asks."""
+        self._inner = inner
+        self._clients = clients or ClientSides()
+        self._out = out
+        self._shapes = shapes_of_secrets(secrets)
+        self._conversations: list[_Recorded] = []
+        self._saving: set[asyncio.Task[object]] = set()
+        self._writing = asyncio.Lock()
+        self._numbers = itertools.count(1)
+
+    @property
+    def name(self) -> str:
+        """The name of the upstream that is recorded."""
+        return self._inner.name
+
+    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Send the request on; what cannot be a fixture passes unrecorded."""
+        started = time.monotonic()
+        asked = _recordable(request)
+        response = await self._inner.open(request)
+        if asked is None:
+            return response
+        return _TeeResponse(self, response, request.path, asked, started, self._clients.current())
+
+    async def aclose(self) -> None:
+        """Close the upstream that is recorded, when all that it answered is written."""
+        while self._saving:  # A turn that is written lets the answer of its client be written.
+            await asyncio.gather(*self._saving, return_exceptions=True)
+        await self._inner.aclose()
+
+    def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
+        """Write one turn, beside everything else: its client has the answer and may be gone already.
+
+        A disk that fails is logged and costs the client nothing; one that is too slow costs turns.
+        """
+        if len(self._saving) >= _MOST_WAITING:
+            _log.warning("exchange_not_saved", reason="the disk is too slow")
+            return
+        self._later(self._save(path, asked, answer))
+
+    def save_answer(self, folder: Path, client: ClientSide) -> None:
+        """Write what a client was answered."""
+        file = folder / "client" / _numbered("response", client.number, "sse" if client.streamed else "json")
+        data = self._scrubbed(b"".join(client.pieces))
+        self._later(self._attempt(folder, lambda: _save(file, data)))
+
+    def _later(self, work: Coroutine[Any, Any, object]) -> "asyncio.Task[object]":
+        task = asyncio.ensure_future(work)
+        self._saving.add(task)
+        task.add_done_callback(self._saving.discard)
+        return task
+
+    async def _save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
+        known = self._place(path, asked)
+        folder, number, client = known.folder, known.turns, answer.client
+        position = client.place(self, known, answer.status) if client is not None else int(number == 1)
+        said = asked if client is None else _object(client.asked) or asked
+
+        def write() -> None:
+            self._write(folder, number, path, asked, answer)
+            if position:
+                _save(folder / "client" / _numbered("request", position, "json"), self._pretty(said))
+
+        if await self._attempt(folder, write):
+            _log.info("exchange_saved", folder=str(folder), turn=number)
+        if client is not None:
+            client.placed()
+
+    async def _attempt(self, folder: Path, write: Callable[[], None]) -> bool:
+        try:
+            async with self._writing:  # In their order: a later turn needs the folder of the first.
+                await asyncio.to_thread(write)
+        except OSError as exc:
+            _log.warning("exchange_not_saved", folder=str(folder), reason=exc.strerror)
+            return False
+        return True
+
+    def _place(self, path: str, asked: Mapping[str, Any]) -> _Recorded:
+        """Where a request's turn goes: the longest conversation it continues, or a new one."""
+        _, sent = conversation_of(asked)
+        continued = [
+            known
+            for known in self._conversations
+            if (known.path, known.model) == (path, asked.get("model"))
+            and len(known.sent) < len(sent)
+            and sent[: len(known.sent)] == known.sent
+        ]
+        if continued:
+            last = max(continued, key=lambda known: len(known.sent))
+            last.sent = sent
+            last.turns += 1
+            return last
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        # Nothing of what people ask stands in a name: those are shown where no content is.
+        model = _slug([self._scrubbed(str(asked.get("model", "")).encode()).decode()])
+        digest = hashlib.sha256(self._scrubbed(orjson.dumps(asked))).hexdigest()[:6]
+        name = f"{stamp}-{next(self._numbers):03d}-{model or 'model'}-{digest}"
+        folder = self._out / f"{_slug([self.name]) or 'upstream'}.{_WIRES[path]}" / name
+        known = _Recorded(path, asked.get("model"), sent, folder, 1)
+        self._conversations.append(known)
+        del self._conversations[:-_MAX_CONVERSATIONS]
+        return known
+
+    def _write(self, folder: Path, number: int, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
+        turn = folder / f"turn-{number}"
+        turn.mkdir(parents=True, mode=0o700)
+        if number == 1:
+            meta = {
+                "title": folder.name,
+                "recorded": f"{time.strftime('%Y-%m-%d')}, {self.name}",
+                "wire": _WIRES[path],
+            }
+            (folder / "client").mkdir(mode=0o700)
+            _save(folder / "meta.toml", "".join(f"{k} = {_toml(v)}\n" for k, v in meta.items()).encode())
+        _save(turn / "request.json", self._pretty(asked))
+        body = self._scrubbed(answer.body)
+        _save(turn / ("response.sse" if answer.streamed else "response.json"), body)
+        _save(turn / "response.toml", self._scrubbed(answer.as_toml(exact=body == answer.body).encode()))
+
+    def _pretty(self, asked: dict[str, Any]) -> bytes:
+        return self._scrubbed(orjson.dumps(asked, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+    def _scrubbed(self, data: bytes) -> bytes:
+        for shape in self._shapes:
+            data = data.replace(shape, REDACTED)
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A response as it came over the network."""
+
+    status: int
+    headers: Headers
+    streamed: bool
+    body: bytes
+    chunks: list[tuple[float, int]]
+    broken: bool
+    client: ClientSide | None = None
+
+    def as_toml(self, *, exact: bool) -> str:
+        """The text of response.toml; pieces are left out where the body had to be changed."""
+        kept = [(name, value) for name, value in self.headers if name.lower() in _KEPT_HEADERS]
+        pairs = ", ".join(f"[{_toml(name)}, {_toml(value)}]" for name, value in kept)
+        lines = [f"status = {self.status}", f"headers = [{pairs}]"]
+        if self.broken:
+            lines.append("broken = true")
+        if exact and self.streamed:
+            pieces = "".join(f"  [{ms:.2f}, {size}],\n" for ms, size in self.chunks)
+            lines += ["# network pieces: [milliseconds since the request, bytes]", f"chunks = [\n{pieces}]"]
+        return "\n".join(lines) + "\n"
+
+
+class _TeeResponse(PulledResponse):
+    """A response that is kept while it is read, and saved at its end."""
+
+    def __init__(
+        self,
+        recorder: RecordingUpstream,
+        inner: UpstreamResponse,
+        path: str,
+        asked: dict[str, Any],
+        started: float,
+        client: ClientSide | None,
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._inner = inner
+        self._path = path
+        self._asked = asked
+        self._started = started
+        self._pieces: list[bytes] = []
+        self._sizes: list[tuple[float, int]] = []
+        self._size = 0
+        self._settled = False
+
+    @property
+    def status(self) -> int:
+        return self._inner.status
+
+    @property
+    def headers(self) -> Headers:
+        return self._inner.headers
+
+    @property
+    def content_type(self) -> str:
+        return self._inner.content_type
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._inner.chunks():
+                self._size += len(piece)
+                if self._size <= _MAX_BODY_BYTES:
+                    self._pieces.append(piece)
+                    self._sizes.append(((time.monotonic() - self._started) * 1000, len(piece)))
+                yield piece
+        except UpstreamError:
+            self._save(broken=True)
+            raise
+        self._save(broken=False)
+
+    async def read(self, limit: int) -> bytes:
+        return await read_whole(self, self._recorder.name, limit)
+
+    async def aclose(self) -> None:
+        """Let go of the response, and save it where only the end of the message was not waited for.
+
+        A client may go as soon as it has read the last event of a stream.
+        """
+        await self._inner.aclose()
+        if not self._settled and self._size:
+            if self._streamed and _LAST_EVENT.search(b"".join(self._pieces)):
+                self._save(broken=False)
+            else:
+                self._settled = True
+                _log.warning("exchange_not_saved", reason="it was given up before its end")
+
+    @property
+    def _streamed(self) -> bool:
+        return self.content_type == "text/event-stream"
+
+    def _save(self, *, broken: bool) -> None:
+        self._settled = True
+        if self._size > _MAX_BODY_BYTES:
+            _log.warning("exchange_not_saved", reason=f"the body is over {_MAX_BODY_BYTES} bytes")
+            return
+        body = b"".join(self._pieces)
+        answer = _Answer(self.status, self.headers, self._streamed, body, self._sizes, broken, self._client)
+        self._recorder.save(self._path, self._asked, answer)
+
+
+def _recordable(request: UpstreamRequest) -> dict[str, Any] | None:
+    """The request's JSON object, where it is one of a wire that fixtures know."""
+    if request.method != "POST" or request.path not in _WIRES or not isinstance(request.body, bytes):
+        return None
+    if len(request.body) > _MAX_BODY_BYTES:
+        return None
+    return _object(request.body)
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return asked if isinstance(asked, dict) else None
+
+
+def _numbered(word: str, number: int, suffix: str) -> str:
+    """A file of the client's: ``request.json``, then ``request-2.json``."""
+    return f"{word}.{suffix}" if number == 1 else f"{word}-{number}.{suffix}"
+
+
+def _slug(texts: Iterable[str]) -> str:
+    """A part of a folder's name out of the first text that has letters: ``gpt-4o-mini``."""
+    for text in texts:
+        if words := re.findall(r"[a-z0-9]+", text[:200].lower()):
+            return "-".join(words)[:40].rstrip("-")
+    return ""
+
+
+def _toml(value: str) -> str:
+    """A TOML basic string: JSON's escapes are TOML's as well, less DEL and lone surrogates."""
+    text = value.encode("utf-8", "replace").decode().replace("\x7f", "?")
+    return orjson.dumps(text).decode()
+
+
+def _save(file: Path, data: bytes) -> None:
+    """Write a new file that only its owner can read."""
+    file.touch(mode=0o600, exist_ok=False)
+    file.write_bytes(data)

@@ -1,0 +1,247 @@
+"""The event stream of a turn: events in, frames out, what is alike not read twice, calls at its end."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+from proxy.errors import Unreadable, WireError
+from proxy.events import (
+    Frame,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCall,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+    TurnFailed,
+)
+from proxy.wires.json.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
+from proxy.wires.stream.sse import SSEEvent, SSEParser, decode_event
+from proxy.wires.stream.template import Template
+from proxy.wires.turn.assembler import ToolCallAssembler, is_object
+
+__all__ = ["StreamReader"]
+
+_TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
+_MOST_S = 0.004
+"""Of events that take longer than ordinary ones, whatever they hold."""
+_BYTES_OF_WORK = 1024
+"""Of an event that take about as long as any event does."""
+_BYTES_SKIMMED = 256
+"""The same of events that are skimmed."""
+_OBJECT_LINE = re.compile(rb"(?i)(?:^|[\r\n])[ \t\xef\xbb\xbf]*+(?:data[ \t]*:[ \t]*)?[{\[]")
+_MOST_VAIN = 8
+"""Moulds that nothing fitted, before no more are made: every event of this stream is another."""
+
+
+class StreamReader(ABC):
+    """The part of a :class:`~proxy.wires.base.TurnReader` that takes its stream apart and ends its calls.
+
+    An event that has been read and gave nothing but text leaves its mould.  Those that fit it are only
+    *skimmed*: what they say is told in one frame, as one event, before the next event that is read.
+    """
+
+    def __init__(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> None:
+        self._is_hidden = is_hidden
+        self._bound = max_argument_bytes
+        self._calls = ToolCallAssembler(
+            declared, is_hidden=is_hidden, kept_bytes=max(1024 * 1024, max_argument_bytes)
+        )
+        self._finished: list[ToolCallFinished] = []
+        self._parser = SSEParser()
+        self._mould: Template | None = None
+        self._ready: Template | None = None
+        self._example: Frame | None = None
+        self._vain = 0
+        self._stopped = False
+        self.behind = False
+        self.fault: WireError | None = None
+
+    @property
+    def _undecided(self) -> int:
+        """How many calls have begun whose name is not certain yet."""
+        return self._calls.undecided
+
+    @abstractmethod
+    def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
+        """What one event says.  ``cut``: the stream ended before the event did."""
+
+    @abstractmethod
+    def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
+        """The members of an event of text that may differ: its texts, and what says nothing at all.
+
+        Several such events must come to the same as one that has their texts joined.  ``None`` where
+        that is not certain.
+        """
+
+    def feed(self, chunk: bytes, *, together: bool = False, most: int = 0) -> list[Frame]:
+        """See :meth:`proxy.wires.base.TurnReader.feed`."""
+        if self._stopped:
+            return []
+        frames: list[Frame] = []
+        try:
+            self._feed(chunk, frames, together, most)
+        except WireError as fault:
+            # What came before it in the same read leaves all the same (rule W6).
+            self._stop(fault)
+        return frames
+
+    def _feed(self, chunk: bytes, frames: list[Frame], together: bool, most: int) -> None:
+        """Read ``chunk`` into ``frames``."""
+        parser = self._parser
+        self._ready = None
+        if chunk or not self.behind:
+            parser.take(chunk)
+        self.behind = False
+        work = 0
+        until = perf_counter() + _MOST_S if most else 0.0
+        while True:
+            if together:
+                start = parser.at
+                frames += self._skim_on(most and most - work)
+                work += (parser.at - start) // _BYTES_SKIMMED
+                if 0 < most <= work:
+                    self.behind = True
+                    return
+            event = parser.next()
+            if event is None:
+                return
+            frames += self.catch_up()
+            frame = self._read(event)
+            if self.fault is not None:
+                return
+            frames.append(frame)
+            self._note(frame)
+            if most:
+                work += 1 + len(event.raw) // _BYTES_OF_WORK
+                if work >= most or perf_counter() > until:
+                    self.behind = True
+                    return
+            # From a call on the writer may have to say itself what comes.
+            together = together and not (frame.undecided or _opens_call(frame))
+
+    def skim(self, chunk: bytes) -> bool:
+        """See :meth:`proxy.wires.base.TurnReader.skim`."""
+        mould = self._ready or self._get_ready()
+        return mould is not None and mould.take(chunk)
+
+    def _get_ready(self) -> Template | None:
+        """The mould for what comes now, which it stays until something has to be read."""
+        if self._example is not None:
+            self._make_mould(self._example)
+        if self._parser.between:
+            self._ready = self._mould
+        return self._ready
+
+    def catch_up(self) -> list[Frame]:
+        """See :meth:`proxy.wires.base.TurnReader.catch_up`."""
+        mould = self._mould
+        if mould is None or not mould.found:
+            return []
+        self._vain = 0
+        count = mould.count
+        frame = self._read(decode_event(mould.cast()))
+        return [replace(frame, raw=b"", count=count)]
+
+    def close(self) -> list[Frame]:
+        """See :meth:`proxy.wires.base.TurnReader.close`."""
+        if self._stopped:
+            return []
+        frames = self.catch_up()
+        if (event := self._parser.close()) is not None:
+            try:
+                frame = self._read(event, cut=True)
+            except WireError as fault:
+                self._stop(fault)
+                return frames
+            if self.fault is not None:
+                return frames
+            frames.append(frame)
+        frames.append(Frame(b"", events=tuple(self._finish())))
+        return frames
+
+    def _stop(self, fault: WireError) -> None:
+        """Read no further, and let nothing more pass."""
+        self.fault = fault
+        self._stopped = True
+        self._mould = self._ready = self._example = None
+
+    def _unread(self, event: SSEEvent, *, cut: bool) -> Frame:
+        """An event whose data is no JSON object here, and may be one to a client.
+
+        What may hold a call goes no further (rule W5); of anything else a piece of the turn is lost, so that
+        no call of it can be trusted.  Some clients read lines of JSON in a stream without ``data:``.
+        """
+        if may_hold_call(event.data) or (not event.data and _may_be_lines(event)):
+            self._stop(Unreadable(UNREADABLE_EVENT))
+            return Frame(b"")
+        lost = event.data[:1] == b"{" and not cut
+        return Frame(
+            event.raw,
+            events=(TurnFailed(MALFORMED),) if lost else (),
+            is_end_mark=event.is_end_mark,
+            undecided=self._undecided,
+        )
+
+    def _finish(self) -> list[TurnEvent]:
+        """The calls are whole: what is said of them, which is also kept for the next request."""
+        events = self._calls.finish()
+        self._finished = [event for event in events if isinstance(event, ToolCallFinished)]
+        return events
+
+    def _repaired(self, call: ToolCall) -> ToolCall:
+        """A hidden call whose arguments are no JSON object, or too long, goes back with ``{}``.
+
+        The model has the error result to read; a client's call goes back as it came (rule W8).
+        """
+        fits = len(call.arguments.encode()) <= self._bound and is_object(call.arguments)
+        return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
+
+    def _skim_on(self, most: int) -> list[Frame]:
+        """Skim what fits of the bytes that wait, for no longer than ``most`` events take to be read."""
+        parser = self._parser
+        start = at = parser.at
+        if self._example is not None and start < len(parser.data):
+            self._make_mould(self._example)
+        mould = self._mould
+        if mould is None:
+            return []
+        frames = self.catch_up() if mould.full else []
+        limit = start + most * _BYTES_SKIMMED if most else len(parser.data)
+        while at < limit and (end := mould.fit(parser.data, at)) >= 0:
+            at = end
+        if at > start:
+            parser.at = at
+            frames.append(Frame(parser.data[start:at], count=0))
+        return frames
+
+    def _note(self, frame: Frame) -> None:
+        """Remember an event of text, whose mould is made when another event comes."""
+        if frame.is_end_mark:
+            # What comes after it may be read otherwise than what came before.
+            self._mould = self._example = None
+            self._vain = _MOST_VAIN
+        elif frame.events and isinstance(frame.events[0], _TEXTS) and self._vain < _MOST_VAIN:
+            self._example = frame
+
+    def _make_mould(self, example: Frame) -> None:
+        self._example = None
+        if not all(isinstance(event, _TEXTS) for event in example.events):
+            return
+        self._vain += 1
+        names = self._free_names(example)
+        mould = Template.of(example.raw, *names) if names is not None else None
+        self._mould = mould or self._mould
+
+
+def _may_be_lines(event: SSEEvent) -> bool:
+    return may_hold_call(event.raw) and _OBJECT_LINE.search(event.raw) is not None
+
+
+def _opens_call(frame: Frame) -> bool:
+    return ToolCallStarted in map(type, frame.events)

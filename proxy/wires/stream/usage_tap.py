@@ -1,0 +1,133 @@
+"""Usage read from a response that only passes through, and taken out again where only we asked for it.
+
+Looks into no event that does not say ``"usage"``: in a JSON string the quotes would be escaped, so
+these bytes can only be a key.
+"""
+
+import contextlib
+import json
+import re
+from typing import Final
+
+import orjson
+
+from proxy.errors import FrameTooLarge
+from proxy.events import Usage
+from proxy.json_size import count_values
+from proxy.wires.json.lenient import MOST_VALUES
+from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
+from proxy.wires.turn.usage import usage_of, without_null_usage
+
+__all__ = ["UsageTap"]
+
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=[{n])')
+_KEY: Final = b'"usage"'
+_WHOLE_REPLY: Final = 1 << 20
+_TAIL: Final = 1 << 16
+
+
+class UsageTap:
+    """Watches one response.  With ``strip`` the usage of an event stream does not leave it (rule W2).
+
+    ``began`` says that something of the response has come, ``events`` how many events of a stream.
+    """
+
+    def __init__(self, *, strip: bool = False) -> None:
+        self.usage: Usage | None = None
+        self.began = False
+        self.events = 0
+        self._strip = strip
+        self._parser: SSEParser | None = SSEParser()
+        self._reply: bytearray = bytearray()
+        self._head = b""
+        self._cut = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take a piece of an event stream; what of the stream may go on now.
+
+        With ``strip`` these are whole events, else the piece itself.
+        """
+        self.began = True
+        self.events += chunk.count(b"data:")
+        if self._parser is None:
+            return chunk
+        if chunk[-2:] == b"\n\n" and self._parser.between:
+            # Whole events, as nearly always: what says nothing of usage need not be cut into them.
+            less = without_null_usage(chunk)
+            if _KEY not in less:
+                return less if self._strip else chunk
+        try:
+            events = self._parser.feed(chunk)
+        except FrameTooLarge:
+            # No event of any API; what it says of usage stays unknown, the stream itself whole.
+            tail, self._parser = self._parser.tail, None
+            return tail if self._strip else chunk
+        if not self._strip:
+            for event in events:
+                self._look(event)
+            return chunk
+        return b"".join(map(self._stripped, events))
+
+    def close(self) -> bytes:
+        """The end of a stream that ended properly; what of it is left to go on."""
+        if self._parser is None:
+            return b""
+        tail = self._parser.tail
+        event, self._parser = self._parser.close(), None
+        if event is None or _USAGE.search(event.raw) is None:
+            return tail if self._strip else b""
+        return self._stripped(event) if self._strip else self._look(event)
+
+    def _look(self, event: SSEEvent) -> bytes:
+        if _USAGE.search(event.raw) is not None:
+            self._read(event.data)
+        return b""
+
+    def _stripped(self, event: SSEEvent) -> bytes:
+        raw = event.raw
+        if _USAGE.search(raw) is None:
+            return raw
+        less = without_null_usage(raw)
+        if _USAGE.search(less) is None:
+            return less
+        payload = self._read(event.data)
+        if not isinstance(payload, dict) or "usage" not in payload:
+            return raw
+        if not payload.get("choices") and payload["usage"] is not None:
+            return b""
+        return encode_event(orjson.dumps({k: v for k, v in payload.items() if k != "usage"}), event.event)
+
+    def _read(self, data: bytes) -> object:
+        if len(data) > MOST_VALUES and count_values(data, MOST_VALUES) > MOST_VALUES:
+            return None
+        try:
+            payload = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return None
+        if isinstance(payload, dict):
+            self.usage = usage_of(payload) or self.usage
+        return payload
+
+    def keep(self, chunk: bytes) -> None:
+        """Take a piece of a reply that is no event stream; of a long one only beginning and end are kept."""
+        self.began = True
+        self._reply += chunk
+        if len(self._reply) > _WHOLE_REPLY:
+            if not self._cut:
+                self._cut, self._head = True, bytes(self._reply[:_TAIL])
+            del self._reply[:-_TAIL]
+
+    def read_reply(self) -> None:
+        """Read the usage of the reply that was kept."""
+        if not self._cut:
+            self._read(bytes(self._reply))
+            return
+        # Embeddings and images fill megabytes, and usage stands behind or before them.
+        for part in (self._reply, self._head):
+            *_, last = (None, *_USAGE.finditer(part))
+            if last is not None:
+                text = part[last.end() :].decode("utf-8", "replace")
+                with contextlib.suppress(ValueError, RecursionError):
+                    native, _ = json.JSONDecoder().raw_decode(text)
+                    self.usage = usage_of({"usage": native}) or self.usage
+                    return

@@ -1,0 +1,1 @@
+"""One turn of a model: calls, usage, and what goes back to it."""

@@ -1,0 +1,70 @@
+"""Tools taken out of a request: from the list of tools, and from the choice among them.
+
+No upstream takes a choice of a tool that it was not told of, and some refuse to be told how to choose
+where there is nothing to choose from.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import orjson
+
+from proxy.wires.json.splice import elements, join_array
+
+__all__ = ["without_tools"]
+
+
+def without_tools(
+    parts: Mapping[str, bytes],
+    names: Collection[str],
+    name_of: Callable[[Any], str | None],
+    *,
+    tools: str,
+    choice: str,
+    only_with_tools: Collection[str],
+) -> dict[str, bytes]:
+    """The members of a body without the tools of these names; what stays keeps its bytes.
+
+    ``name_of`` reads the name of a tool, also where a choice names it.  ``tools`` and ``choice`` are
+    the members that hold tools and the choice; those of ``only_with_tools`` go with the last tool.
+    """
+    left = dict(parts)
+    if not names:
+        return left
+    declared = parts.get(tools, b"null")
+    kept = [
+        raw
+        for raw in (elements(declared) if declared[:1] == b"[" else ())
+        if name_of(orjson.loads(raw)) not in names
+    ]
+    if kept:
+        left[tools] = join_array(kept)
+    else:
+        for member in (tools, *only_with_tools):
+            left.pop(member, None)
+    if choice in left:
+        asked = orjson.loads(left[choice])
+        chosen = _left_to_choose(asked, names, name_of)
+        if chosen != asked:
+            left[choice] = orjson.dumps(chosen)
+    return left
+
+
+def _left_to_choose(choice: Any, names: Collection[str], name_of: Callable[[Any], str | None]) -> Any:
+    """A choice without these tools.
+
+    One that is forced becomes ``auto``: the model goes on as if it had been called.  A list of allowed
+    tools is shortened; ``none`` stands for an empty one, since nothing else was allowed.
+    """
+    if not isinstance(choice, dict):
+        return choice
+    nested = choice.get("allowed_tools")  # Chat has the list in an object of its own.
+    holder = nested if isinstance(nested, dict) else choice
+    listed = holder.get("tools")
+    if not isinstance(listed, list):
+        return "auto" if name_of(choice) in names else choice
+    kept = [tool for tool in listed if name_of(tool) not in names]
+    if not kept and listed:
+        return "none"
+    shorter = {**holder, "tools": kept}
+    return shorter if holder is choice else {**choice, "allowed_tools": shorter}

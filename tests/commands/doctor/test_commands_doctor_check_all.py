@@ -1,0 +1,171 @@
+"""``check`` tells every fault at once: none of them hides another."""
+
+import socket
+
+from closed_port import closed_port
+
+from proxy.errors import ConfigError
+from proxy.server.limits.storage import open_counters as real
+from proxy.upstreams.recorded.replay import packaged_fixtures
+
+MODULE = """
+import nothing_of_that_name
+"""
+TWO_FAULTY = """
+from proxy.tools import Redaction, tool
+
+@tool(description="one", effect="read_only")
+def without_redaction(name: str) -> str:
+    return name
+
+@tool(description="two", effect="read_only", redaction=Redaction(output=("*",)))
+def without_a_type(name) -> str:
+    return name
+
+@tool(description="three", effect="read_only", redaction=Redaction(output=("*",)))
+def sound(name: str) -> str:
+    return name
+"""
+
+
+def faults_of(done):
+    """The lines of a check, each a setting and what is wrong with it."""
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("toolrelay: ") for line in lines), done.stderr
+    return [line.removeprefix("toolrelay: ") for line in lines]
+
+
+def test_every_phase_is_told(tmp_path, here):
+    """A missing key hides no broken tool, and neither of them an upstream that is not there."""
+    (tmp_path / "broken.py").write_text(MODULE)
+    (tmp_path / "faulty.py").write_text(TWO_FAULTY)
+    with closed_port() as port:
+        (tmp_path / "toolrelay.toml").write_text(
+            f"""
+            [upstreams.paid]
+            base_url = "http://127.0.0.1:{port}/v1"
+            api_key = "env:NO_SUCH_KEY"
+            [upstreams.recorded]
+            base_url = "replay:nowhere"
+            [keys.webui]
+            secret = "env:NO_SUCH_SECRET"
+            [tools]
+            modules = ["broken.py", "absent.py", "faulty.py"]
+            [policy]
+            allow = ["core__*", "calendar__list_events"]
+            [policy.arguments]
+            "core__get_weather" = {{day = {{max = 3}}}}
+            "broken__lookup" = {{name = {{max_length = 3}}}}
+            [store]
+            url = "sqlite:///no/such/folder.db"
+            """
+        )
+        done = here("check")
+    faults = faults_of(done)
+    for words in (
+        ("upstreams.paid.api_key", "NO_SUCH_KEY"),
+        ("keys.webui.secret", "NO_SUCH_SECRET"),
+        ("upstreams.recorded.base_url", "is no folder"),
+        ("tools.modules", "broken.py", "nothing_of_that_name"),
+        ("tools.modules", "absent.py", "is not there"),
+        ("faulty", "without_redaction"),
+        ("faulty", "without_a_type"),
+        ("credentials.", "calendar__list_events"),
+        ("core__get_weather", ".day", "takes no such argument"),
+        ("store.url", "does not exist"),
+        ("upstreams.paid:", f"port {port} is not reachable"),
+    ):
+        assert len([fault for fault in faults if all(word in fault for word in words)]) == 1, (words, faults)
+    assert len(faults) == 11, faults
+    # What did not load is not called unknown, and what did is listed.
+    assert "broken__lookup" not in done.stderr
+    assert "faulty__sound" in done.stdout
+    assert sorted(path.suffix for path in tmp_path.iterdir() if path.is_file()) == [".py", ".py", ".toml"]
+
+
+def test_a_setting_that_is_wrong_hides_no_tool(tmp_path, here):
+    """What is left of the configuration is looked at; a default in a setting's place accuses nobody."""
+    (tmp_path / "broken.py").write_text(MODULE)
+    (tmp_path / "toolrelay.toml").write_text(
+        "[server]\nport = 'x'\nprot = 1\n"
+        "[upstreams.a]\nbase_url = 3\n[upstreams.b]\nwires = ['chat']\nbase_url = 'replay:'\n"
+        "[keys.webui]\nmodels = ['m']\n"
+        "[tools]\nmodules = ['broken.py']\ntrace = 3\n"
+    )
+    faults = faults_of(here("check"))
+    settings = [fault.partition(":")[0] for fault in faults]
+    assert sorted(settings) == [
+        "keys.webui.secret", "server.port", "server.prot", "tools.modules", "tools.trace",
+        "upstreams.a.base_url",
+    ]  # fmt: skip
+
+
+def test_a_default_upstream_is_not_accused(tmp_path, here):
+    """Where no upstream can be read, the one that a server has without any is not looked for."""
+    for text in ("upstreams = 3\n", "[upstreams.a]\nbase_url = 3\n"):
+        (tmp_path / "toolrelay.toml").write_text(text)
+        (fault,) = faults_of(here("check", "--probe"))
+        assert fault.startswith("upstreams")
+        assert "expected" in fault
+
+
+def test_each_variable_is_told(tmp_path, here):
+    """A fault of the environment hides neither the next one nor what is wrong in the file."""
+    (tmp_path / "broken.py").write_text(MODULE)
+    (tmp_path / "toolrelay.toml").write_text(
+        f"[upstreams.a]\nbase_url = 'replay:{packaged_fixtures()}'\n"
+        "[tools]\nmodules = ['broken.py']\n[log]\nlevel = 3\n"
+    )
+    env = {
+        "ENABLE_TOOLS": "perhaps",
+        "TOOLRELAY_SERVER_PORT": "9000",
+        "TOOLRELAY_SERVER__PROT": "9000",
+        "TOOLRELAY_POLICY__ALLOW": "core__*",
+    }
+    faults = faults_of(here("check", env=env))
+    for words in (
+        ("tools.enabled", "ENABLE_TOOLS"),
+        ("server.port", "TOOLRELAY_SERVER__PORT"),
+        ("server.prot", "from TOOLRELAY_SERVER__PROT"),
+        ("policy.allow", "from TOOLRELAY_POLICY__ALLOW", 'Write ["core__*"]'),
+        ("log.level", "in toolrelay.toml"),
+        ("tools.modules", "broken.py"),
+    ):
+        assert len([fault for fault in faults if all(word in fault for word in words)]) == 1, (words, faults)
+    assert len(faults) == 6, faults
+    # What serves stops at the first of them.
+    assert here("serve", env=env).stderr.count("toolrelay: ") == 1
+
+
+def test_probing_leaves_out_what_lacks_its_key(tmp_path, here):
+    """It would only be told a second time, by the provider; the others are probed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.1)
+        (tmp_path / "toolrelay.toml").write_text(
+            f"[upstreams.a]\nbase_url = 'http://127.0.0.1:{listener.getsockname()[1]}/v1'\n"
+            f"api_key = 'env:NO_SUCH_KEY'\n[upstreams.b]\nbase_url = 'replay:{packaged_fixtures()}'\n"
+        )
+        done = here("check", "--probe")
+    faults = faults_of(done)
+    assert [fault.partition(":")[0] for fault in faults] == ["upstreams.a.api_key", "upstreams.b"]
+
+
+def test_a_section_that_nothing_needs_is_done_without(tmp_path, here, monkeypatch):
+    """Counters that cannot be opened do not keep a broken tool from being told, nor is one told twice."""
+
+    def missing(url):
+        raise ConfigError("limits.storage", "Redis needs redis, which is not installed")
+
+    monkeypatch.setattr(
+        "proxy.server.app.open_counters", lambda url: missing(url) if url != "memory://" else real(url)
+    )
+    (tmp_path / "broken.py").write_text(MODULE)
+    (tmp_path / "toolrelay.toml").write_text(
+        "[upstreams.b]\nbase_url = 'replay:'\n[tools]\nmodules = ['broken.py']\n"
+        "[limits]\nstorage = 'redis://127.0.0.1:1'\n"
+    )
+    settings = [fault.partition(":")[0] for fault in faults_of(here("check"))]
+    assert settings.count("tools.modules") == 1
+    assert "limits.storage" in settings

@@ -1,0 +1,207 @@
+"""The real command's complaints: one line, the setting, the remedy, status 1, never a traceback."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from waiting import LATE_S
+
+from proxy import __version__
+
+
+def toolrelay(
+    folder: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would, from ``folder``, with nothing of the test's environment."""
+    kept = {key: os.environ[key] for key in ("PATH", "HOME", "SYSTEMROOT") if key in os.environ}
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", *arguments],
+        cwd=folder,
+        env={**kept, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=LATE_S,
+        check=False,
+    )
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a command that stopped; asserts that there is exactly one."""
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("toolrelay: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[server]\nprot = 1", ["server.prot", "toolrelay.toml", "Did you mean server.port?"]),
+        ("[server]\nport = 'x'", ["server.port", "a string 'x'", "a whole number"]),
+        ("[server]\nport 1", ["toolrelay.toml, line 2, column 6", "not valid TOML"]),
+        ("[upstreams.a]\napi_key = 'sk-literal0123'", ["upstreams.a.api_key", "env:NAME"]),
+        (
+            "[upstreams.me]\nbase_url = 'http://localhost:8080/v1'",
+            ["upstreams.me.base_url", "own address", "--port"],
+        ),
+        ("[server]\nhost = '0.0.0.0'\nport = 0", ["auth.mode", 'auth.mode = "open"']),
+        ("[server]\nworkers = 2", ["limits.storage", "server.workers = 2", "Name a Redis"]),
+        ('[server]\n"a\\u001b[31m\\nb" = 1', ["server.a\\x1b[31m\\nb", "no such setting"]),
+    ],
+)
+def test_a_faulty_file_stops_the_start(tmp_path, text, words):
+    """serve answers a faulty configuration with one line that names setting and remedy."""
+    (tmp_path / "toolrelay.toml").write_text(text)
+    line = complaint(toolrelay(tmp_path, "serve", env={"OPENAI_API_KEY": "sk-test"}))
+    for word in words:
+        assert word in line
+    assert "sk-literal0123" not in line
+
+
+def test_check_names_every_fault(tmp_path, here):
+    """check prints one line per fault, not only the first."""
+    (tmp_path / "toolrelay.toml").write_text(
+        "[server]\nport='x'\nprot=1\n[upstreams.a]\nbase_url='replay:'\n[tools]\ntrace=3\n"
+    )
+    done = here("check")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_a_missing_secret_names_the_ways_out(tmp_path):
+    """With no configuration and no key, serve says what could be done."""
+    line = complaint(toolrelay(tmp_path, "serve"))
+    for word in ("upstreams.default.api_key", "OPENAI_API_KEY", "--upstream", "toolrelay demo"):
+        assert word in line
+
+
+def test_a_file_that_is_not_there(tmp_path, here):
+    """--config of a missing file names the file and how to make one."""
+    line = complaint(here("serve", "--config", "none.toml"))
+    assert "none.toml" in line
+    assert "toolrelay init" in line
+
+
+def test_a_variable_that_is_no_setting(tmp_path, here):
+    """An unknown TOOLRELAY_ variable is named with its nearest setting."""
+    line = complaint(here("serve", env={"TOOLRELAY_SERVER__PROT": "1"}))
+    assert "TOOLRELAY_SERVER__PROT" in line
+    assert "server.port" in line
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_a_port_in_use(tmp_path, command):
+    """A taken port is named, with how to choose another, and nothing is left behind."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        line = complaint(toolrelay(tmp_path, command, "--port", port, env={"OPENAI_API_KEY": "sk-test"}))
+    assert f"port {port}" in line
+    assert "--port" in line
+    assert "in use" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_host_that_is_not_ours(tmp_path, here):
+    """A host that this machine does not have is named."""
+    env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_AUTH__MODE": "open"}
+    line = complaint(here("serve", "--host", "192.0.2.77", env=env))
+    assert "server.host" in line
+    assert "no address of this machine" in line
+
+
+def test_a_store_that_cannot_be(tmp_path, here):
+    """A record in a folder that is not there stops the start by name."""
+    env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_STORE__URL": "sqlite:///no/such/r.db"}
+    line = complaint(here("serve", "--port", "0", env=env))
+    assert "store.url" in line
+    assert "does not exist" in line
+
+
+def test_fixtures_that_are_not_there(tmp_path):
+    """A replay: address without its folder names the upstream's setting, and ends the command."""
+    for command in (["check"], ["serve", "--port", "0"]):
+        env = {"TOOLRELAY_UPSTREAMS__REC__BASE_URL": "replay:nowhere"}
+        line = complaint(toolrelay(tmp_path, *command, env=env))
+        assert line.startswith("toolrelay: upstreams.rec.base_url: ")
+        assert f"{tmp_path}/nowhere is no folder" in line
+
+
+def test_another_distribution_of_the_same_package_is_named(tmp_path):
+    """An installed proxy.py, whose package is also named proxy, is named with the remedy."""
+    info = tmp_path / "site" / "proxy.py-2.4.8.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: proxy.py\nVersion: 2.4.8\n")
+    line = complaint(toolrelay(tmp_path, "--version", env={"PYTHONPATH": str(tmp_path / "site")}))
+    assert "proxy.py 2.4.8" in line
+    assert "pip uninstall proxy.py" in line
+
+
+def test_a_package_that_only_answers_to_the_name_is_named(tmp_path):
+    """Another package named proxy, imported in our place, is found out by where it lies."""
+    other = tmp_path / "proxy"
+    other.mkdir()
+    (other / "__init__.py").write_text("")
+    code = (
+        "import sys, importlib, proxy.commands as ours, types;"
+        f"other = types.ModuleType('proxy'); other.__file__ = {str(other / '__init__.py')!r};"
+        "from proxy.commands.doctor import dependencies; dependencies.proxy = other;"
+        "print(dependencies.find_conflicting_package())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LATE_S, check=True
+    )
+    assert str(other) in done.stdout
+    assert "pip uninstall" in done.stdout
+
+
+def test_version_and_help(tmp_path, here):
+    """The version is printed alone; help lists what there is and nothing of later versions."""
+    assert here("--version").stdout == f"toolrelay {__version__}\n"
+    shown = here("--help")
+    assert shown.returncode == 0
+    for name in ("demo", "serve", "check", "init", "keys", "tools", "runs", "usage", "migrate", "record"):
+        assert f" {name} " in shown.stdout
+
+
+def test_init_writes_once(tmp_path, here):
+    """init writes a file that check accepts, and never writes over one."""
+    done = here("init")
+    assert done.returncode == 0
+    written = (tmp_path / "toolrelay.toml").read_text()
+    assert "[server]" in written
+    assert "is there already" in complaint(here("init"))
+    assert (tmp_path / "toolrelay.toml").read_text() == written
+    assert "cannot be written" in complaint(here("init", "no/such/folder.toml"))
+    line = complaint(here("serve"))
+    assert "OPENAI_API_KEY" in line
+
+
+def test_the_record_before_there_is_one(tmp_path, here):
+    """runs needs no provider key, and a missing or empty record is said, not raised."""
+    assert "no record at" in complaint(here("runs"))
+    assert not (tmp_path / "toolrelay.db").exists()
+    env = {"TOOLRELAY_STORE__URL": "memory:"}
+    assert "memory:" in complaint(here("runs", "list", env=env))
+    assert "memory" in complaint(here("migrate", env=env))
+    done = here("migrate")
+    assert done.returncode == 0
+    assert "applied 0001" in done.stdout
+    assert (tmp_path / "toolrelay.db").stat().st_mode & 0o777 == 0o600
+    assert "already up to date" in here("migrate").stdout
+    assert here("runs").stdout == "No runs.\n"
+    assert here("runs", "list", "--json").stdout == ""
+    assert "no run fits 'abc'" in complaint(here("runs", "show", "abc"))
+
+
+def test_a_record_that_is_none(tmp_path, here):
+    """A file that is no database is one line too."""
+    (tmp_path / "toolrelay.db").write_bytes(b"this is no database, whatever its name" * 50)
+    complaint(here("runs"))

@@ -1,0 +1,197 @@
+"""Probing an upstream: every answer, good or bad, becomes a row and never an exception."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import orjson
+import pytest
+
+from proxy.commands.doctor.probe import ProbeResult, lacks_v1, probe, v1_fault
+from proxy.errors import UpstreamBroken, UpstreamUnreachable
+from proxy.http.headers import Headers
+from proxy.upstreams.base import UpstreamRequest
+
+MODELS = orjson.dumps({"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
+DELTA = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+class Answer:
+    """One prepared response; ``breaks`` ends its stream as a lost connection does."""
+
+    def __init__(
+        self, *chunks: bytes, status: int = 200, kind: str = "text/event-stream", breaks: bool = False
+    ) -> None:
+        self.status, self.content_type, self._chunks, self._breaks = status, kind, chunks, breaks
+        self.headers: Headers = ()
+        self.closed = False
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+        if self._breaks:
+            raise UpstreamBroken("the connection was reset")
+
+    async def read(self, limit: int) -> bytes:
+        return b"".join(self._chunks)[:limit]
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+class Scripted:
+    """An upstream that answers from a function and keeps what it was asked."""
+
+    name = "scripted"
+
+    def __init__(self, answer: Callable[[UpstreamRequest], Answer]) -> None:
+        self._answer = answer
+        self.asked: list[UpstreamRequest] = []
+        self.given: list[Answer] = []
+
+    async def open(self, request: UpstreamRequest) -> Answer:
+        self.asked.append(request)
+        self.given.append(self._answer(request))
+        return self.given[-1]
+
+    async def aclose(self) -> None:
+        raise AssertionError("a probe does not close what it was lent")
+
+
+NOT_FOUND = Answer(b"<html>", status=404, kind="text/html")
+LISTED = Answer(MODELS, kind="application/json")
+REFUSED = Answer(b"{}", status=401, kind="application/json")
+
+
+def upstream(*chat: Answer, models: Answer = LISTED, below: Answer = NOT_FOUND) -> Scripted:
+    left = list(chat)
+    at = {"/models": models, "/v1/models": below}
+    return Scripted(lambda request: at.get(request.path) or left.pop(0))
+
+
+async def test_a_good_upstream():
+    """Reachable, streaming, taking tools, sending usage and the end mark: all yes, no problem."""
+    asked = upstream(Answer(DELTA, USAGE, DONE))
+    result = await probe(asked)
+    assert result == ProbeResult(
+        reachable=True,
+        models=("m-1", "m-2"),
+        model="m-1",
+        streams=True,
+        tools=True,
+        usage=True,
+        end_mark=True,
+    )
+    assert [(request.method, request.path) for request in asked.asked] == [
+        ("GET", "/models"),
+        ("POST", "/chat/completions"),
+    ]
+    body = orjson.loads(asked.asked[1].body or b"")
+    assert body["model"] == "m-1"
+    assert body["stream"] is True
+    assert body["tools"][0]["function"]["parameters"]["type"] == "object"
+    assert all(answer.closed for answer in asked.given)
+
+
+async def test_a_named_model_is_asked():
+    """The configuration's model wins over the listed ones."""
+    asked = upstream(Answer(DONE))
+    assert (await probe(asked, "mine")).model == "mine"
+    assert orjson.loads(asked.asked[1].body or b"")["model"] == "mine"
+
+
+async def test_an_upstream_without_tools_is_asked_again_without():
+    """A refusal of the tool is a no for tools, not for the upstream."""
+    asked = upstream(Answer(b"{}", status=400, kind="application/json"), Answer(DELTA, DONE))
+    result = await probe(asked)
+    assert (result.tools, result.streams, result.usage, result.end_mark, result.problem) == (
+        False,
+        True,
+        False,
+        True,
+        "",
+    )
+    assert b"tools" not in (asked.asked[2].body or b"")
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+async def test_marks_are_found_however_the_stream_is_cut(cut):
+    """Usage and end mark do not depend on where the bytes were cut."""
+    body = DELTA + USAGE + DONE
+    pieces = [body[at : at + cut] for at in range(0, len(body), cut)]
+    result = await probe(upstream(Answer(*pieces)))
+    assert (result.usage, result.end_mark) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("chat", "models", "words"),
+    [
+        ([], Answer(b"{}", status=401, kind="application/json"), "refuses the key (status 401)"),
+        ([], Answer(b"<html>", status=404, kind="text/html"), "lists no models (status 404)"),
+        ([], Answer(b'{"data":[{"id":3},null]}', kind="application/json"), "lists no models (status 200)"),
+        ([Answer(b"", status=500), Answer(b"", status=503)], LISTED, "answered with status 503"),
+        ([Answer(DELTA, breaks=True)], LISTED, "its stream broke: the connection was reset"),
+        ([Answer(b'{"usage":{}}', kind="application/json")], LISTED, "with application/json"),
+        ([Answer(b"", kind="")], LISTED, "with no content type"),
+        ([Answer(*[DELTA * 20000] * 4)], LISTED, "is over 4194304 bytes"),
+        ([Answer(b"data: " + b"x" * 20_000_000)], LISTED, "is no event stream"),
+    ],
+)
+async def test_each_fault_is_one_line(chat, models, words):
+    """What is wrong with an upstream that can be reached is said in one line."""
+    result = await probe(upstream(*chat, models=models))
+    assert result.reachable
+    assert words in result.problem
+    assert "\n" not in result.problem
+
+
+@pytest.mark.parametrize(
+    ("models", "below", "lacks"),
+    [
+        (NOT_FOUND, LISTED, True),
+        (NOT_FOUND, REFUSED, True),
+        (Answer(b"<html>", kind="text/html"), LISTED, True),
+        (NOT_FOUND, NOT_FOUND, False),
+        (NOT_FOUND, Answer(b"<html>", kind="text/html"), False),
+        (LISTED, LISTED, False),
+        (REFUSED, REFUSED, False),
+    ],
+)
+async def test_an_address_without_v1(models, below, lacks):
+    """It is said only where an API answers below /v1 and none at the address; and no model is asked then."""
+    assert await lacks_v1(upstream(models=models, below=below), timeout_s=10) is lacks
+    asked = upstream(Answer(DONE), Answer(DONE), models=models, below=below)
+    assert (await probe(asked, "mine")).lacks_v1 is lacks
+    if lacks:
+        assert [request.path for request in asked.asked] == ["/models", "/v1/models"]
+
+
+def test_what_to_write_for_v1():
+    """The setting, and the value to write."""
+    line = v1_fault("x", "http://127.0.0.1:11434/")
+    assert line.startswith("upstreams.x.base_url: ")
+    assert 'Set upstreams.x.base_url = "http://127.0.0.1:11434/v1"' in line
+
+
+async def test_an_upstream_that_is_not_there():
+    """No connection is a row, not an exception."""
+
+    def refuse(request: UpstreamRequest) -> Answer:
+        raise UpstreamUnreachable("connection refused")
+
+    assert await probe(Scripted(refuse)) == ProbeResult(reachable=False, problem="connection refused")
+    assert not await lacks_v1(Scripted(refuse), timeout_s=10)
+
+
+async def test_an_upstream_that_never_answers_is_given_up():
+    """A silent upstream ends the probe within its time."""
+
+    class Silent(Scripted):
+        async def open(self, request: UpstreamRequest) -> Answer:
+            await asyncio.Event().wait()
+            raise AssertionError("never")
+
+    result = await probe(Silent(lambda request: Answer()), timeout_s=0.05)
+    assert not result.reachable
+    assert "no whole answer within" in result.problem

@@ -1,0 +1,352 @@
+"""``runs replay`` over real runs in real files: offline, and against another upstream."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_script import call, content, finish, reply, role, stream
+from probe_tools import WATCH
+from raw_upstream import RawRequest, RawUpstream, Step, whole
+from running_proxy import make_config, running
+
+from proxy.server.config.secret import Secret
+
+
+def called(*calls: tuple[str, str, str]) -> list[Step]:
+    """A streamed turn that makes calls: (id, name, arguments)."""
+    return stream(role(), *[call(i, n, a, at) for at, (i, n, a) in enumerate(calls)], finish("tool_calls"))
+
+
+ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+ANSWER = stream(role(id="chatcmpl-2"), content("It ", "is noon.", id="chatcmpl-2"), finish(id="chatcmpl-2"))
+CLIENT_TOOL = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
+TIME = "core__get_current_time"
+ECHO = "probe_tools__echo"
+TURN = called(("call_1", TIME, '{"timezone":"UTC"}'), ("call_2", ECHO, '{"text":"word"}'))
+BUY = "probe_tools__buy"
+CONFIG = """
+[tools]
+modules = ["probe_tools"]
+[policy]
+allow = ["core__*", "probe_tools__*"]
+"""
+
+
+def recorded(
+    folder: Path,
+    *scripts: Sequence[Step],
+    ask: Any = None,
+    path: str = "/v1/chat/completions",
+    content: str = "all",
+) -> str:
+    """Serve one request over a record in ``folder``; the run's id."""
+
+    async def serve() -> str:
+        store = {"url": f"sqlite:///{folder / 'toolrelay.db'}", "content": content}
+        async with RawUpstream(*scripts) as scripted:
+            config = make_config(scripted.url, modules=("probe_tools",), store=store)
+            async with running(config) as proxy:
+                answer = await proxy.ask(ask or ASK, path=path)
+                return answer.header("x-toolrelay-run") or ""
+
+    (folder / "toolrelay.toml").write_text(CONFIG)
+    run_id = asyncio.run(serve())
+    WATCH.reset()
+    return run_id
+
+
+def replayed(here: Any, run_id: str, *options: str, env: Any = None, status: int = 0) -> dict[str, Any]:
+    """The JSON of a replay that exits with ``status``."""
+    done = here("runs", "replay", run_id, "--json", *options, env=env)
+    assert done.returncode == status, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+@contextmanager
+def upstream(*scripts: Sequence[Step]) -> Iterator[tuple[str, Callable[[], list[RawRequest]]]]:
+    """A scripted upstream in a thread of its own: its address, and what it was asked."""
+    ready, stop = threading.Event(), threading.Event()
+    found: list[Any] = []
+
+    async def serve() -> None:
+        async with RawUpstream(*scripts) as scripted:
+            found.append(scripted)
+            ready.set()
+            await asyncio.to_thread(stop.wait, 30)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield found[0].url, lambda: found[0].requests
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+def test_offline_a_run_comes_out_the_same(tmp_path: Path, here: Any) -> None:
+    """Model and tools answer from the record: nothing runs, nothing is asked, no difference."""
+    run_id = recorded(tmp_path, TURN, ANSWER, content="tools")
+    said = replayed(here, run_id)
+    assert said["same"], said
+    assert said["differences"] == []
+    assert said["replayed"]["text"] == "It is noon."
+    assert said["replayed"]["tools_called"] == [
+        f'turn 1: {TIME} {{"timezone": "UTC"}} -> success',
+        f'turn 1: {ECHO} {{"text": "word"}} -> success',
+    ]
+    assert WATCH.started == []
+    shown = here("runs", "replay", run_id)
+    assert shown.stdout.splitlines()[-1] == "no difference"
+    event = json.loads(shown.stderr)
+    assert (event["event"], event["run_id"], event["sent"]) == ("content_read", run_id, False)
+    listed = here("runs", "--json").stdout.splitlines()
+    assert [json.loads(line)["id"] for line in listed] == [run_id]  # the replay leaves no run behind
+
+
+def test_offline_shows_what_this_configuration_would_do_otherwise(tmp_path: Path, here: Any) -> None:
+    """A tool that policy no longer allows is named with the rule, and its call is refused."""
+    run_id = recorded(tmp_path, TURN, ANSWER)
+    env = {"TOOLRELAY_POLICY__ALLOW": '["core__*"]'}
+    said = replayed(here, run_id, env=env)
+    assert not said["same"]
+    assert said["differences"] == ["tools_offered", "tools_called"]
+    assert said["replayed"]["tools_called"][1].endswith("-> policy_denied")
+    shown = here("runs", "replay", run_id, env=env).stdout
+    assert f'no longer offered: {ECHO} (policy.allow lacks "{ECHO}")' in shown
+    assert "2 differences" in shown
+    gone = {"TOOLRELAY_TOOLS__MODULES": "[]"}
+    assert replayed(here, run_id, env=gone)["replayed"]["tools_called"][1].endswith("-> unknown_tool")
+    budget = replayed(here, run_id, env={"TOOLRELAY_TOOLS__MAX_CALLS": "1"})
+    assert budget["replayed"]["tools_called"][1].endswith("-> budget_exhausted")
+
+
+def test_offline_with_no_tool_left_there_is_no_run(tmp_path: Path, here: Any) -> None:
+    """Where nothing can be offered any more the request would pass through, which is a difference too."""
+    run_id = recorded(tmp_path, TURN, ANSWER)
+    said = replayed(here, run_id, env={"TOOLRELAY_POLICY__ALLOW": "[]"})
+    assert (said["recorded"]["status"], said["replayed"]["status"]) == ("completed", "no run")
+
+
+def test_effects_do_not_happen_again(tmp_path: Path, here: Any) -> None:
+    """A tool with a side effect is answered from the record, as often as it was called, and never run."""
+    turn = called(("call_1", BUY, '{"what":"a"}'), ("call_2", BUY, '{"what":"b"}'))
+    run_id = recorded(tmp_path, turn, ANSWER)
+    said = replayed(here, run_id)
+    assert said["same"], said
+    assert len(said["replayed"]["tools_called"]) == 2
+    assert WATCH.started == []
+
+
+def test_failures_are_frozen_too(tmp_path: Path, here: Any) -> None:
+    """A call that failed fails again in the same way, one that the schema refused is refused again."""
+    turn = called(
+        ("call_1", "probe_tools__fail", "{}"),
+        ("call_2", ECHO, '{"wrong":1}'),
+        ("call_3", ECHO, '{"text":"x"}'),
+    )
+    run_id = recorded(tmp_path, turn, ANSWER)
+    said = replayed(here, run_id)
+    assert said["same"], said
+    ends = [line.rpartition(" ")[2] for line in said["replayed"]["tools_called"]]
+    assert ends == ["execution_failed", "invalid_arguments", "success"]
+
+
+ERROR = b'{"error":{"message":"no","type":"x","param":null,"code":"bad"}}'
+
+
+@pytest.mark.parametrize(
+    ("scripts", "error"),
+    [
+        ([TURN, whole(ERROR, status="400 Bad Request")], "bad"),
+        ([whole(ERROR, status="400 Bad Request")], "http_400"),
+        ([TURN, whole(b"{}", content_type="text/plain")], "upstream_malformed"),
+    ],
+)
+def test_an_upstreams_error_is_replayed(tmp_path: Path, here: Any, scripts: Any, error: str) -> None:
+    """A run that ended in an error of the upstream ends in the same one again."""
+    said = replayed(here, recorded(tmp_path, *scripts))
+    assert said["same"], said
+    assert (said["replayed"]["status"], said["replayed"]["error"]) == ("failed", error)
+
+
+def test_a_run_of_the_responses_wire_is_replayed(tmp_path: Path, here: Any) -> None:
+    """Items of the Responses API are put together again as the turns that they were."""
+    item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": TIME,
+            "arguments": '{"timezone":"UTC"}', "status": "completed"}  # fmt: skip
+    text = {"type": "output_text", "text": "Noon.", "annotations": []}
+    message = {"type": "message", "id": "m_1", "role": "assistant", "status": "completed", "content": [text]}
+    base = {"object": "response", "status": "completed", "model": "m"}
+    turns = [{**base, "id": "resp_1", "output": [item]}, {**base, "id": "resp_2", "output": [message]}]
+    scripts = [whole(json.dumps(turn).encode()) for turn in turns]
+    run_id = recorded(tmp_path, *scripts, ask={"model": "m", "input": "hi"}, path="/v1/responses")
+    said = replayed(here, run_id)
+    assert said["same"], said
+    assert said["replayed"]["text"] == "Noon."
+    with upstream(*scripts) as (url, asked):
+        said = replayed(here, run_id, "--upstream", url)
+    assert said["same"], said
+    assert json.loads(asked()[0].body)["input"] == "hi"
+
+
+@pytest.mark.parametrize("keep", ["tools", "none"])
+def test_what_is_missing_is_said(tmp_path: Path, here: Any, keep: str) -> None:
+    """Where content was not kept, the command says what is missing and what would keep it."""
+    run_id = recorded(tmp_path, TURN, ANSWER, content=keep)
+    done = here("runs", "replay", run_id, "--upstream", "http://127.0.0.1:9/v1")
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]
+    assert "the client's request" in line
+    assert 'store.content = "all"' in line
+    offline = here("runs", "replay", run_id)
+    assert offline.returncode == (1 if keep == "none" else 0)
+    if keep == "none":
+        assert "what the model said in turn 1" in offline.stderr
+
+
+def test_a_turn_that_waits_for_its_client_is_missing(tmp_path: Path, here: Any) -> None:
+    """Calls that went to the client are no messages of the run, and that is said."""
+    turn = called(("call_1", TIME, '{"timezone":"UTC"}'), ("call_2", "mine", "{}"))
+    run_id = recorded(tmp_path, turn, ask={**ASK, "tools": [CLIENT_TOOL]})
+    done = here("runs", "replay", run_id)
+    assert done.returncode == 1
+    assert "in turn 1 (" in done.stderr
+    assert "client has to answer" in done.stderr
+
+
+def test_against_another_upstream(tmp_path: Path, here: Any) -> None:
+    """The client's request goes there with the same tools offered; results come from the record."""
+    ask = {**ASK, "temperature": 0.5}
+    run_id = recorded(tmp_path, TURN, ANSWER, ask=ask)
+    other = called(("call_9", ECHO, '{"text": "word"}'))
+    last = stream(role(), content("Noon, ", "I think."), finish())
+    with upstream(other, last) as (url, asked):
+        said = replayed(here, run_id, "--upstream", url, "--model", "n")
+        requests = [json.loads(request.body) for request in asked()]
+    assert [request["model"] for request in requests] == ["n", "n"]
+    assert [request["temperature"] for request in requests] == [0.5, 0.5]
+    assert requests[0]["messages"] == ASK["messages"]
+    offered = {tool["function"]["name"] for tool in requests[0]["tools"]}
+    assert {TIME, ECHO, BUY} <= offered
+    assert json.loads(requests[1]["messages"][-1]["content"]) == {"echo": "word", "inside": "hidden-output"}
+    assert WATCH.started == []
+    assert said["differences"] == ["tools_called", "text"]
+    assert said["replayed"]["text"] == "Noon, I think."
+    assert said["unmatched"] == []
+
+
+def test_a_call_that_was_not_made_then_has_no_result(tmp_path: Path, here: Any) -> None:
+    """Another model may ask something else: the record cannot answer that, and nothing runs."""
+    run_id = recorded(tmp_path, TURN, ANSWER)
+    other = called(("call_9", ECHO, '{"text":"another word"}'))
+    with upstream(other, ANSWER) as (url, asked):
+        said = replayed(here, run_id, "--upstream", url)
+        told = json.loads(asked()[1].body)["messages"][-1]["content"]
+    assert said["unmatched"] == [ECHO]
+    assert "no result of such a call" in told
+    assert WATCH.started == []
+
+
+def test_a_key_goes_to_no_other_upstream(tmp_path: Path, here: Any) -> None:
+    """The configured key belongs to its own address; a replay elsewhere does not take it along."""
+    run_id = recorded(tmp_path, TURN, ANSWER)
+    env = {"OPENAI_API_KEY": "sk-never-sent-0123456789"}
+    with upstream(reply("Noon.")) as (url, asked):
+        replayed(here, run_id, "--upstream", url, env=env)
+        assert not any(request.header("authorization") for request in asked())
+
+
+def test_an_upstream_that_is_not_there(tmp_path: Path, here: Any) -> None:
+    """What came instead of an answer is the difference, and the exit status tells a script."""
+    run_id = recorded(tmp_path, TURN, ANSWER)
+    said = replayed(here, run_id, "--upstream", "http://127.0.0.1:9/v1", status=1)
+    assert (said["replayed"]["status"], said["replayed"]["error"]) == ("failed", "upstream_unreachable")
+
+
+def test_the_record_is_what_serve_left(tmp_path: Path, here: Any) -> None:
+    """The run's own record is not touched by its replay."""
+    run_id = recorded(tmp_path, TURN, ANSWER)
+    before = here("runs", "export", "--content").stdout
+    replayed(here, run_id)
+    assert here("runs", "export", "--content").stdout == before
+
+
+def test_private_arguments_are_the_same_by_what_is_not_private(tmp_path: Path, here: Any) -> None:
+    """The record masks them, so calls fit by the rest; that the mask is not the value is said."""
+    turn = called(("call_1", "probe_tools__unlock", '{"pin":"pin-4711"}'))
+    run_id = recorded(tmp_path, turn, ANSWER)
+    assert b"pin-4711" not in (tmp_path / "toolrelay.db").read_bytes()
+    with upstream(called(("call_9", "probe_tools__unlock", '{"pin":"pin-0815"}')), ANSWER) as (url, _):
+        said = replayed(here, run_id, "--upstream", url)
+    assert said["unmatched"] == []
+    assert said["missing"] == ["the private arguments of tools (masked; a schema may refuse the mask)"]
+    assert WATCH.started == []
+
+
+def test_calls_inside_a_wrapper_have_results_of_their_own(tmp_path: Path, here: Any) -> None:
+    """What some models put into one call is answered part by part."""
+    uses = [
+        {"recipient_name": f"functions.{ECHO}", "parameters": {"text": text}} for text in ("one", "two")
+    ]  # fmt: skip
+    turn = called(("call_1", "multi_tool_use.parallel", json.dumps({"tool_uses": uses})))
+    said = replayed(here, recorded(tmp_path, turn, ANSWER))
+    assert said["same"], said
+    assert len(said["replayed"]["tools_called"]) == 2
+    assert said["unmatched"] == []
+
+
+def test_a_function_call_of_the_older_kind_is_replayed(tmp_path: Path, here: Any) -> None:
+    """A run in terms of functions, which have no ids, comes out the same in terms of tools."""
+    ask = {**ASK, "stream": False, "functions": [{"name": "mine", "parameters": {"type": "object"}}]}
+    legacy = reply(None, reason="function_call", function_call={"name": ECHO, "arguments": '{"text":"x"}'})
+    said = replayed(here, recorded(tmp_path, legacy, reply("It is noon."), ask=ask))
+    assert said["same"], said
+    assert said["replayed"]["tools_called"] == [f'turn 1: {ECHO} {{"text": "x"}} -> success']
+
+
+CONNECTED = """
+from proxy.tools import HttpClient, Redaction, tool
+
+@tool(effect="external_side_effect", redaction=Redaction(), hosts=("127.0.0.1",), connection="shop")
+async def order(http: HttpClient) -> str:
+    "Order."
+    return "ordered"
+"""
+
+
+def test_a_replay_spends_no_credentials(tmp_path: Path, here: Any) -> None:
+    """Rule T6: a tool that only repeats what it gave needs no token, and none is asked for."""
+    module = tmp_path / "desk.py"
+    module.write_text(CONNECTED)
+    asked: list[Any] = []
+
+    async def serve() -> str:
+        async with RawUpstream(called(("call_1", "desk__order", "{}")), ANSWER) as scripted:
+            config = make_config(
+                scripted.url,
+                modules=(str(module),),
+                allow=("desk__*",),
+                store={"url": f"sqlite:///{tmp_path / 'toolrelay.db'}", "content": "all"},
+                credentials={"shop": {"token": Secret("env:SHOP", "s3cret-shop")}},
+            )
+            async with running(config) as proxy:
+                return (await proxy.ask(ASK)).header("x-toolrelay-run") or ""
+
+    run_id = asyncio.run(serve())
+    with upstream(whole(b'{"access_token":"a","refresh_token":"b"}')) as (url, requests):
+        (tmp_path / "toolrelay.toml").write_text(
+            f'[tools]\nmodules = ["{module}"]\nnetworks = ["127.0.0.0/8"]\n[policy]\nallow = ["desk__*"]\n'
+            f'[credentials.shop]\ntoken_url = "{url}/token"\nclient_id = "env:SHOP"\n'
+            'refresh_token = "env:SHOP"\n'
+        )
+        said = replayed(here, run_id, env={"SHOP": "s3cret-shop"})
+        asked += requests()
+    assert said["replayed"]["tools_called"] == ["turn 1: desk__order {} -> success"]
+    assert said["same"], said
+    assert asked == []

@@ -1,0 +1,402 @@
+"""The record at the command line, over real SQLite files: list, show, export, purge, usage."""
+
+import asyncio
+import json
+import sqlite3
+import stat
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.records import ClientKey, MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.server.api.run_filters import parse_moment
+from proxy.server.callers import person_name
+from proxy.store.sqlite.store import SqliteStore
+
+NOW = 1_760_000_000.0
+DAY = 86400.0
+WORDS = "what the tool said to the model alone"
+
+
+def run(id: str, **changes: Any) -> RunRecord:
+    """A completed run of one call."""
+    values: dict[str, Any] = {
+        "request_id": f"req-{id}", "caller": "open", "wire": "chat", "model": "m", "upstream": "default",
+        "stream": True, "status": "completed", "started_at": NOW, "ended_at": NOW + 4, "turns": 2,
+        "tool_calls": 1, "finish_reason": "stop", "input_tokens": 20, "output_tokens": 3, "total_tokens": 23,
+        "offered": ("core__f",), "withheld": {"core__g": 'policy.allow lacks "core__g"'},
+        "trace": "silent", "shape": "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
+    }  # fmt: skip
+    return RunRecord(id=id, **(values | changes))
+
+
+def fill(path: Path, runs: Sequence[RunRecord], tools: Sequence[str] = ()) -> None:
+    """A record with these runs, each with two turns, a message and a call of ``tools`` in turn."""
+
+    async def write() -> None:
+        store = SqliteStore(path, keep_days=0)
+        await store.start()
+        for at, record in enumerate(runs):
+            store.put_run(record)
+            for number in (1, 2):
+                used = (10, number, 10 + number)
+                store.put_turn(TurnRecord(record.id, number, f"up-{number}", "stop", NOW, NOW + 1, *used))
+            store.put_messages([MessageRecord(record.id, 1, 0, "tool", content=WORDS)])
+            store.close_invocation(
+                ToolInvocationRecord(
+                    id=f"inv-{record.id}", run_id=record.id, turn=1, seq=0, call_id="c1",
+                    tool=tools[at % len(tools)] if tools else "core__f", provider="core", spec_digest="00",
+                    effect=ToolEffect.READ_ONLY, decision="allowed", status="success", started_at=NOW + 1,
+                    ended_at=NOW + 1.5, arguments_redacted={"city": "Wien"}, result_bytes=5,
+                )
+            )  # fmt: skip
+        await store.aclose()
+
+    asyncio.run(write())
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    """A record of six runs with one thing each that sets it apart."""
+    fill(
+        tmp_path / "toolrelay.db",
+        [
+            run("run_plain"),
+            run("run_model", model="other", started_at=NOW + 1),
+            run("run_caller", caller="webui", started_at=NOW + 2),
+            run("run_failed", status="failed", error_code="upstream_error", started_at=NOW + 3),
+            run("run_later", started_at=NOW + DAY),
+            run("run_open", status="running", ended_at=None, started_at=NOW + 2 * DAY),
+        ],
+        tools=["core__f", "core__f", "core__f", "core__f", "core__g", "core__f"],
+    )
+    with closing(sqlite3.connect(tmp_path / "toolrelay.db")) as connection, connection:
+        # As a process leaves it that is still at it.
+        connection.execute("UPDATE owners SET ended_at = NULL")
+        connection.execute("UPDATE runs SET status = 'running', ended_at = NULL WHERE id = 'run_open'")
+    return tmp_path / "toolrelay.db"
+
+
+def ids(text: str) -> list[str]:
+    """The ids in JSON Lines of runs."""
+    return [json.loads(line)["id"] for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ([], ["run_open", "run_later", "run_failed", "run_caller", "run_model", "run_plain"]),
+        (["--limit", "2"], ["run_open", "run_later"]),
+        (["--since", str(NOW + 3)], None),
+        (["--since", "2025-10-10"], ["run_open", "run_later"]),
+        (["--until", "2025-10-09T10:53:21+02:00"], ["run_plain"]),
+        (["--since", "2025-10-09T08:53:21Z", "--until", "2025-10-09T08:53:22"], ["run_model"]),
+        (["--status", "failed"], ["run_failed"]),
+        (["--model", "other"], ["run_model"]),
+        (["--tool", "core__g"], ["run_later"]),
+        (["--key", "webui"], ["run_caller"]),
+        (["--errors"], ["run_failed"]),
+        (["--errors", "--model", "other"], []),
+    ],
+)
+def test_runs_are_filtered(record: Path, here: Any, options: list[str], found: list[str] | None) -> None:
+    """By time, status, model, tool, caller and errors, alone and together; what makes no sense is said."""
+    done = here("runs", "list", "--json", *options)
+    if found is None:
+        assert done.returncode == 1
+        assert "--since" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    else:
+        assert ids(done.stdout) == found
+
+
+def test_the_word_list_may_be_left_out(record: Path, here: Any) -> None:
+    """runs and tools list by themselves, with every option of list."""
+    assert ids(here("runs", "--json", "--status", "failed").stdout) == ["run_failed"]
+    assert here("runs", "--errors").stdout == here("runs", "list", "--errors").stdout
+    names = [json.loads(line)["name"] for line in here("tools", "--json").stdout.splitlines()]
+    assert "core__get_weather" in names
+    shown = here("runs", "--help").stdout
+    for command in ("list", "show", "export", "replay", "purge"):
+        assert f" {command} " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["runs", "--status", "done"], ["--status", "completed"]),
+        (["runs", "--until", "soon"], ["--until", "2026-01-31"]),
+        (["runs", "show", "run_"], ["several runs fit", "run_plain"]),
+        (["runs", "purge"], ["--older-than", "--run", "--all"]),
+        (["runs", "purge", "--all", "--run", "run_plain"], ["Name one"]),
+        (["runs", "purge", "--all"], ["--yes"]),
+        (["runs", "purge", "--run", "run_x"], ["no run fits"]),
+        (["runs", "replay", "run_plain", "--model", "n"], ["--upstream"]),
+        (["usage", "--by", "cost"], ["key, caller, model, tool, day"]),
+        (["usage", "--by", "day,day"], ["twice"]),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    record: Path, here: Any, arguments: list[str], words: list[str]
+) -> None:
+    """A mistake names the option and what it takes, and changes nothing."""
+    done = here(*arguments)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    for word in words:
+        assert word in done.stderr
+    assert len(ids(here("runs", "--json").stdout)) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"), [("90s", 90), ("30m ago", 1800), ("2h", 7200), ("3d", 3 * DAY), ("1w", 7 * DAY)]
+)
+def test_an_age_is_a_time(text: str, ago: float) -> None:
+    """Ages count back from now."""
+    assert parse_moment("--since", text, now=lambda: NOW) == NOW - ago
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "1y", "-3d", "12", "2026-13-01", "9" * 12 + "d"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """A word that is no time names its option."""
+    with pytest.raises(ConfigError, match="--since"):
+        parse_moment("--since", text)
+
+
+def test_a_run_is_shown_whole(record: Path, here: Any) -> None:
+    """The time line, tools by rule, the shape, and what the client did not get and why."""
+    done = here("runs", "show", "run_pl")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert 'withheld core__g policy.allow lacks "core__g"' in lines
+    assert "shape 0a1b2c3d4e5f60718293a4b5c6d7e8f9" in lines
+    assert any(line.startswith("1 tool call, arguments and results server tools run here") for line in lines)
+    assert any("turn 1" in line and "━" in line for line in lines)
+    assert "1 message is kept; --content shows what they say." in lines
+    assert WORDS not in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_content_is_shown_where_asked_for_and_that_is_logged(
+    record: Path, here: Any, as_json: list[str]
+) -> None:
+    """Rule R3: who looks at content leaves a line in the log, with the run and no word of the content."""
+    done = here("runs", "show", "run_plain", "--content", *as_json)
+    assert WORDS in done.stdout
+    (line,) = done.stderr.splitlines()
+    event = json.loads(line)
+    assert (event["event"], event["command"], event["run_id"]) == ("content_read", "runs show", "run_plain")
+    assert event["user"]
+    assert WORDS not in line
+
+
+def test_an_export_is_lines_of_whole_runs(record: Path, here: Any) -> None:
+    """Every run that fits with turns and calls, one a line, and no content unless it is asked for."""
+    done = here("runs", "export", "--model", "m", "--limit", "3")
+    exported = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["run"]["id"] for each in exported] == ["run_open", "run_later", "run_failed"]
+    assert [len(each["turns"]) for each in exported] == [2, 2, 2]
+    assert exported[1]["invocations"][0]["tool"] == "core__g"
+    assert [each["message_count"] for each in exported] == [1, 1, 1]
+    assert WORDS not in done.stdout
+    assert done.stderr == ""
+
+
+def test_an_export_with_content_is_logged_and_private(record: Path, here: Any, tmp_path: Path) -> None:
+    """Rule R3: the log has it before the file is written; the file is its owner's alone and a new one."""
+    done = here("runs", "export", "--content", "--errors", "--out", "out.jsonl")
+    assert done.stdout == "wrote 1 run to out.jsonl\n"
+    event = json.loads(done.stderr)
+    assert (event["event"], event["out"]) == ("content_read", "out.jsonl")
+    assert event["filter"] == {"errors_only": True}
+    file = tmp_path / "out.jsonl"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (exported,) = [json.loads(line) for line in file.read_text().splitlines()]
+    assert exported["messages"][0]["content"] == WORDS
+    before = file.read_bytes()
+    again = here("runs", "export", "--out", "out.jsonl")
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+    assert file.read_bytes() == before
+    assert "cannot be written" in here("runs", "export", "--out", "no/such/file").stderr
+
+
+def test_a_long_list_is_read_in_pages(tmp_path: Path, here: Any) -> None:
+    """More runs than one page come all and each once, also those of one moment."""
+    runs = [run(f"run_{number:04d}", started_at=NOW + number // 7) for number in range(450)]
+    fill(tmp_path / "toolrelay.db", runs)
+    expected = [record.id for record in reversed(runs)]
+    assert ids(here("runs", "--json", "--limit", "100000").stdout) == expected
+    assert ids(here("runs", "--json", "--limit", "401").stdout) == expected[:401]
+    exported = here("runs", "export").stdout.splitlines()
+    assert [json.loads(line)["run"]["id"] for line in exported] == expected
+
+
+def test_runs_are_purged(record: Path, here: Any) -> None:
+    """One by its beginning, old ones by date, all with a word; what still goes on stays and is named."""
+    assert here("runs", "purge", "--run", "run_fa").stdout == "deleted 1 run\n"
+    assert ids(here("runs", "--json").stdout) == [
+        "run_open", "run_later", "run_caller", "run_model", "run_plain"
+    ]  # fmt: skip
+    assert here("runs", "purge", "--older-than", "2025-10-09T08:53:22").stdout == "deleted 2 runs\n"
+    assert ids(here("runs", "--json").stdout) == ["run_open", "run_later", "run_caller"]
+    done = here("runs", "purge", "--all", "--yes").stdout.splitlines()
+    assert done == ["deleted 2 runs", "1 run stays: still going on, or not closed yet"]
+    assert "no run fits" in here("runs", "show", "run_later").stderr
+    only = here("runs", "purge", "--run", "run_open").stdout.splitlines()
+    assert only == ["deleted 0 runs", "1 run stays: still going on, or not closed yet"]
+
+
+def test_more_runs_than_a_batch_are_purged(tmp_path: Path, here: Any) -> None:
+    """A purge goes on until nothing is left, and its words are gone from the file."""
+    fill(tmp_path / "toolrelay.db", [run(f"run_{number:04d}") for number in range(450)])
+    assert here("runs", "purge", "--older-than", "1s").stdout == "deleted 450 runs\n"
+    assert here("runs").stdout == "No runs.\n"
+    assert WORDS.encode() not in (tmp_path / "toolrelay.db").read_bytes()
+
+
+def test_a_purge_names_the_copies_that_it_does_not_reach(record: Path, here: Any) -> None:
+    """A copy from before a migration has what the record had then."""
+    copy = record.parent / f"{record.name}.before-0002-20250101T000000Z"
+    copy.write_bytes(b"")
+    said = here("runs", "purge", "--run", "run_fa").stdout
+    assert "deleted 1 run\n" in said
+    assert f"not purged: {copy}" in said.replace("\n", "") or f"not purged: {copy}" in said
+
+
+def test_usage_is_counted(record: Path, here: Any) -> None:
+    """By model unless asked otherwise, with tokens; by tool with calls and seconds; within a time."""
+
+    def counted(*options: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in here("usage", "--json", *options).stdout.splitlines()]
+
+    by_model = counted()
+    assert [(row["model"], row["runs"], row["total_tokens"]) for row in by_model] == [
+        ("m", 5, 115), ("other", 1, 23)
+    ]  # fmt: skip
+    assert by_model[0] | {"errors": 1, "turns": 10, "tool_calls": 5} == by_model[0]
+    by_tool = counted("--by", "tool")
+    took = {"tool_p50_s": 0.5, "tool_p95_s": 0.5}
+    assert by_tool == [
+        {"tool": "core__f", "runs": 5, "tool_calls": 5, "errors": 0, "tool_seconds": 2.5} | took,
+        {"tool": "core__g", "runs": 1, "tool_calls": 1, "errors": 0, "tool_seconds": 0.5} | took,
+    ]
+    by_day = counted("--by", "day,key", "--until", "2025-10-11")
+    assert [(row["day"], row["key"], row["runs"]) for row in by_day] == [
+        ("2025-10-09", "open", 3), ("2025-10-09", "webui", 1), ("2025-10-10", "open", 1)
+    ]  # fmt: skip
+    shown = here("usage", "--by", "key").stdout.splitlines()
+    heading = "key runs turns tool calls errors input tokens output tokens total tokens cost"
+    assert " ".join(shown[0].split()) == heading
+    assert shown[1].split() == ["open", "5", "10", "5", "1", "100", "15", "115", "-"]
+    assert here("usage", "--since", "1s").stdout == "No runs.\n"
+    assert here("usage", "--since", "1s", "--by", "key,tool").stdout == "No tool calls.\n"
+
+
+def keep_keys(path: Path, *named: tuple[str, str]) -> None:
+    """Client keys in a record, by id and name, all but the last of a name revoked."""
+
+    async def write() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        for at, (id_, name) in enumerate(named):
+            gone = NOW if name in [later for _, later in named[at + 1 :]] else None
+            await store.put_key(ClientKey(id_, name, bytes(32), "pepper", {}, NOW + at, revoked_at=gone))
+        await store.aclose()
+
+    asyncio.run(write())
+
+
+def test_a_key_is_named_by_its_name(tmp_path: Path, here: Any) -> None:
+    """Runs are asked for by a key's name, with its end users or one of them, and shown by it."""
+    path, alice = tmp_path / "toolrelay.db", person_name("alice")
+    callers = ("key_1", f"key_1/{alice}", "config:app", "key_0", "open")
+    fill(path, [run(f"run_{at}", caller=caller) for at, caller in enumerate(callers)])
+    keep_keys(path, ("key_0", "old"), ("key_1", "web"), ("key_2", "old"))
+    (tmp_path / "toolrelay.toml").write_text('[keys.app]\nsecret = "env:APP"\n')
+
+    def found(key: str) -> list[str]:
+        result = here("runs", "list", "--json", "--key", key)
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line)["id"] for line in result.stdout.splitlines()]
+
+    assert found("web") == found("key_1") == ["run_1", "run_0"]
+    assert found("web/alice") == found(f"key_1/{alice}") == ["run_1"]
+    assert found("web/bob") == []
+    assert found("app") == found("config:app") == ["run_2"]
+    assert found("old") == []  # the last of that name
+    assert found("key_0") == ["run_3"]
+    assert found("open") == ["run_4"]
+    exported = here("runs", "export", "--key", "web").stdout.splitlines()
+    assert [json.loads(line)["run"]["id"] for line in exported] == ["run_1", "run_0"]
+    table = here("runs").stdout
+    assert f"web/{alice}" in table
+    assert "key_1" not in table
+    assert "key_0" in table  # its name is that of two
+    usage = here("usage", "--by", "key").stdout.splitlines()
+    assert [line.split()[:2] for line in usage[1:]] == [
+        ["config:app", "1"],
+        ["key_0", "1"],
+        ["web", "2"],
+        ["open", "1"],
+    ]
+
+
+def test_content_is_read_for_as_long_as_it_is_kept(tmp_path: Path, here: Any) -> None:
+    """The commands go by store.keep_days, not by a number of their own."""
+    fill(tmp_path / "toolrelay.db", [run("run_1", started_at=time.time())])
+    counts = {}
+    for days in (10_000, 0.000000001):
+        env = {"TOOLRELAY_STORE__KEEP_DAYS": str(days)}
+        counts[days] = json.loads(here("runs", "show", "run_1", "--json", env=env).stdout)["message_count"]
+    assert counts == {10_000: 1, 0.000000001: 0}
+
+
+def test_hostile_names_reach_no_terminal(tmp_path: Path, here: Any) -> None:
+    """A model or caller that holds escape sequences is written out, in tables and in JSON."""
+    evil = "\x1b]0;owned\x07[bold]"
+    fill(tmp_path / "toolrelay.db", [run("run_1", model=evil, caller=evil)])
+    for arguments in (["runs"], ["usage", "--by", "model,key"], ["usage", "--json"], ["runs", "export"]):
+        printed = here(*arguments).stdout
+        assert "owned" in printed
+        assert "\x1b" not in printed
+        assert "\x07" not in printed
+
+
+def test_cost_is_reported(tmp_path: Path, here: Any) -> None:
+    """Cost is a number in JSON and in full for people, of those runs whose model has a price."""
+    runs = [run("run_1", cost=1_500_000_001), run("run_2", cost=1), run("run_3", model="other")]
+    fill(tmp_path / "toolrelay.db", runs)
+    rows = [json.loads(line) for line in here("usage", "--json").stdout.splitlines()]
+    assert {row["model"]: row["cost"] for row in rows} == {runs[0].model: 1.500000002, "other": None}
+    shown = here("usage", "--by", "model,day").stdout.splitlines()
+    assert sorted(line.split()[-1] for line in shown[1:]) == ["-", "1.500000002"]
+    (row,) = [json.loads(line) for line in here("runs", "--json", "--model", "other").stdout.splitlines()]
+    assert row["cost"] is None
+
+
+def test_usage_that_was_not_reported_is_no_zero(tmp_path: Path, here: Any) -> None:
+    """``-`` and null where nothing was reported, ``+`` and the number of turns where something is missing."""
+    nothing = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    fill(
+        tmp_path / "toolrelay.db",
+        [
+            run("run_1", unreported=1, spent="tools.max_calls"),
+            run("run_2", model="silent", unreported=2, **nothing),
+            run("run_3", model="zero", **nothing),
+        ],
+    )
+    rows = [line.split() for line in here("usage").stdout.splitlines()[1:]]
+    assert [[row[0], *row[5:8]] for row in rows] == [
+        ["m", "20+", "3+", "23+"], ["silent", "-", "-", "-"], ["zero", "0", "0", "0"]
+    ]  # fmt: skip
+    told = [json.loads(line) for line in here("usage", "--json").stdout.splitlines()]
+    assert [(row["total_tokens"], row["unreported"]) for row in told] == [(23, 1), (None, 2), (0, 0)]
+    shown = json.loads(here("runs", "show", "run_2", "--json").stdout)
+    assert (shown["run"]["total_tokens"], shown["run"]["spent"]) == (None, None)
+    assert "tools.max_calls is spent" in here("runs", "show", "run_1").stdout

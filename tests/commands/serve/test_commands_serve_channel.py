@@ -1,0 +1,282 @@
+"""The channel between a supervisor and its workers, and the questions that it carries."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from waiting import PATIENCE_S
+
+from proxy.commands.serve.broadcast import Broadcast
+from proxy.commands.serve.channel import MAX_BODY, Channel, ChannelBroken
+from proxy.server.peers import MAX_ANSWER, Answers, Peers
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[tuple[Channel, Channel]]:
+    """Both ends of a channel."""
+    one, other = socket.socketpair()
+    ends = await Channel.over(one), await Channel.over(other)
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            end.close()
+
+
+async def test_a_message_arrives_as_it_was_sent() -> None:
+    """A header and bytes of any kind, in order, also several at once and an empty one."""
+    async with linked() as (one, other):
+        bodies = [b"", b"\0\xff" * 10, b"x" * 100_000]
+        for number, body in enumerate(bodies):
+            assert one.send("told", body, id=number)
+        for number, body in enumerate(bodies):
+            assert await other.receive() == ({"kind": "told", "id": number}, body)
+
+
+async def test_the_end_of_the_other_is_seen() -> None:
+    """A peer that has gone is the end of the messages, also inside one, and sending to it says no."""
+    async with linked() as (one, other):
+        one.send("last")
+        one.close()
+        assert await other.receive() == ({"kind": "last"}, b"")
+        assert await other.receive() is None
+        assert not one.send("more")
+    ours, theirs = socket.socketpair()
+    theirs.sendall(struct.pack(">II", 10, 10) + b"half")
+    theirs.close()
+    link = await Channel.over(ours)
+    assert await link.receive() is None
+    link.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        struct.pack(">II", 5000, 0),
+        struct.pack(">II", 2, MAX_BODY + 1),
+        struct.pack(">II", 2, 0) + b"no",
+        struct.pack(">II", 2, 0) + b"[]",
+        struct.pack(">II", 2, 0) + b"{}",
+    ],
+)
+async def test_what_is_no_message_breaks_the_channel(raw: bytes) -> None:
+    """Lengths past the bounds are not waited for, and nothing is guessed."""
+    ours, theirs = socket.socketpair()
+    theirs.sendall(raw)
+    link = await Channel.over(ours)
+    with pytest.raises(ChannelBroken):
+        await link.receive()
+    link.close()
+    theirs.close()
+
+
+async def test_a_peer_that_does_not_read_holds_nobody_up() -> None:
+    """Past a bound messages are dropped, and whoever sends is told at once."""
+    async with linked() as (one, _):
+        sent = [one.send("told", b"x" * MAX_BODY) for _ in range(8)]
+        assert sent[0]
+        assert not sent[-1]
+        assert not one.send("told", b"x" * (MAX_BODY + 1))
+
+
+# Broadcast.
+
+
+class Member:
+    """A worker as the questions see it, with what it tells."""
+
+    def __init__(self, questions: Broadcast, hub: Channel, link: Channel) -> None:
+        self.peers = Peers()
+        self.link = link
+        self.answers: list[bytes] = []
+        self.missing: int | None = None
+        self.ended = b""
+        self.heard = asyncio.Event()
+        self.answered = asyncio.Event()
+        self.silent = False
+        self.done = asyncio.Event()
+        questions.joined(self, hub)
+        self.tasks = [
+            asyncio.create_task(self._hub(questions, hub)),
+            asyncio.create_task(self._listen()),
+        ]
+
+    async def _hub(self, questions: Broadcast, hub: Channel) -> None:
+        while (message := await hub.receive()) is not None:
+            questions.heed(self, *message)
+        questions.left(self)
+
+    async def _listen(self) -> None:
+        while (message := await self.link.receive()) is not None:
+            header, body = message
+            if header["kind"] == "question" and self.silent:
+                self.heard.set()
+            elif header["kind"] == "question":
+                told = self.peers.own(header["name"])
+                self.link.send("answer", told or b"", id=header["id"], known=told is not None)
+            elif header["kind"] == "answer":
+                self.answers.append(body)
+                self.answered.set()
+            else:
+                self.missing, self.ended = header["missing"], body
+                self.done.set()
+
+    async def ask(self, name: str, within_s: float = PATIENCE_S) -> Answers:
+        """What all others tell."""
+        self.done.clear()
+        self.answered.clear()
+        self.answers = []
+        self.link.send("ask", id=7, name=name, within_s=within_s)
+        await self.done.wait()
+        assert self.missing is not None
+        return Answers(tuple(sorted(self.answers)), self.missing)
+
+
+@asynccontextmanager
+async def members(count: int, questions: Broadcast | None = None) -> AsyncIterator[list[Member]]:
+    """So many workers of one supervisor."""
+    questions, made, hubs = questions or Broadcast(), [], []
+    for _ in range(count):
+        ours, theirs = socket.socketpair()
+        hub, link = await Channel.over(ours), await Channel.over(theirs)
+        hubs.append(hub)
+        made.append(Member(questions, hub, link))
+    try:
+        yield made
+    finally:
+        for link in (*hubs, *[member.link for member in made]):
+            link.close()
+        await asyncio.gather(*(task for member in made for task in member.tasks))
+
+
+def telling(body: bytes) -> Callable[[], bytes]:
+    return lambda: body
+
+
+async def test_everybody_else_is_asked() -> None:
+    """Each gets what the others tell under the name, and not its own."""
+    async with members(4) as made:
+        for number, member in enumerate(made):
+            member.peers.tell("dummy", telling(b"%d" % number))
+        assert await made[0].ask("dummy") == Answers((b"1", b"2", b"3"), 0)
+        assert await made[3].ask("dummy") == Answers((b"0", b"1", b"2"), 0)
+
+
+async def test_who_does_not_know_is_missing() -> None:
+    """A name that nobody told, a fault while telling and too many bytes count as missing."""
+    async with members(4) as made:
+        made[1].peers.tell("dummy", telling(b"x" * (MAX_ANSWER + 1)))
+        made[2].peers.tell("dummy", lambda: bytes(1 // 0))
+        made[3].peers.tell("dummy", telling(b"y" * MAX_ANSWER))
+        assert await made[0].ask("dummy") == Answers((b"y" * MAX_ANSWER,), 2)
+        assert await made[0].ask("other") == Answers((), 3)
+
+
+async def test_who_says_nothing_is_waited_for_in_bounds() -> None:
+    """When time is up the asker gets what came, and how many are missing."""
+    async with members(3) as made:
+        made[1].peers.tell("dummy", telling(b"1"))
+        made[2].silent = True
+        assert await made[0].ask("dummy", within_s=1.0) == Answers((b"1",), 1)
+
+
+async def test_who_goes_is_not_waited_for() -> None:
+    """A worker that dies while it is asked is missing at once."""
+    async with members(3) as made:
+        made[1].peers.tell("dummy", telling(b"1"))
+        made[2].silent = True
+        asked = asyncio.create_task(made[0].ask("dummy"))
+        await made[2].heard.wait()
+        made[2].link.close()
+        assert await asked == Answers((b"1",), 1)
+        assert await made[0].ask("dummy") == Answers((b"1",), 0)
+
+
+def summed(bodies: Sequence[bytes]) -> bytes:
+    return b"%d" % sum(map(int, bodies))
+
+
+async def test_what_is_remembered_outlives_who_told_it() -> None:
+    """Where the name is one to be remembered the last answers of those that went are one, for everybody."""
+    async with members(4, Broadcast({"count": summed})) as made:
+        for member, number in zip(made, (1, 20, 300, 4000), strict=True):
+            member.peers.tell("count", telling(b"%d" % number))
+            member.peers.tell("other", telling(b"7"))
+        assert await made[0].ask("count") == Answers((b"20", b"300", b"4000"), 0)
+        assert made[0].ended == b""
+        made[3].link.send("last", b"4005", name="count")
+        made[3].link.send("last", b"8", name="other")
+        for gone in (made[1], made[3]):
+            gone.link.close()
+            await gone.tasks[0]
+        assert await made[0].ask("count") == Answers((b"300",), 0)
+        assert made[0].ended == b"4025"
+        assert await made[2].ask("other") == Answers((b"7",), 0)
+        assert made[2].ended == b""
+
+
+async def test_the_last_answer_stands_for_who_says_nothing() -> None:
+    """Where the name is one to be remembered a busy worker is not missing; others that never told are."""
+    async with members(3, Broadcast({"count": summed})) as made:
+        made[1].peers.tell("count", telling(b"20"))
+        assert await made[0].ask("count") == Answers((b"20",), 1)
+        made[1].silent = made[2].silent = True
+        assert await made[0].ask("count", within_s=1.0) == Answers((b"20",), 1)
+
+
+async def test_who_goes_while_asked_is_counted_once() -> None:
+    """One that has answered and goes, and one that goes unheard, are in the answer once each."""
+    async with members(4, Broadcast({"count": summed})) as made:
+        for member, number in zip(made, (1, 20, 300, 4000), strict=True):
+            member.peers.tell("count", telling(b"%d" % number))
+        await made[0].ask("count")
+        made[2].silent = made[3].silent = True
+        asked = asyncio.create_task(made[0].ask("count"))
+        await made[2].heard.wait()
+        await made[3].heard.wait()
+        await made[0].answered.wait()
+        for gone in made[1:]:
+            gone.link.close()
+            await gone.tasks[0]
+        assert await asked == Answers((b"20", b"300", b"4000"), 0)
+        assert made[0].ended == b""
+        assert await made[0].ask("count") == Answers((), 0)
+        assert made[0].ended == b"4320"
+
+
+async def test_an_asker_is_remembered_too() -> None:
+    """What an asker told with its question counts after its end; what cannot be read is left out."""
+    async with members(3, Broadcast({"count": summed})) as made:
+        for member, own in zip(made, (b"1", b"no number", b"300"), strict=True):
+            member.link.send("ask", own, id=7, name="count", within_s=0.05)
+            await member.done.wait()
+        for gone in made[:2]:
+            gone.link.close()
+            await gone.tasks[0]
+        assert await made[2].ask("count") == Answers((), 0)
+        assert made[2].ended == b"1"
+
+
+async def test_a_worker_alone_has_its_own() -> None:
+    """Without others, and where one is alone among several, the answer is at once there."""
+    peers = Peers()
+    peers.tell("dummy", telling(b"mine"))
+    assert await peers.ask_all("dummy") == Answers((b"mine",), 0)
+    assert await peers.ask_all("other") == Answers((), 1)
+    async with members(1) as (only,):
+        assert await only.ask("dummy") == Answers((), 0)
+
+
+async def test_own_and_others_are_put_together() -> None:
+    """``ask_all`` is what this process tells, then what the others do."""
+    peers = Peers()
+    peers.tell("dummy", telling(b"mine"))
+
+    async def others(name: str, within_s: float) -> Answers:
+        return Answers((name.encode(), b"%g" % within_s), 2)
+
+    peers.ask_others = others
+    assert await peers.ask_all("dummy", within_s=0.5) == Answers((b"mine", b"dummy", b"0.5"), 2)

@@ -1,0 +1,37 @@
+"""What a process that serves has loaded: memory that each of them holds for good."""
+
+import re
+from pathlib import Path
+
+import pytest
+from proxy_process import serving, write_config
+from waiting import until
+
+NOT_NEEDED = {
+    "asyncpg",  # for a record in PostgreSQL
+    "jsonschema_rs",  # for tools that bring a schema, and patterns
+    "limits",  # for limits
+    "lxml",  # for pages, in a process of their own
+    "opentelemetry",  # for traces
+    "pygments",  # for what rich draws
+    "redis",  # for limits in Redis
+    "rich",  # for tables
+    "trafilatura",  # for pages
+}
+TRIED_ALONE = {"rich"}
+"""structlog asks for it, and goes on without."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_who_serves_loads_no_library_for_what_is_not_asked_of_it(tmp_path: Path, workers: int) -> None:
+    """No process that serves and logs JSON imports what only other commands, or other settings, need."""
+    more = "[limits]\nrequests = []\ntool_calls = []\n"
+    write_config(tmp_path, "http://127.0.0.1:1/v1", more=more, workers=workers)
+    # Inherited by the workers: each process says on its standard error what it imports.
+    async with serving(tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"}) as proxy:
+        served = r"\| +proxy\.server\.serving\.connection$"
+        await until(lambda: sum(bool(re.search(served, line)) for line in proxy.log) >= workers)
+        imported = {found[1] for line in proxy.log if (found := re.search(r"\| +([\w.]+)$", line))}
+    assert "structlog" in imported
+    loaded = {name.partition(".")[0] for name in imported - TRIED_ALONE}
+    assert loaded & NOT_NEEDED == set()

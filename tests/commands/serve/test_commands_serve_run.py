@@ -1,0 +1,232 @@
+"""Sockets, signals and the end of a server; and what is asked of an upstream at start."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+from aiohttp import web
+from closed_port import closed_port
+from edge_requests import Behind
+
+from proxy.commands.doctor.connectivity import find_unreachable
+from proxy.commands.serve.run import run_server
+from proxy.commands.serve.sockets import address_of, bind
+from proxy.errors import ConfigError
+from proxy.server.serving.request import EdgeRequest
+
+
+def test_port_zero_takes_one_free_port():
+    """Port 0 gives a real port, and localhost the same one on all its addresses."""
+    sockets = bind("localhost", 0)
+    ports = {listener.getsockname()[1] for listener in sockets}
+    assert len(ports) == 1
+    assert ports.pop() > 0
+    assert address_of(sockets).startswith("http://")
+    for listener in sockets:
+        listener.close()
+
+
+def test_a_port_is_taken_once():
+    """A second bind of the same port fails by name, also where the first is ours."""
+    first = bind("127.0.0.1", 0)
+    port = first[0].getsockname()[1]
+    with pytest.raises(ConfigError, match=rf"server.port: port {port} on 127.0.0.1 is in use"):
+        bind("127.0.0.1", port)
+    first[0].close()
+    again = bind("127.0.0.1", port)
+    again[0].close()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.77", "no.such.host.invalid", "x" * 300, "a..b"])
+def test_a_host_that_is_not_ours(host):
+    """What this machine cannot listen on is named as server.host."""
+    with pytest.raises(ConfigError) as caught:
+        bind(host, 0)
+    assert caught.value.setting == "server.host"
+
+
+def test_an_address_of_version_six_reads_as_a_url():
+    """An IPv6 address stands in brackets."""
+    try:
+        sockets = bind("::1", 0)
+    except ConfigError:
+        pytest.skip("this machine has no IPv6 loopback")
+    assert address_of(sockets) == f"http://[::1]:{sockets[0].getsockname()[1]}"
+    sockets[0].close()
+
+
+class Served:
+    """A server in this loop with one streaming handler, stopped by real signals."""
+
+    def __init__(self, drain_s: float = 30) -> None:
+        self.sockets = bind("127.0.0.1", 0)
+        self.port = self.sockets[0].getsockname()[1]
+        self.going = asyncio.Event()
+        self.finish = asyncio.Event()
+        self.ready = asyncio.Event()
+        self.draining = asyncio.Event()
+        self.cut = asyncio.Event()
+        self.behind = Behind(self._serve)
+        self.task = asyncio.create_task(
+            run_server(
+                self.behind, self.sockets, drain_s=drain_s, ready=self._greet, draining=self.draining.set
+            )
+        )
+
+    async def _greet(self) -> None:
+        self.ready.set()
+
+    @property
+    def closed(self) -> bool:
+        return self.behind.closed
+
+    async def _serve(self, request: EdgeRequest) -> web.StreamResponse:
+        self.behind.draining.begin(request)
+        try:
+            return await self._stream(request)
+        finally:
+            self.behind.draining.end(request)
+
+    async def _stream(self, request: EdgeRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request.as_aiohttp())
+        await response.write(b"begin ")
+        self.going.set()
+        try:
+            await self.finish.wait()
+        except asyncio.CancelledError:
+            self.cut.set()
+            raise
+        await response.write(b"end")
+        return response
+
+    async def ask(self) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_an_idle_server_stops_at_once(number):
+    """A signal ends a server that has nothing to do, cleanly and with its clean-up."""
+    served = Served()
+    await served.ready.wait()
+    served.signal(number)
+    await served.task
+    assert served.closed
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", served.port)
+
+
+async def test_an_open_stream_runs_to_its_end():
+    """After SIGTERM no new connection is taken, and the open stream is whole."""
+    served = Served()
+    await served.ready.wait()
+    answer = asyncio.create_task(served.ask())
+    await served.going.wait()
+    served.signal()
+    await served.draining.wait()
+    await asyncio.sleep(0)
+    served.finish.set()
+    body = await answer
+    await served.task
+    assert b"begin " in body
+    assert body.endswith(b"3\r\nend\r\n0\r\n\r\n")
+    assert served.closed
+    assert not served.cut.is_set()
+
+
+async def test_the_drain_is_bounded():
+    """A stream that does not end is cut after drain_s."""
+    served = Served(drain_s=0.05)
+    await served.ready.wait()
+    answer = asyncio.create_task(served.ask())
+    await served.going.wait()
+    served.signal()
+    await served.task
+    assert b"end" not in (await answer).partition(b"begin ")[2]
+    assert served.cut.is_set()
+    assert served.closed
+
+
+async def test_a_second_signal_cuts_what_is_open():
+    """Whoever signals twice does not wait for the drain; the clean-up is done all the same."""
+    served = Served(drain_s=3600)
+    await served.ready.wait()
+    answer = asyncio.create_task(served.ask())
+    await served.going.wait()
+    served.signal()
+    await served.draining.wait()
+    served.signal()
+    await served.task
+    assert b"begin " in await answer
+    assert served.cut.is_set()
+    assert served.closed
+
+
+async def test_a_client_that_leaves_cancels_its_handler():
+    """Rule E4: the handler of a client that went away is cancelled."""
+    served = Served()
+    await served.ready.wait()
+    _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await served.going.wait()
+    writer.transport.abort()
+    await served.cut.wait()
+    served.signal()
+    await served.task
+
+
+async def test_a_start_that_fails_is_cleaned_up():
+    """What cannot be served on its sockets is closed and the fault comes out."""
+    sockets = bind("127.0.0.1", 0)
+    sockets[0].close()
+    behind = Behind(unreachable)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        await run_server(behind, sockets, drain_s=1)
+    assert behind.closed
+
+
+async def unreachable(request: EdgeRequest) -> web.StreamResponse:
+    """A handler that no request comes to."""
+    raise AssertionError("it was reached")
+
+
+async def test_reaching_upstreams_sends_nothing():
+    """What takes a connection is fine and gets no byte; what does not is one line by name."""
+    got: list[bytes] = []
+    done = asyncio.Event()
+
+    async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.append(await reader.read())
+        writer.close()
+        done.set()
+
+    server = await asyncio.start_server(keep, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with closed_port() as lost:
+        lines = await find_unreachable(
+            {
+                "upstreams.there": f"http://127.0.0.1:{port}/v1",
+                "upstreams.gone": f"http://127.0.0.1:{lost}/v1",
+                "upstreams.nowhere": "http://no.such.host.invalid/v1",
+                "upstreams.demo": "replay:fixtures",
+                "limits.storage": f"redis://:secret@127.0.0.1:{lost}/0",
+            }
+        )
+    await done.wait()
+    server.close()
+    await server.wait_closed()
+    assert got == [b""]
+    assert len(lines) == 3
+    assert f"upstreams.gone: 127.0.0.1 port {lost} is not reachable" in lines[0]
+    assert "upstreams.nowhere: no.such.host.invalid port 80" in lines[1]
+    assert f"limits.storage: 127.0.0.1 port {lost} is not reachable" in lines[2]
+    assert "secret" not in lines[2]

@@ -1,0 +1,302 @@
+"""Requests that are sent again: their side effects are not caused again."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+from chat_script import payloads_of, text_of
+from looping import ANSWER, ASK, called, looping, messages_of
+from probe_tools import Watch
+from raw_upstream import Step, whole
+from responses_script import function_call, message
+from responses_script import stream as response_stream
+
+from proxy.events import ToolResult
+from proxy.relay.memory.idempotency import Idempotency, repeat_key
+from proxy.tools.running.ledger import Claim, RunLedger
+
+
+def buying(*things: str) -> list[Step]:
+    """A turn that buys these things."""
+    return called(*((f"call_{what}", "probe_tools__buy", f'{{"what":"{what}"}}') for what in things))
+
+
+BUY = buying("milk")
+AGAIN = [("x-stainless-retry-count", "1")]
+
+
+async def twice(
+    watch: Watch, first: Sequence[tuple[str, str]], second: Sequence[tuple[str, str]], *, body: object = None
+) -> list[str]:
+    """Ask twice, the model buying each time; the results that the model was given."""
+    async with looping(BUY, ANSWER, BUY, ANSWER) as (proxy, upstream):
+        for headers, asked in ((first, ASK), (second, body or ASK)):
+            answer = await proxy.ask(asked, headers)
+            assert text_of(payloads_of(answer.body)) == "It is noon."
+    return [messages_of(request)[-1]["content"] for request in (upstream.requests[1], upstream.requests[3])]
+
+
+async def test_a_repeat_of_an_sdk_buys_nothing_twice(watch: Watch) -> None:
+    """Rule R5: with ``x-stainless-retry-count`` the model reads what the first attempt came to."""
+    results = await twice(watch, [], AGAIN)
+    assert watch.finished == ["buy"]
+    assert results[0] == results[1] == '{"done":true,"what":"milk"}'
+
+
+async def test_one_line_that_says_repeat_is_enough(watch: Watch) -> None:
+    """Rule R5: of two counts the one that says that this is a repeat is believed."""
+    await twice(watch, [], [("x-stainless-retry-count", "0"), *AGAIN])
+    assert watch.finished == ["buy"]
+
+
+async def test_the_same_idempotency_key_is_the_same_request(watch: Watch) -> None:
+    """Rule R5: an ``Idempotency-Key`` says so by itself, on the first attempt and on the second."""
+    key = [("Idempotency-Key", "k-1")]
+    await twice(watch, key, key)
+    assert watch.finished == ["buy"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "body"),
+    [
+        ([], [], None),
+        ([], [("x-stainless-retry-count", "0")], None),
+        ([], [("x-stainless-retry-count", "x")], None),
+        ([], AGAIN, {**ASK, "temperature": 1}),
+        ([("Idempotency-Key", "k-1")], [("Idempotency-Key", "k-2")], None),
+    ],
+    ids=["asked anew", "first attempt", "no number", "another body", "another key"],
+)
+async def test_another_request_buys_again(watch: Watch, first: object, second: object, body: object) -> None:
+    """What is not a repeat is what the client wants once more."""
+    await twice(watch, first, second, body=body)
+    assert watch.finished == ["buy", "buy"]
+
+
+async def test_other_words_for_an_effect_do_not_cause_it_again(watch: Watch) -> None:
+    """Rule R5: a repeat whose model words the call differently reads what the first attempt bought."""
+    async with looping(BUY, ANSWER, buying("oat milk"), ANSWER) as (proxy, upstream):
+        await proxy.ask(ASK)
+        answer = await proxy.ask(ASK, AGAIN)
+        assert text_of(payloads_of(answer.body)) == "It is noon."
+    told = json.loads(messages_of(upstream.requests[3])[-1]["content"])
+    assert (told["ok"], told["error_code"]) == (False, "already_ran")
+    assert told["earlier_call"] == {
+        "arguments": {"what": "milk"},
+        "outcome": "succeeded",
+        "result": '{"done":true,"what":"milk"}',
+    }
+    assert "sent again" in told["message"]
+    assert watch.finished == ["buy"]
+
+
+async def test_other_words_on_responses_do_not_cause_it_again(watch: Watch) -> None:
+    """Rule R5: the same on Responses, where what goes beyond the first attempt is bought too."""
+
+    def buys(*things: str, number: int) -> list[Step]:
+        calls = [function_call(f"call_{what}", "probe_tools__buy", f'{{"what":"{what}"}}') for what in things]
+        return response_stream(*calls, id=f"resp_{number}")
+
+    done = [response_stream(message("Bought."), id=f"resp_{number}9") for number in (1, 2)]
+    scripts = (buys("milk", number=1), done[0], buys("oat milk", "eggs", number=2), done[1])
+    ask = {"model": "m", "stream": True, "input": "hi"}
+    async with looping(*scripts) as (proxy, upstream):
+        for headers in ([], AGAIN):
+            assert (await proxy.ask(ask, headers, path="/v1/responses")).status == 200
+    sent = json.loads(upstream.requests[3].body)["input"]
+    first, second = [
+        json.loads(item["output"]) for item in sent if item.get("type") == "function_call_output"
+    ]
+    assert (first["error_code"], first["earlier_call"]["arguments"]) == ("already_ran", {"what": "milk"})
+    assert second == {"done": True, "what": "eggs"}
+    assert watch.finished == ["buy", "buy"]
+
+
+async def test_a_plan_that_broke_off_is_finished_by_its_repeat(watch: Watch) -> None:
+    """Rule R5: the first attempt bought one thing of two; the repeat, in another order, buys the other."""
+    async with looping(BUY, ANSWER, buying("eggs", "milk"), buying("eggs"), ANSWER) as (proxy, upstream):
+        await proxy.ask(ASK)
+        await proxy.ask(ASK, AGAIN)
+    eggs, milk, eggs_again = [
+        json.loads(each["content"]) for each in messages_of(upstream.requests[4]) if each["role"] == "tool"
+    ]
+    assert eggs["error_code"] == "already_ran"
+    assert milk == {"done": True, "what": "milk"}
+    assert eggs_again == {"done": True, "what": "eggs"}
+    assert watch.finished == ["buy", "buy"]
+
+
+REFUSED = whole(b'{"error":{"message":"busy"}}', status="500 Oops")
+BROKEN = whole(b'{"error":{"message":"no"}}', status="400 Bad Request")
+"""Nothing that a later turn would be asked again for."""
+
+
+async def test_a_repeat_is_one_of_the_newest_request(watch: Watch) -> None:
+    """Rule R5: what was done for an answered request is not done for the same one asked anew."""
+    async with looping(BUY, ANSWER, REFUSED, BUY, ANSWER, BUY, ANSWER) as (proxy, upstream):
+        await proxy.ask(ASK)
+        assert (await proxy.ask(ASK)).status == 500  # Asked once more, and the upstream was not ready.
+        await proxy.ask(ASK, AGAIN)
+        assert watch.finished == ["buy", "buy"]
+        await proxy.ask(ASK, AGAIN)
+        assert watch.finished == ["buy", "buy"]
+        assert messages_of(upstream.requests[6])[-1]["content"] == '{"done":true,"what":"milk"}'
+
+
+async def test_other_words_for_what_is_asked_anew_are_not_in_its_way(watch: Watch) -> None:
+    """Rule R5: the effects of an answered request are not counted for a repeat of the same asked anew."""
+    async with looping(BUY, ANSWER, REFUSED, buying("eggs"), ANSWER) as (proxy, _):
+        await proxy.ask(ASK)
+        await proxy.ask(ASK)
+        await proxy.ask(ASK, AGAIN)
+    assert watch.finished == ["buy", "buy"]
+
+
+async def test_an_effect_without_an_answer_waits_for_its_repeat(watch: Watch) -> None:
+    """Rule R5: while a client has no answer to an effect, the same asked anew takes no repeat from it."""
+    async with looping(BUY, BROKEN, REFUSED, BUY, ANSWER) as (proxy, upstream):
+        await proxy.ask(ASK)
+        assert (await proxy.ask(ASK)).status == 500
+        await proxy.ask(ASK, AGAIN)
+        assert len(upstream.requests) == 5
+    assert watch.finished == ["buy"]
+
+
+async def test_an_answered_repeat_answers_for_its_first_attempt(watch: Watch) -> None:
+    """Rule R5: once the repeat came to its end nobody waits for what the first attempt did."""
+    async with looping(BUY, BROKEN, ANSWER, REFUSED, BUY, ANSWER) as (proxy, upstream):
+        for headers in ((), AGAIN, (), AGAIN):
+            await proxy.ask(ASK, headers)
+        assert len(upstream.requests) == 6
+    assert watch.finished == ["buy", "buy"]
+
+
+def test_what_is_forgotten_is_what_was_answered() -> None:
+    """Rule R5: claims are given back once every attempt has its answer, and of too many attempts none are."""
+    forgotten: list[str] = []
+    repeats = Idempotency(forget=forgotten.append)
+
+    def act(effect: str, *, is_repeat: bool = False) -> RunLedger:
+        ledger = repeats.begin("k", is_repeat=is_repeat)
+        repeats.caused("k", ledger)
+        ledger.answer_for(effect)
+        return ledger
+
+    one, two = act("a"), act("b")
+    repeats.answered("k", one)
+    act("c", is_repeat=True)
+    repeats.begin("k", is_repeat=False)
+    assert forgotten == []
+    repeats.answered("k", two)
+    repeats.begin("k", is_repeat=False)
+    assert sorted(forgotten) == ["a", "b", "c"]
+    assert repeats.begin("k", is_repeat=True).answered("a") is False
+    many = [act("d") for _ in range(101)]
+    for ledger in many:
+        repeats.answered("k", ledger)
+    repeats.begin("k", is_repeat=False)
+    assert len(forgotten) == 3
+
+
+def test_nobody_waits_for_an_answer_for_longer_than_effects_are_known() -> None:
+    """Rule R5: an attempt that never got its answer is in nobody's way past its hour."""
+    now = 0.0
+    forgotten: list[str] = []
+    repeats = Idempotency(forget=forgotten.append, keep_s=10, clock=lambda: now)
+    for at, effect in ((0.0, "a"), (6.0, "b")):
+        now = at
+        ledger = repeats.begin("k", is_repeat=False)
+        repeats.caused("k", ledger)
+        ledger.answer_for(effect)
+    repeats.answered("k", ledger)
+    repeats.begin("k", is_repeat=False)
+    assert forgotten == []
+    now = 10.0
+    repeats.begin("k", is_repeat=False)
+    assert forgotten == ["b"]
+
+
+def _nothing(_: str) -> None:
+    """For what has no record."""
+
+
+def _claim(content: str) -> Claim:
+    """An effect that has come to its end."""
+    result = asyncio.get_running_loop().create_future()
+    result.set_result(ToolResult("call_1", ok=True, content=content, redacted={"all": content}))
+    return Claim("inv_1", "f", result, begun=True)
+
+
+async def test_what_is_remembered_is_bounded_in_bytes() -> None:
+    """Rule R5: past its bytes the oldest results go, and it stays known that their calls were made."""
+    repeats = Idempotency(forget=_nothing, max_bytes=1_000_000)
+    for number in range(100):
+        ledger = repeats.begin(f"k{number}", is_repeat=False)
+        repeats.caused(f"k{number}", ledger)
+        ledger.take_effect("e", _claim("x" * 32_000))
+        repeats.ended(f"k{number}", ledger)
+        await asyncio.sleep(0)
+    assert repeats._cache_size().held <= 1_000_000
+    found = [repeats.begin(f"k{number}", is_repeat=True).effect("e") for number in range(100)]
+    assert all(found)
+    said = [claim.result.result() for claim in found if claim]
+    assert all(result.ok for result in said)
+    assert "it was not made again, and its result was not kept" in said[0].content
+    assert said[0].redacted is None
+    assert said[-1].content == "x" * 32_000
+
+
+async def test_a_failure_that_is_forgotten_stays_a_failure() -> None:
+    """What a call failed with may be long; that it failed, and how, is kept."""
+    ledger = RunLedger()
+    claim = _claim("")
+    claim.keep(ToolResult("call_1", ok=False, content="x", error_code="timeout", safe_message="x" * 9000))
+    ledger.take_effect("e", claim)
+    ledger.forget_results()
+    result = claim.result.result()
+    assert (result.ok, result.error_code) == (False, "timeout")
+    assert len(result.content) < 200
+
+
+async def test_a_repeat_shares_effects_and_no_places() -> None:
+    """The ledger of a repeat knows what was caused, and has every place of its own run free."""
+    repeats = Idempotency(forget=_nothing)
+    first = repeats.begin("k", is_repeat=False)
+    repeats.caused("k", first)
+    second = repeats.begin("k", is_repeat=True)
+    assert second is not first
+    first.take_effect("e", _claim(""))
+    first.take_place(1, 0, object())  # type: ignore[arg-type]
+    assert second.effect("e") is first.effect("e")
+    assert second.place(1, 0) is None
+
+
+async def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
+    """Old requests make room, and after their time a repeat is a request like any other."""
+    now = 0.0
+    repeats = Idempotency(forget=_nothing, keep_s=10, most=2, clock=lambda: now)
+    ledgers = {key: RunLedger() for key in "abc"}
+    for key, ledger in ledgers.items():
+        ledger.take_effect("e", _claim(""))
+        repeats.caused(key, ledger)
+    assert repeats.begin("a", is_repeat=True).effect("e") is None
+    assert repeats.begin("c", is_repeat=True).effect("e") is not None
+    now = 11.0
+    assert repeats.begin("c", is_repeat=True).effect("e") is None
+
+
+def test_keys_tell_callers_people_paths_and_bodies_apart() -> None:
+    """No two of these are the same request, however their parts are cut."""
+    body = json.dumps(ASK).encode()
+    keys = [
+        repeat_key("me", "", "/chat/completions", body),
+        repeat_key("you", "", "/chat/completions", body),
+        repeat_key("me", "ann", "/chat/completions", body),
+        repeat_key("me", "", "/responses", body),
+        repeat_key("me", "", "/chat/completions", body + b" "),
+        repeat_key("me", "", "/chat/completions", body, "a"),
+        repeat_key("me", "ann", "/chat/completions", body, "a"),
+        repeat_key("me/chat", "", "/completions", body),
+    ]
+    assert len({key for key, _ in keys}) == len(keys)

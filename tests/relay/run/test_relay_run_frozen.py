@@ -1,0 +1,322 @@
+"""A record, or a Redis, that stands still: frozen for real, and nobody waits for it longer than once."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_script import payloads_of, text_of
+from client_keys import ALICE, bearer, declared, made
+from looping import ANSWER, ASK, CLIENT_TOOL, TIME, called, looping, messages_of
+from own_servers import frozen, own_postgres, own_redis
+from raw_upstream import whole
+from running_proxy import Answer, Proxy
+from waiting import until
+
+from proxy.store.sql.store import SqlStore
+from proxy.store.sqlite.store import SqliteStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.hurried]
+
+UTC = '{"timezone":"UTC"}'
+CALL = called(("call_s", TIME, UTC))
+MIXED = called(("call_s", TIME, UTC), ("call_c", "mine", "{}"))
+GONE = whole(b'{"error":{"message":"No such response","code":null}}', status="404 Not Found")
+AGAIN: dict[str, Any] = {
+    **ASK,
+    "messages": [
+        *ASK["messages"],
+        {"role": "assistant", "content": "It is noon."},
+        {"role": "user", "content": "And now?"},
+    ],
+}
+SOON_S = 20.0
+"""What no request may take: all deadlines together are shorter, and drivers' own time-outs longer."""
+
+Freeze = AbstractContextManager[None]
+
+
+@contextmanager
+def hung_disk(store: SqliteStore) -> Iterator[None]:
+    """Both threads that speak to the file hang in a call, as in a read that the disk never answers."""
+    back = threading.Event()
+    for db in (store._db, store._reader):
+        assert db is not None
+        # Nobody waits for it: the thread is busy, and all that comes after stands behind it.
+        db._tx.put_nowait((asyncio.get_running_loop().create_future(), back.wait))
+    try:
+        yield
+    finally:
+        back.set()
+
+
+@asynccontextmanager
+async def proxy_over(kind: str, folder: Path, *scripts: Any, **config: Any) -> AsyncIterator[Any]:
+    """A proxy, its upstream, and what freezes its record."""
+    if kind == "sqlite":
+        url = f"sqlite:///{folder}/r.db"
+        async with looping(*scripts, store={"url": url}, **config) as (proxy, upstream):
+            store = proxy.services.store
+            assert isinstance(store, SqliteStore)
+            yield proxy, upstream, lambda: hung_disk(store)
+    else:
+        async with (
+            own_postgres() as (url, pid),
+            looping(*scripts, store={"url": url}, **config) as (proxy, upstream),
+        ):
+            yield proxy, upstream, lambda: frozen(pid)
+
+
+def count_questions(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every question that is put to the database from now on, but for those of the probe."""
+    store = proxy.services.store
+    assert isinstance(store, SqlStore)
+    asked: list[str] = []
+    query = store._query
+
+    async def counted(sql: str, values: Any) -> Any:
+        if "key_state" not in sql:
+            asked.append(sql)
+        return await query(sql, values)
+
+    monkeypatch.setattr(store, "_query", counted)
+    return asked
+
+
+async def in_time(asking: Any) -> Answer:
+    """An answer that came soon; the bound is one that drivers reach and deadlines do not."""
+    began = time.monotonic()
+    answer: Answer = await asking
+    assert time.monotonic() - began < SOON_S
+    return answer
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_frozen_record_delays_one_look_up(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request waits a second, the others not at all; afterwards all is as before."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    scripts = (CALL, ANSWER, ANSWER, ANSWER, ANSWER)
+    async with proxy_over(kind, tmp_path, *scripts) as (proxy, upstream, freeze):
+        assert text_of(payloads_of((await proxy.ask(ASK)).body)) == "It is noon."
+        await until(lambda: proxy.services.store.waiting == 0)
+        asked = count_questions(proxy, monkeypatch)
+        with freeze():
+            for _ in range(3):
+                answer = await in_time(proxy.ask(AGAIN))
+                assert text_of(payloads_of(answer.body)) == "It is noon."
+                # The client's own version went.
+                assert [m["role"] for m in messages_of(upstream.requests[-1])] == [
+                    "user",
+                    "assistant",
+                    "user",
+                ]
+            assert len(asked) == 1
+            for method in ("GET", "DELETE"):
+                gone = await in_time(proxy.ask(None, method=method, path="/v1/responses/resp_1"))
+                assert (gone.status, gone.error["code"]) == (503, "store_unavailable")
+                assert gone.header("retry-after") == "1"
+            assert len(asked) == 1
+            ready = await in_time(proxy.ask(method="GET", path="/readyz"))
+            assert ready.status == 503
+        upstream.scripts = (GONE,)
+
+        async def back() -> bool:
+            return (await proxy.ask(None, method="GET", path="/v1/responses/resp_1")).status == 404
+
+        await until(back)
+        upstream.scripts = (ANSWER,)
+        restored = await proxy.ask(AGAIN)
+        assert restored.header("x-toolrelay-restored") is not None
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_turn_that_a_frozen_record_cannot_hold_is_said(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client is told that nobody will understand its results, as soon as the patience for it is over."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("proxy.relay.run.settling.HOLD_S", 1.0)
+    async with proxy_over(kind, tmp_path, ANSWER, MIXED) as (proxy, _, freeze):
+        await proxy.ask(ASK)
+        await until(lambda: proxy.services.store.waiting == 0)
+        with freeze():
+            answer = await in_time(proxy.ask({**ASK, "tools": [CLIENT_TOOL]}))
+            assert answer.clean
+            assert payloads_of(answer.body)[-1]["error"]["code"] == "store_unavailable"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_keys_of_a_frozen_record_delay_one_request(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys stay valid for their ten seconds without a wait, and then nobody with one comes in, at once."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keys = {"alice": declared(ALICE)}
+    async with proxy_over(kind, tmp_path, ANSWER, keys=keys) as (proxy, _, freeze):
+        secret = await made(proxy.services.store)
+
+        async def served() -> bool:
+            return (await proxy.ask(ASK, bearer(secret))).status == 200
+
+        await until(served)  # PostgreSQL says a moment later that there is a new key
+        with freeze():
+            for _ in range(3):
+                assert (await in_time(proxy.ask(ASK, bearer(secret)))).status == 200
+            monkeypatch.setattr("proxy.server.auth.key_ring._BLIND_S", 0.0)
+            monkeypatch.setattr("proxy.server.auth.key_ring._CHECK_EVERY_S", 0.0)
+            for _ in range(3):
+                refused = await in_time(proxy.ask(ASK, bearer(secret)))
+                assert (refused.status, refused.error["code"]) == (503, "keys_unavailable")
+            assert (await in_time(proxy.ask(ASK, bearer(ALICE)))).status == 200
+        monkeypatch.setattr("proxy.server.auth.key_ring._BLIND_S", 10.0)
+        await until(served)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_reports_of_a_frozen_record_have_an_end(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator is told that the record cannot be read; one who comes back reads it again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("proxy.server.api.admin.REPORT_S", 0.2)
+    keys = {"alice": declared(ALICE, admin=True)}
+    async with proxy_over(kind, tmp_path, ANSWER, keys=keys) as (proxy, _, freeze):
+
+        async def reads(path: str) -> Answer:
+            return await in_time(proxy.ask(None, bearer(ALICE), method="GET", path=path))
+
+        assert (await proxy.ask(ASK, bearer(ALICE))).status == 200
+        await until(lambda: proxy.services.store.waiting == 0)
+        (run,) = await proxy.runs()
+        with freeze():
+            for path in ("/admin/runs", f"/admin/runs/{run.id}"):
+                refused = await reads(path)
+                assert (refused.status, refused.error["code"]) == (503, "store_unavailable")
+
+        async def back() -> bool:
+            return (await reads("/admin/runs")).status == 200
+
+        await until(back)
+
+
+@pytest.mark.parametrize("on_error", ["open", "closed"])
+async def test_a_frozen_redis_delays_one_request(tmp_path: Path, on_error: str) -> None:
+    """A Redis that stands still is waited for once: then requests pass uncounted, or get a 503."""
+    async with own_redis(tmp_path) as (url, pid):
+        limits = {"requests": ["1000/minute"], "tool_calls": ["1000/minute"], "storage": url}
+        async with looping(CALL, ANSWER, limits={**limits, "on_error": on_error}) as (proxy, upstream):
+            upstream.scripts = (CALL, ANSWER)
+
+            async def counted() -> bool:
+                return (await proxy.ask(ASK)).header("x-ratelimit-limit-requests") == "1000"
+
+            await until(counted)
+            with frozen(pid):
+                counters: Any = proxy.services.limiter._counters
+                sent = 0
+                send = counters._send
+
+                async def counting(*arguments: Any) -> Any:
+                    nonlocal sent
+                    sent += 1
+                    return await send(*arguments)
+
+                counters._send = counting
+                for _ in range(5):
+                    answer = await in_time(proxy.ask(ASK))
+                    if on_error == "open":
+                        assert answer.status == 200
+                        assert answer.header("x-ratelimit-limit-requests") is None
+                    else:
+                        assert (answer.status, answer.error["code"]) == (503, "limits_unavailable")
+                assert sent <= 1
+            await until(counted)
+
+
+async def test_a_dead_network_before_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where the server is well and nothing of it arrives: connections are there and silent."""
+    from store_postgres import SERVER, need_postgres, new_schema
+
+    need_postgres()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    async with new_schema() as url, silent_wire(SERVER) as wire:
+        through = wire.of(url)
+        async with looping(CALL, ANSWER, ANSWER, store={"url": through}) as (proxy, _):
+            await proxy.ask(ASK)
+            await until(lambda: proxy.services.store.waiting == 0)
+            asked = count_questions(proxy, monkeypatch)
+            wire.silent = True
+            for _ in range(3):
+                answer = await in_time(proxy.ask(AGAIN))
+                assert text_of(payloads_of(answer.body)) == "It is noon."
+            assert len(asked) == 1
+            wire.cut()
+
+            async def back() -> bool:
+                return (await proxy.ask(AGAIN)).header("x-toolrelay-restored") is not None
+
+            await until(back)
+
+
+class Wire:
+    """Forwards connections to a server until it is silent."""
+
+    def __init__(self, host: str, port: int, own_port: int) -> None:
+        self.host, self.port, self.own_port = host, port, own_port
+        self.silent = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def of(self, url: str) -> str:
+        """A URL that goes by this wire."""
+        return url.replace(f"{self.host}:{self.port}", f"127.0.0.1:{self.own_port}")
+
+    def cut(self) -> None:
+        """Connections break, and new ones go through."""
+        self.silent = False
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        theirs_in, theirs_out = await asyncio.open_connection(self.host, self.port)
+        self._writers |= {writer, theirs_out}
+        ways = ((reader, theirs_out), (theirs_in, writer))
+        await asyncio.gather(*(self._pump(*way) for way in ways), return_exceptions=True)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if not self.silent:
+                writer.write(data)
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def silent_wire(server: str) -> AsyncIterator[Wire]:
+    """A wire to a server."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(server)
+    wire = Wire(parts.hostname or "127.0.0.1", parts.port or 5432, 0)
+    listening = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
+    wire.own_port = listening.sockets[0].getsockname()[1]
+    try:
+        yield wire
+    finally:
+        wire.cut()
+        listening.close()
+        await listening.wait_closed()
+
+
+async def test_what_the_record_has_no_part_in_waits_for_nothing(tmp_path: Path) -> None:
+    """Paths that nothing is looked up for are served as ever beside a hung disk."""
+    async with proxy_over("sqlite", tmp_path, whole(b'{"ok":true}')) as (proxy, _, freeze):
+        with freeze():
+            assert (await in_time(proxy.ask({"input": "x"}, path="/v1/moderations"))).status == 200
+            assert (await in_time(proxy.ask(method="GET", path="/healthz"))).status == 200

@@ -1,0 +1,156 @@
+"""An upstream that does not take back a field that it emitted itself."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from chat_script import call, chunk_of, finish, payloads_of, role, stream, text_of
+from looping import ANSWER, TIME, looping
+from raw_upstream import whole
+from responding import PATH
+from running_proxy import Answer, Proxy, make_config, running
+from strict_chat import DIALECTS, StrictChat, serving_chat
+from strict_provider import Provider, serving_provider
+
+from proxy.relay.run.model_turn import ToolMemory
+
+ASK: dict[str, Any] = {
+    "model": "m", "stream": True, "messages": [{"role": "user", "content": "What time is it?"}]
+}  # fmt: skip
+THOUGHT = {"role": "assistant", "content": "Before.", "reasoning": "my own"}
+
+
+@asynccontextmanager
+async def before(provider: StrictChat) -> AsyncIterator[Proxy]:
+    """A proxy before that provider."""
+    async with serving_chat(provider) as url, running(make_config({"base_url": url})) as proxy:
+        yield proxy
+
+
+def said(answer: Answer, stream: bool) -> str:
+    """The text of an answer that went well."""
+    assert answer.status == 200, answer.body
+    if stream:
+        return text_of(payloads_of(answer.body))
+    return str(answer.json["choices"][0]["message"]["content"])
+
+
+def turn_of(body: dict[str, Any]) -> dict[str, Any]:
+    """The model's message in a request."""
+    (message,) = [m for m in body["messages"] if m["role"] == "assistant"]
+    return dict(message)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])
+@pytest.mark.parametrize("words", DIALECTS)
+async def test_it_is_asked_again_without_the_field(words: str, stream: bool) -> None:
+    """Once, with all else of the message as it was; then it is remembered for that model alone."""
+    provider = StrictChat(words)
+    ask = {**ASK, "stream": stream}
+    async with before(provider) as proxy:
+        assert said(await proxy.ask(ask), stream).startswith("It is {")
+        _, refused, accepted = provider.requests
+        assert turn_of(refused)["reasoning"] == "The clock knows."
+        lacking = {key: value for key, value in turn_of(refused).items() if key != "reasoning"}
+        assert turn_of(accepted) == lacking
+        assert accepted["messages"][-1] == refused["messages"][-1]
+        said(await proxy.ask(ask), stream)
+        assert len(provider.requests) == 5
+        assert provider.refused == ["reasoning"]
+        said(await proxy.ask({**ask, "model": "other"}), stream)
+        assert provider.refused == ["reasoning", "reasoning"]
+
+
+async def test_what_did_not_help_is_not_remembered() -> None:
+    """Words that name a field may be a client's own: where something else helped after them, the field
+    goes back to that model in the next request."""
+    thinking = stream(
+        role(),
+        chunk_of({"reasoning": "r"}),
+        call("call_1", TIME, '{"timezone":"UTC"}'),
+        finish("tool_calls"),
+    )
+    errors = [
+        whole(json.dumps({"error": {"message": words}}).encode(), status="400 Bad Request")
+        for words in ("property 'reasoning' is unsupported", "The context length is exceeded.")
+    ]
+    scripts = (thinking, ANSWER, thinking, *errors, ANSWER, thinking, ANSWER)
+    said = {"role": "assistant", "content": "It is noon."}
+    more = {**ASK, "messages": [*ASK["messages"], said, ASK["messages"][0]]}
+    async with looping(*scripts, allow=("core__*",)) as (proxy, upstream):
+        await proxy.ask(ASK)
+        assert text_of(payloads_of((await proxy.ask(more)).body)) == "It is noon."
+        assert text_of(payloads_of((await proxy.ask(ASK)).body)) == "It is noon."
+    bodies = [json.loads(request.body) for request in upstream.requests]
+    has = [any("reasoning" in message for message in body["messages"]) for body in bodies]
+    assert has == [False, True, True, True, False, False, False, True]
+
+
+async def test_fields_are_refused_one_at_a_time() -> None:
+    """Each that is named is left out, also inside a call; what is taken goes back."""
+    provider = StrictChat(emits={"reasoning": "r", "annotations": [], "kept": "k"})
+    provider.taken |= {"kept"}
+    async with before(provider) as proxy:
+        said(await proxy.ask(ASK), True)
+    assert provider.refused == ["reasoning", "annotations"]
+    assert set(turn_of(provider.requests[-1])) == {"role", "content", "kept", "tool_calls"}
+
+
+async def test_the_client_answers_for_its_own_messages() -> None:
+    """A refusal of the client's message goes back as it came, and no message of its is changed."""
+    provider = StrictChat()
+    messages = [ASK["messages"][0], THOUGHT, ASK["messages"][0]]
+    async with before(provider) as proxy:
+        answer = await proxy.ask({**ASK, "messages": messages})
+        assert answer.status == 400
+        assert b"property 'reasoning' is unsupported" in answer.body
+        assert len(provider.requests) == 1
+        # Where only ours is refused, the client's stays as it is.
+        provider.taken |= {"reasoning"}
+        provider.emits = {"annotations": []}
+        said(await proxy.ask({**ASK, "messages": messages}), True)
+    assert provider.refused == ["reasoning", "annotations"]
+    assert provider.requests[-1]["messages"][1] == THOUGHT
+
+
+async def test_a_refusal_that_was_not_about_the_field_is_not_remembered() -> None:
+    """One more try, then the upstream's words; the next request is asked with the field again."""
+    provider = StrictChat(always=True)
+    async with before(provider) as proxy:
+        for _ in range(2):
+            answer = await proxy.ask(ASK)
+            assert b"property 'reasoning' is unsupported" in answer.body
+    assert len(provider.requests) == 6
+    assert "reasoning" in turn_of(provider.requests[4])
+
+
+async def test_responses_items_are_sent_without_it() -> None:
+    """The same on Responses, where items go back whole."""
+    provider = Provider(keeps=False, refuses="status")
+    ask = {"model": "m", "input": "What time is it?"}
+    async with serving_provider(provider) as url, running(make_config({"base_url": url})) as proxy:
+        for _ in range(2):
+            answer = await proxy.ask(ask, path=PATH)
+            assert answer.status == 200, answer.body
+    assert provider.refused == ["Unknown parameter: 'input[2].status'."]
+    assert len(provider.requests) == 5
+    items = [item for item in provider.requests[2]["input"] if item.get("type") == "function_call"]
+    assert items
+    assert not any("status" in item for item in items)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """The oldest model gives way, and one that refuses everything is not believed."""
+    memory = ToolMemory(most=2)
+    for model in ("a", "b", "c"):
+        memory.remember_fields("u", model, frozenset({"x"}))
+    assert [memory.refused_fields("u", model) for model in "abc"] == [set(), {"x"}, {"x"}]
+    memory.remember_fields("u", "c", frozenset({"y"}))
+    assert memory.refused_fields("u", "c") == {"x", "y"}
+    memory.remember_fields("u", "c", frozenset(map(str, range(100))))
+    assert memory.refused_fields("u", "c") == set()
+    forgetful = ToolMemory(keep_s=0)
+    forgetful.remember_fields("u", "a", frozenset({"x"}))
+    assert forgetful.refused_fields("u", "a") == set()

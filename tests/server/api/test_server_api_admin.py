@@ -1,0 +1,454 @@
+"""``/admin``: who may read it, what it says, and that it does nothing else."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from chat_script import DONE, call, content, finish, role
+from edge_requests import edge_request
+from probe_tools import WATCH
+from raw_upstream import RawUpstream, chunked
+from running_proxy import Answer, Proxy, make_config, running
+from structlog.testing import capture_logs
+from waiting import PATIENCE_S
+
+from proxy.commands.runs.runs import list_runs, show_run
+from proxy.errors import RequestError, StoreError
+from proxy.records import ClientKey, MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.server.api.json_views import to_line
+from proxy.server.app import Overrides, create_app
+from proxy.server.callers import Caller
+from proxy.store.base import RunFilter, Store
+
+T0 = 1_760_000_000.0
+ADMIN = {"Authorization": "Bearer admin"}
+
+
+class AdminDoor:
+    """Lets everybody in, and as administrators those who have the one key."""
+
+    async def admit(self, request: Any, below: str) -> Caller:
+        return Caller("anybody", "anybody")
+
+    async def admit_admin(self, request: Any) -> Caller:
+        given = request.headers.get("Authorization")
+        if given != ADMIN["Authorization"]:
+            status, code = (401, "invalid_api_key") if given is None else (403, "not_an_admin")
+            raise RequestError(status, "Not an administrator.", type="authentication_error", code=code)
+        return Caller("key_admin", "key_admin")
+
+
+@asynccontextmanager
+async def administered(**config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy with an administrators' key, before an upstream that calls a tool and then answers."""
+    turns = (
+        chunked(
+            role(), call("c1", "core__get_current_time", '{"timezone": "UTC"}'), finish("tool_calls"), DONE
+        ),
+        chunked(role(), content("It is noon."), finish(), DONE),
+    )
+    config.setdefault("modules", ("probe_tools",))
+    async with (
+        RawUpstream(*turns) as upstream,
+        running(make_config(upstream.url, **config), Overrides(door=AdminDoor())) as proxy,
+    ):
+        yield proxy, upstream
+
+
+async def look(proxy: Proxy, path: str, headers: Mapping[str, str] = ADMIN, method: str = "GET") -> Answer:
+    """One request below ``/admin``."""
+    return await proxy.ask(None, headers, method=method, path=f"/admin{path}")
+
+
+def run(number: int, **more: Any) -> RunRecord:
+    """The run of that number; each started a second after the one before."""
+    fields: dict[str, Any] = {
+        "id": f"run_{number:032x}",
+        "request_id": f"req_{number}",
+        "caller": "key_a",
+        "wire": "chat",
+        "model": "m",
+        "upstream": "default",
+        "stream": True,
+        "status": "completed",
+        "started_at": T0 + number,
+        "ended_at": T0 + number + 0.5,
+        **more,
+    }
+    return RunRecord(**fields)
+
+
+def fill(store: Store) -> None:
+    """Put seven runs on record that differ in all that can be asked for."""
+    store.put_run(run(1))
+    store.put_run(run(2, status="failed", error_code="upstream_error", ended_at=None))
+    store.put_run(run(3, model="other"))
+    store.put_run(run(4, caller="key_b"))
+    store.put_run(run(5, status="cancelled"))
+    store.put_run(run(6, offered=("core__a",), withheld={"core__b": "policy.allow lacks it"}, tool_calls=1))
+    store.put_run(run(7))
+    of_6 = run(6).id
+    store.put_turn(TurnRecord(of_6, 1, "up_1", "stop", T0 + 6, T0 + 6.5))
+    store.close_invocation(
+        ToolInvocationRecord(
+            id="inv_1",
+            run_id=of_6,
+            turn=1,
+            seq=0,
+            call_id="c1",
+            tool="core__a",
+            provider="core",
+            spec_digest="d",
+            effect=ToolEffect.READ_ONLY,
+            decision="allowed",
+            status="success",
+            started_at=T0 + 6,
+            ended_at=T0 + 6.1,
+            arguments_redacted={"city": "Wien", "huge": 1 << 80, "odd": "\ud800"},
+        )
+    )
+    store.put_messages([MessageRecord(of_6, 1, 0, "tool", content="what only the model heard")])
+
+
+def numbers(answer: Answer) -> list[int]:
+    """The numbers of the runs on a page."""
+    assert answer.status == 200, answer.body
+    return [int(row["id"].removeprefix("run_"), 16) for row in answer.json["data"]]
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    """What a command printed as JSON, beside the server's own lines of its log."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+
+
+PATHS = ["", "/", "/runs", "/runs/run_1", "/runs?limit=x", "/tools", "/approvals", "/nowhere", "/runs/a/b"]
+
+
+# ---------------------------------------------------------------- who
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_only_administrators_come_in(path: str) -> None:
+    """Whoever else asks hears the same of every path, whether there is something or not."""
+    async with administered() as (proxy, _):
+        for method in ("GET", "POST", "DELETE"):
+            assert (await look(proxy, path, {}, method)).status == 401
+        nobody = await look(proxy, path, {"Authorization": "Bearer other"})
+        assert (nobody.status, nobody.error["code"]) == (403, "not_an_admin")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_without_keys_there_are_no_administrators(path: str) -> None:
+    """On an open server nobody is one, on loopback too, and the refusal says how to become one."""
+    async with RawUpstream(chunked(DONE)) as upstream, running(make_config(upstream.url)) as proxy:
+        for headers in ({}, ADMIN):
+            answer = await look(proxy, path, headers)
+            assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+            assert "toolrelay keys create" in answer.error["message"]
+
+
+async def test_nothing_can_be_done() -> None:
+    """Rule T1: below /admin nothing is changed and no tool runs, whatever the method or the path."""
+    WATCH.reset()
+    async with administered() as (proxy, upstream):
+        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+            for path in ("/runs", "/tools", "/tools/probe_tools__echo", "/tools/probe_tools__echo/call"):
+                answer = await proxy.ask({"text": "x"}, ADMIN, method=method, path=f"/admin{path}")
+                assert (answer.status, answer.header("allow")) == (405, "GET, HEAD")
+        assert (await look(proxy, "/tools/probe_tools__echo")).status == 404
+        assert WATCH.started == []
+        assert list(await proxy.runs()) == []
+        assert upstream.requests == []
+
+
+async def test_what_is_near_is_not_below() -> None:
+    """Only /admin itself and what is below it is asked for a key; other paths are what they were."""
+    async with administered() as (proxy, _):
+        for path in ("/administrator", "/adminx/runs", "/Admin/runs"):
+            answer = await proxy.ask(None, {}, method="GET", path=path)
+            assert (answer.status, answer.error["code"]) == (404, "not_found")
+        assert (await proxy.ask(None, ADMIN, method="GET", path="/v1/../admin/runs")).status == 400
+
+
+# ---------------------------------------------------------------- runs
+
+
+async def test_runs_come_in_pages() -> None:
+    """A page is bounded, says whether there are more, and the next one goes on where it ended."""
+    async with administered() as (proxy, _):
+        fill(proxy.services.store)
+        first = await look(proxy, "/runs?limit=3")
+        assert numbers(first) == [7, 6, 5]
+        assert first.header("content-type") == "application/json"
+        assert first.header("cache-control") == "no-store"
+        assert first.json["has_more"] is True
+        assert first.json["object"] == "list"
+        second = await look(proxy, f"/runs?limit=3&before={first.json['last_id']}")
+        assert numbers(second) == [4, 3, 2]
+        last = await look(proxy, f"/runs?limit=3&before={second.json['last_id']}")
+        assert (numbers(last), last.json["has_more"]) == ([1], False)
+        end = await look(proxy, f"/runs?before={last.json['last_id']}")
+        assert end.json == {
+            "object": "list",
+            "data": [],
+            "first_id": None,
+            "last_id": None,
+            "has_more": False,
+        }
+        assert len(numbers(await look(proxy, "/runs"))) == 7
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("status=failed", [2]),
+        ("model=other", [3]),
+        ("key=key_b", [4]),
+        ("tool=core__a", [6]),
+        ("errors=true", [2]),
+        ("errors=false&status=cancelled", [5]),
+        ("since=2025-10-09T08:53:25&until=2025-10-09T08:53:27", [6, 5]),
+        ("since=1h", []),
+        ("key=by-name", [4]),
+        ("key=nobody", []),
+        ("model=%F0%9F%92%A9", []),
+    ],
+)
+async def test_runs_are_found_as_on_the_command_line(query: str, found: list[int]) -> None:
+    """The filters are those of ``runs list``, read alike."""
+    async with administered() as (proxy, _):
+        fill(proxy.services.store)
+        await proxy.services.store.put_key(ClientKey("key_b", "by-name", bytes(32), "pepper", {}, T0))
+        assert numbers(await look(proxy, f"/runs?{query}")) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=201", "limit"),
+        ("limit=-1", "limit"),
+        ("limit=x", "limit"),
+        ("limit=", "limit"),
+        ("limit=%D9%A3", "limit"),
+        ("limit=" + "9" * 200, "limit"),
+        ("before=x%2Fy", "before"),
+        ("before=", "before"),
+        ("before=run_unknown", "before"),
+        ("status=odd", "status"),
+        ("since=yesterday", "since"),
+        ("until=x", "until"),
+        ("errors=1", "errors"),
+        ("colour=red", "colour"),
+        ("limit=1&limit=2", "limit"),
+        ("model=" + "m" * 257, "model"),
+        ("model=%ff", "query"),
+        ("&".join(f"p{n}=1" for n in range(30)), "query"),
+    ],
+)
+async def test_a_query_that_makes_no_sense_is_refused(query: str, param: str) -> None:
+    """Rule E1: a parameter that is unknown, doubled, malformed or out of bounds is named."""
+    async with administered() as (proxy, _):
+        fill(proxy.services.store)
+        answer = await look(proxy, f"/runs?{query}")
+        assert (answer.status, answer.error["param"]) == (400, param)
+
+
+async def test_a_run_is_shown_as_on_the_command_line() -> None:
+    """Rule R3: one run with turns and calls, redacted as on record; messages are counted, not shown."""
+    async with administered() as (proxy, _):
+        fill(proxy.services.store)
+        with capture_logs() as logs:
+            answer = await look(proxy, f"/runs/{run(6).id}")
+        assert answer.status == 200
+        shown = answer.json
+        assert set(shown) == {"run", "turns", "invocations", "kept_from_client", "message_count"}
+        kept = {part["what"]: part["why"] for part in shown["kept_from_client"]}
+        assert "server tools run here" in kept["1 tool call, arguments and results"]
+        assert shown["run"]["withheld"] == {"core__b": "policy.allow lacks it"}
+        assert shown["run"]["duration_s"] == 0.5
+        assert shown["message_count"] == 1
+        assert shown["invocations"][0]["arguments_redacted"]["huge"] == 1 << 80
+        assert b"only the model" not in answer.body
+        assert answer.body.decode("ascii") == to_line(shown)
+        assert not [line for line in logs if line["event"] == "content_read"]
+
+
+async def test_who_reads_content_is_in_the_log() -> None:
+    """Rule R3: content is given to who asks for it, and the log says who that was."""
+    async with administered() as (proxy, _):
+        fill(proxy.services.store)
+        run_id = run(6).id
+        with capture_logs() as logs:
+            answer = await look(proxy, f"/runs/{run_id}?content=true", {**ADMIN, "x-request-id": "mine"})
+        assert [message["content"] for message in answer.json["messages"]] == ["what only the model heard"]
+        (line,) = [line for line in logs if line["event"] == "content_read"]
+        assert line["log_level"] == "warning"
+        assert {key: line[key] for key in ("caller", "request_id", "run_id", "messages")} == {
+            "caller": "key_admin",
+            "request_id": "mine",
+            "run_id": run_id,
+            "messages": 1,
+        }
+        assert "only the model" not in str(logs)
+        with capture_logs() as logs:
+            for query in ("content=false", "", "content=yes", "content=true&content=true"):
+                answer = await look(proxy, f"/runs/{run_id}?{query}")
+                assert b"only the model" not in answer.body
+            assert (await look(proxy, "/runs/run_unknown?content=true")).status == 404
+        assert not [line for line in logs if line["event"] == "content_read"]
+
+
+async def test_what_is_not_there_is_not_told_apart() -> None:
+    """An id that no run has, one that none can have, the beginning of one, and a wrong path: one 404."""
+    async with administered() as (proxy, _):
+        fill(proxy.services.store)
+        proxy.services.store.put_run(run(0xF << 124))
+        said = set()
+        for path in (
+            "/runs/run_f",
+            "/runs/run_00000000000000000000000000000063",
+            "/runs/run_0000000000000000000000000000000",
+            "/runs/run_",
+            "/runs/",
+            "/runs/a/b",
+            "/runs/" + "a" * 300,
+            "/runs/a%20b",
+            "/runs/'--",
+            "/runs/%F0%9F%92%A9",
+            "/nowhere",
+            "/tools/x",
+            "/approvals/x",
+            "",
+            "/",
+        ):
+            answer = await look(proxy, path)
+            error = answer.error
+            said.add((answer.status, error["type"], error["code"], error["param"]))
+            assert error["message"] == f"Nothing is served at {f'/admin{path}'[:100]}."
+        assert said == {(404, "invalid_request_error", "not_found", None)}
+
+
+async def test_a_real_run_is_on_the_pages_once_it_has_ended() -> None:
+    """A request with a tool turn can be looked at, and one that was proxied without is none."""
+    async with administered() as (proxy, _):
+        answer = await proxy.ask(
+            {"model": "m", "stream": True, "messages": [{"role": "user", "content": "?"}]}
+        )
+        run_id = answer.header("x-toolrelay-run")
+        await proxy.run_reaches("completed")
+        listed = await look(proxy, "/runs?tool=core__get_current_time")
+        assert [row["id"] for row in listed.json["data"]] == [run_id]
+        shown = (await look(proxy, f"/runs/{run_id}")).json
+        assert [turn["number"] for turn in shown["turns"]] == [1, 2]
+        assert [(row["tool"], row["status"]) for row in shown["invocations"]] == [
+            ("core__get_current_time", "success")
+        ]
+
+
+async def test_the_command_line_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One record is told in one shape, over HTTP and in a terminal."""
+    store = {"url": f"sqlite:///{tmp_path}/record.db"}
+    async with administered(store=store) as (proxy, _):
+        fill(proxy.services.store)
+        listed = (await look(proxy, "/runs")).json["data"]
+        shown = (await look(proxy, f"/runs/{run(6).id}?content=true")).json
+        config = make_config(store=store)
+        await list_runs(config, RunFilter(), 50, as_json=True)
+        assert printed(capsys) == listed
+        await show_run(config, run(6).id, as_json=True, content=True)
+        assert printed(capsys) == [shown]
+
+
+class Unreadable:
+    """A store whose database has gone."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list_runs(self, wanted: RunFilter) -> Any:
+        raise StoreError("the database is at /secret/place")
+
+    async def get_run(self, run_id: str) -> Any:
+        raise StoreError("the database is at /secret/place")
+
+
+async def test_a_record_that_cannot_be_read_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The administrator hears that the record is the trouble, and nothing of where it is."""
+    monkeypatch.setattr("proxy.server.open_record.open_store", _opening(Unreadable))
+    async with administered() as (proxy, _):
+        for path in ("/runs", "/runs/run_1"):
+            answer = await look(proxy, path)
+            assert (answer.status, answer.error["code"]) == (503, "store_unavailable")
+            assert b"secret" not in answer.body
+        # What can be no run's id is not even looked for.
+        for run_id in ("a%20b", "'--", "a" * 65, "%F0%9F%92%A9"):
+            assert (await look(proxy, f"/runs/{run_id}")).status == 404
+
+
+def _opening(wrapper: Any) -> Any:
+    from proxy.store.factory import open_store
+
+    return lambda *args, **kwargs: wrapper(open_store(*args, **kwargs))
+
+
+async def test_while_draining_nobody_is_served() -> None:
+    """A server that stops takes no new questions, administrators' neither."""
+    async with RawUpstream(chunked(DONE)) as upstream:
+        app = await create_app(make_config(upstream.url), overrides=Overrides(door=AdminDoor()))
+        app.draining.refuse()
+        response = await app.handle(edge_request("GET", "/admin/tools", {**ADMIN, "Host": "localhost"}))
+        assert isinstance(response, web.Response)
+        assert response.status == 503
+        assert json.loads(response.body)["error"]["code"] == "draining"
+        await app.aclose()
+
+
+# ---------------------------------------------------------------- tools and approvals
+
+
+async def test_tools_are_listed_with_what_policy_says() -> None:
+    """Each loaded tool: its effect, the decision, by which rule, and why it is kept from models."""
+    async with administered(allow=("core__get_current_time", "flights__*")) as (proxy, _):
+        answer = await look(proxy, "/tools")
+        tools = {row["id"]: row for row in answer.json["data"]}
+        assert list(tools) == sorted(tools)
+        assert answer.json["has_more"] is False
+        clock = tools["core__get_current_time"]
+        assert (clock["effect"], clock["decision"], clock["withheld"]) == ("read_only", "allowed", None)
+        assert clock["rule"] == 'policy.allow has "core__get_current_time"'
+        weather = tools["core__get_weather"]
+        assert weather["decision"] == "denied"
+        assert weather["withheld"] == weather["rule"] == 'policy.allow lacks "core__get_weather"'
+        assert tools["flights__search_flights"]["withheld"] == "credentials.duffel is missing"
+        assert clock["parameters"]["type"] == "object"
+        assert (await look(proxy, "/tools?x=1")).error["param"] == "x"
+    async with administered(tools={"enabled": False}) as (proxy, _):
+        rows = (await look(proxy, "/tools")).json["data"]
+        assert {row["withheld"] for row in rows} == {"tools.enabled is false"}
+
+
+async def test_there_are_no_approvals_and_it_says_so() -> None:
+    """The list is there for what reads it, empty, with the reason."""
+    async with administered() as (proxy, _):
+        answer = await look(proxy, "/approvals")
+        assert (answer.status, answer.json["data"], answer.json["has_more"]) == (200, [], False)
+        assert "not built" in answer.json["note"]
+
+
+async def test_head_has_no_body() -> None:
+    """HEAD says what GET would, without the body."""
+    async with administered() as (proxy, _), asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
+        conversation.writer.write(proxy.request(None, ADMIN, method="HEAD", path="/admin/tools"))
+        head = await conversation.head()
+        assert (head.status, int(head.header("content-length") or "0") > 0) == (200, True)
+        conversation.writer.write(proxy.request(None, ADMIN, method="GET", path="/admin/approvals"))
+        assert (await conversation.answer()).json["data"] == []

@@ -1,0 +1,245 @@
+"""Our own responses over HTTP: which path means what, and what is left for the upstream."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.errors import RequestError, StoreUnavailable, UpstreamUnreachable
+from proxy.http.headers import Headers
+from proxy.records import ResponseRecord, RunRecord
+from proxy.relay.memory import deletion as forgetting
+from proxy.relay.memory.deletion import UpstreamDeletion
+from proxy.relay.routing.router import Router, Served
+from proxy.relay.run.settling import Settling
+from proxy.server.api.stored_responses import StoredResponses
+from proxy.store.memory.store import MemoryStore
+from proxy.upstreams.base import UpstreamRequest
+from proxy.wires.responses.body import upstream_ids
+from proxy.wires.responses.routes import response_path
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/responses/resp_1", ("resp_1", "")),
+        ("/responses/resp_1/cancel", ("resp_1", "cancel")),
+        ("/responses/resp_1/input_items", ("resp_1", "input_items")),
+        ("/responses", None),
+        ("/responses/", None),
+        ("/responses/a/b/c", None),
+        ("/conversations/conv_1", None),
+        ("/files/responses/x", None),
+    ],
+)
+def test_what_a_path_names(path: str, named: tuple[str, str] | None) -> None:
+    """An id and what is asked of it; nothing for any other path."""
+    assert response_path(path) == named
+
+
+def record_of(items: Sequence[dict[str, Any]] = (), chain: Sequence[str] = ()) -> ResponseRecord:
+    """A response of ours."""
+    continuation = json.dumps({"upstream_ids": list(chain)}).encode()
+    return ResponseRecord(
+        "resp_1", "run_1", "me", b'{"id":"resp_1"}', json.dumps(list(items)).encode(), continuation, 1e12
+    )
+
+
+async def stored(*records: ResponseRecord) -> tuple[StoredResponses, list[ResponseRecord]]:
+    """The store behind HTTP, and what was asked to be forgotten upstream."""
+    store = MemoryStore(keep_days=36500)
+    await store.start()
+    for record in records:
+        store.put_response(record)
+    forgotten: list[ResponseRecord] = []
+
+    async def forget(record: ResponseRecord, headers: Headers) -> None:
+        forgotten.append(record)
+
+    settling = Settling(store)
+    return StoredResponses(store, settling, lambda response, after: b"%r" % after, forget), forgotten
+
+
+@pytest.mark.parametrize(
+    ("method", "rest"),
+    [
+        ("POST", ""),
+        ("PUT", ""),
+        ("GET", "cancel"),
+        ("DELETE", "input_items"),
+        ("POST", "compact"),
+        ("GET", "x"),
+    ],
+)
+async def test_what_we_do_not_answer(method: str, rest: str) -> None:
+    """Everything else that is asked of an id of ours goes on to the upstream."""
+    responses, _ = await stored(record_of())
+    assert await responses.answer(method, "resp_1", rest, "", "me") is None
+
+
+@pytest.mark.parametrize(
+    ("method", "rest"), [("GET", ""), ("DELETE", ""), ("POST", "cancel"), ("GET", "input_items")]
+)
+async def test_what_is_another_callers(method: str, rest: str) -> None:
+    """The same nothing for an id that is unknown and for one that somebody else owns."""
+    responses, forgotten = await stored(record_of())
+    assert await responses.answer(method, "resp_1", rest, "", "you") is None
+    assert await responses.answer(method, "resp_2", rest, "", "me") is None
+    assert forgotten == []
+    assert await responses.answer("GET", "resp_1", "", "", "me") is not None
+
+
+async def test_a_number_is_a_number() -> None:
+    """``starting_after`` is digits, and not too many."""
+    responses, _ = await stored(record_of())
+    for query, told in (("stream=true", b"None"), ("stream=true&starting_after=12", b"12")):
+        answer = await responses.answer("GET", "resp_1", "", query, "me")
+        assert answer is not None
+        assert answer.body == told
+        assert answer.headers["Cache-Control"] == "no-cache"
+    for text in ("-1", "x", "1.5", "1" * 10):
+        with pytest.raises(RequestError) as caught:
+            await responses.answer("GET", "resp_1", "", f"stream=true&starting_after={text}", "me")
+        assert caught.value.param == "starting_after"
+
+
+async def test_input_items_have_types_and_ids() -> None:
+    """Each has an id that stays the same, its own where it has one; an assistant's text is output."""
+    items = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+        {"role": "user", "content": [{"type": "input_image"}], "id": "msg_own"},
+    ]
+    responses, _ = await stored(record_of(items))
+    answers = [await responses.answer("GET", "resp_1", "input_items", "order=asc", "me") for _ in range(2)]
+    first, second = [json.loads(answer.body) for answer in answers if answer is not None]
+    assert first == second
+    assert [item["type"] for item in first["data"]] == [
+        "message",
+        "message",
+        "function_call_output",
+        "message",
+    ]
+    assert [item["content"][0]["type"] for item in first["data"] if "content" in item] == [
+        "input_text", "output_text", "input_image",
+    ]  # fmt: skip
+    ids = [item["id"] for item in first["data"]]
+    assert len(set(ids)) == 4
+    assert ids[3] == "msg_own"
+    assert ids[0].startswith("msg_")
+
+
+async def test_pages_are_bounded() -> None:
+    """20 items unless another number is asked for, 100 at most."""
+    responses, _ = await stored(record_of([{"role": "user", "content": str(n)} for n in range(120)]))
+    for query, count in (("", 20), ("limit=100", 100), ("limit=1", 1)):
+        answer = await responses.answer("GET", "resp_1", "input_items", query, "me")
+        assert answer is not None
+        page = json.loads(answer.body)
+        assert (len(page["data"]), page["has_more"]) == (count, True)
+
+
+async def test_deleting_forgets_upstream_too() -> None:
+    """Once, with what is known of it."""
+    responses, forgotten = await stored(record_of(chain=["resp_1", "resp_9"]))
+    assert await responses.answer("DELETE", "resp_1", "", "", "me") is not None
+    assert [upstream_ids(record.continuation) for record in forgotten] == [["resp_1", "resp_9"]]
+    assert await responses.answer("DELETE", "resp_1", "", "", "me") is None
+
+
+class Fake:
+    """An upstream that notes what it is to delete."""
+
+    def __init__(self, name: str, status: int = 200) -> None:
+        self.name = name
+        self.status = status
+        self.asked: list[tuple[str, str]] = []
+        self.headers = ()
+        self.content_type = ""
+        self.closed = 0
+
+    async def open(self, request: UpstreamRequest) -> Any:
+        """Answer, or not."""
+        self.asked.append((request.method, request.path))
+        if self.status == 0:
+            raise UpstreamUnreachable("gone")
+        if self.status == 1:
+            await asyncio.Event().wait()
+        return self
+
+    async def aclose(self) -> None:
+        """Count what was let go."""
+        self.closed += 1
+
+
+def run_of(upstream: str) -> RunRecord:
+    """The run that the response came of."""
+    return RunRecord(
+        id="run_1", request_id="r", caller="me", wire="responses", model="m", upstream=upstream, stream=True,
+        status="completed", started_at=1e12,
+    )  # fmt: skip
+
+
+async def forget(*fakes: Fake, ran_at: str | None, chain: Sequence[str]) -> None:
+    """Forget a response of a run that one of these upstreams served."""
+    store = MemoryStore(keep_days=36500)
+    await store.start()
+    if ran_at is not None:
+        store.put_run(run_of(ran_at))
+    router = Router([Served(fake, frozenset({"responses"})) for fake in fakes])
+    await UpstreamDeletion(store, router, upstream_ids)(record_of(chain=chain))
+
+
+async def test_the_upstream_that_served_a_run_forgets_it() -> None:
+    """Every response that it kept of it; the default upstream where the run is not on record any more."""
+    first, second = Fake("a"), Fake("b", 404)
+    await forget(first, second, ran_at="b", chain=["resp_1", "resp_2"])
+    assert sorted(second.asked) == [("DELETE", "/responses/resp_1"), ("DELETE", "/responses/resp_2")]
+    assert (first.asked, second.closed) == ([], 2)
+    await forget(first, second, ran_at=None, chain=["resp_1"])
+    assert first.asked == [("DELETE", "/responses/resp_1")]
+    await forget(first, second, ran_at="a", chain=[])
+    assert len(first.asked) == 1
+
+
+async def test_an_id_that_is_a_path_deletes_nothing() -> None:
+    """What an upstream called its response is an id for another one, or nothing: our key goes with it."""
+    fake = Fake("a")
+    odd = ["../files/file-1", "resp_1/cancel", "resp_1?x=1", "..", "resp_\u00e9", "r HTTP/1.1\r\nx: y", ""]
+    await forget(fake, ran_at=None, chain=[*odd, "resp_2"])
+    assert fake.asked == [("DELETE", "/responses/resp_2")]
+
+
+@pytest.mark.parametrize("status", [0, 1, 500])
+async def test_an_upstream_that_forgets_nothing(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unreachable, silent or refusing: ours is gone all the same, within bounded time."""
+    monkeypatch.setattr(forgetting, "_PATIENCE_S", 0.05)
+    fake = Fake("a", status)
+    await forget(fake, ran_at="a", chain=[f"resp_{n}" for n in range(100)])
+    assert len(fake.asked) == 64
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_a_record_that_forgets_who_served_is_said(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody can say which upstream has it none is asked: another's 404 would say that it is gone."""
+    monkeypatch.setattr(forgetting, "_PATIENCE_S", 0.05)
+    first, second, store = Fake("a"), Fake("b"), MemoryStore()
+    await store.start()
+
+    async def away(run_id: str) -> None:
+        if not silent:
+            raise StoreUnavailable("away")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(store, "get_run", away)
+    router = Router([Served(fake, frozenset({"responses"})) for fake in (first, second)])
+    with capture_logs() as said:
+        await UpstreamDeletion(store, router, upstream_ids)(record_of(chain=["resp_1", "resp_2"]))
+    assert [(line["event"], line["responses"]) for line in said] == [("responses_left_upstream", 2)]
+    assert first.asked == second.asked == []

@@ -1,0 +1,294 @@
+"""Counters in a real Redis: shared by processes, bounded in time, away and back again."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis_server import HURRY, SERVER, Cable, cable, own_prefix
+from structlog.testing import capture_logs
+from waiting import PATIENCE_S, until
+
+from proxy.server.limits.redis import ANSWER_S, LEASE_S, RedisCounters
+from proxy.server.limits.rules import Limit, LimitsUnavailable
+
+REQUESTS = Limit("requests", 100, 3600)
+TOKENS = Limit("tokens", 1000, 3600)
+WORKER = """
+import asyncio, sys
+from proxy.server.limits import redis as limits_redis
+from proxy.server.limits.rules import Limit
+from proxy.server.limits.redis import RedisCounters
+
+limits_redis.ANSWER_S = 30.0
+
+async def main(url, prefix):
+    counters = RedisCounters(url, prefix=prefix)
+    limits = (Limit("requests", 100, 3600), Limit("requests", 500, 86400))
+    for _ in sys.stdin:
+        verdicts = await asyncio.gather(*(counters.take("a", limits, (), None, "") for _ in range(20)))
+        print(sum(verdict.refused is None for verdict in verdicts), flush=True)
+    await counters.aclose()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+async def prefix() -> AsyncIterator[str]:
+    async with own_prefix() as made:
+        yield made
+
+
+async def lets_in(counters: RedisCounters, limit: Limit = REQUESTS) -> bool:
+    return (await counters.take("a", (limit,), (), None, "")).refused is None
+
+
+async def came_back(counters: RedisCounters) -> None:
+    """Wait until the counters have noticed that Redis is there again."""
+    await until(lambda: not counters.down)
+
+
+async def test_two_processes_share_one_limit_exactly(prefix: str) -> None:
+    """Two processes that ask 400 times at once get 100 places between them; a refusal counts nowhere."""
+    workers = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            WORKER,
+            SERVER,
+            prefix,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            cwd=Path(__file__).parents[3],
+        )
+        for _ in range(2)
+    ]
+    taken: list[list[int]] = [[], []]
+    for _ in range(10):
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write(b"go\n")
+        for worker, counts in zip(workers, taken, strict=True):
+            assert worker.stdout is not None
+            counts.append(int(await worker.stdout.readline()))
+    await asyncio.gather(*(worker.communicate(b"") for worker in workers))
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert taken[0][0] == taken[1][0] == 20
+    assert sum(map(sum, taken)) == 100
+    counters = RedisCounters(SERVER, prefix=prefix)
+    verdict = await counters.take("a", (REQUESTS, Limit("requests", 500, 86400)), (), None, "")
+    assert [standing.left for standing in verdict.standings] == [0, 400]
+    await counters.aclose()
+
+
+async def test_a_redis_that_forgot_its_scripts_counts_on(prefix: str) -> None:
+    """After a restart the scripts are loaded again, and nothing is counted twice or missed."""
+    from redis.asyncio import Redis
+
+    counters = RedisCounters(SERVER, prefix=prefix)
+    assert await lets_in(counters)
+    async with Redis.from_url(SERVER) as client:
+        await client.script_flush()
+    verdicts = await asyncio.gather(*(counters.take("a", (REQUESTS,), (), None, "") for _ in range(5)))
+    assert sorted(verdict.standings[0].left for verdict in verdicts) == [94, 95, 96, 97, 98]
+    assert not counters.down
+    await counters.aclose()
+
+
+async def test_a_redis_that_goes_away_is_said_once_and_waited_for_by_nobody(prefix: str) -> None:
+    """While it is away nobody asks it; one line says so, and one how many were not counted."""
+    async with cable() as wire:
+        counters = RedisCounters(wire.url, prefix=prefix)
+        assert await lets_in(counters)
+        with capture_logs() as logs:
+            wire.cut()
+            for _ in range(20):
+                with pytest.raises(LimitsUnavailable):
+                    await lets_in(counters)
+            counters.spend("a", [(TOKENS, 600)])
+            asked = wire.accepted
+            await asyncio.gather(
+                *(counters.take("a", (REQUESTS,), (), None, "") for _ in range(50)), return_exceptions=True
+            )
+            assert wire.accepted == asked
+            wire.mend()
+            await came_back(counters)
+        assert [line["event"] for line in logs] == ["limits_unavailable", "limits_available"]
+        assert logs[1]["unanswered"] == counters.unanswered == 70
+        assert "127.0.0.1" not in str(logs)
+        verdict = await counters.take("a", (REQUESTS,), (TOKENS,), None, "")
+        assert verdict.refused is None
+        # What was used meanwhile is owed, and counted now.
+        assert {standing.limit: standing.left for standing in verdict.standings} == {
+            TOKENS: 400,
+            REQUESTS: 98,
+        }
+        await counters.aclose()
+
+
+async def test_what_many_used_meanwhile_is_counted_afterwards(prefix: str) -> None:
+    """However many callers used something while Redis was away, all of it is counted when it is back."""
+    async with cable() as wire:
+        counters = RedisCounters(wire.url, prefix=prefix)
+        wire.cut()
+        with pytest.raises(LimitsUnavailable):
+            await lets_in(counters)
+        for number in range(500):
+            counters.spend(f"caller-{number}", [(TOKENS, number)])
+        wire.mend()
+        await came_back(counters)
+        await counters.aclose()
+        assert counters.lost == 0
+    other = RedisCounters(SERVER, prefix=prefix)
+    for number in (1, 250, 499):
+        verdict = await other.take(f"caller-{number}", (), (TOKENS,), None, "")
+        assert verdict.standings[0].left == 1000 - number
+    await other.aclose()
+
+
+async def test_a_redis_that_hangs_is_not_waited_for(prefix: str) -> None:
+    """A server that takes the request and never answers costs those who asked then a tenth of a second."""
+    async with cable() as wire:
+        counters = RedisCounters(wire.url, prefix=prefix)
+        assert await lets_in(counters)
+        wire.hang()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HURRY, ANSWER_S)
+            async with asyncio.timeout(5):
+                results = await asyncio.gather(
+                    *(lets_in(counters) for _ in range(200)), return_exceptions=True
+                )
+        assert {type(result) for result in results} == {LimitsUnavailable}
+        with pytest.raises(LimitsUnavailable):
+            await lets_in(counters)
+        wire.mend()
+        await came_back(counters)
+        # The server has counted what hung on the cable.
+        assert await lets_in(counters, Limit("requests", 5, 60))
+        await counters.aclose()
+
+
+async def test_a_redis_that_was_never_there(prefix: str) -> None:
+    """A start without Redis is a start: it is asked in the background, and closing waits for nothing."""
+    async with cable() as wire:
+        wire.cut()
+        counters = RedisCounters(wire.url, prefix=prefix)
+        with pytest.raises(LimitsUnavailable):
+            await lets_in(counters)
+        counters.spend("a", [(TOKENS, 1)])
+        async with asyncio.timeout(PATIENCE_S):
+            await counters.aclose()
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+async def test_a_redis_that_only_refuses_is_away(prefix: str) -> None:
+    """An error in place of an answer is no answer: the key of another type here stands for a full server."""
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(SERVER) as client:
+        await client.set(f"{prefix}:{{a}}:requests:100:3600", "no list", ex=60)
+        counters = RedisCounters(SERVER, prefix=prefix)
+        with pytest.raises(LimitsUnavailable):
+            await lets_in(counters)
+        assert counters.unanswered == 1
+        await client.delete(f"{prefix}:{{a}}:requests:100:3600")
+        await came_back(counters)
+        assert await lets_in(counters)
+        await counters.aclose()
+
+
+async def test_a_place_of_a_dead_process_is_free_again(prefix: str) -> None:
+    """A lease that nobody renews ends by itself, for all processes."""
+    now = [1_800_000_000.0]
+    dead = RedisCounters(SERVER, prefix=prefix, clock=lambda: now[0])
+    alive = RedisCounters(SERVER, prefix=prefix, clock=lambda: now[0])
+    assert (await dead.take("a", (), (), 1, "x")).refused is None
+    now[0] += LEASE_S - 1
+    assert (await alive.take("a", (), (), 1, "y")).refused is not None
+    now[0] += 2
+    assert (await alive.take("a", (), (), 1, "y")).refused is None
+    for counters in (dead, alive):
+        await counters.aclose()
+
+
+async def test_one_timer_keeps_all_places_of_a_process(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places that are held are renewed together, and are free once they are given back."""
+    from redis.asyncio import Redis
+
+    monkeypatch.setattr("proxy.server.limits.redis.LEASE_S", 3.0)
+    now = [1_800_000_000.0]
+    counters = RedisCounters(SERVER, prefix=prefix, clock=lambda: now[0])
+    before = len(asyncio.all_tasks())
+    for lease in ("x", "y", "z"):
+        assert (await counters.take("a", (), (), 3, lease)).refused is None
+    assert len(asyncio.all_tasks()) <= before + 2
+    places = f"{prefix}:{{a}}:streams"
+    now[0] += 2
+    async with Redis.from_url(SERVER) as client, asyncio.timeout(PATIENCE_S):
+        wanted = (now[0] + 3) * 1_000_000
+        while (await client.zrange(places, 0, 0, withscores=True))[0][1] < wanted - 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        now[0] += 2
+        assert (await counters.take("a", (), (), 3, "w")).refused is not None
+        for lease in ("x", "y", "z"):
+            counters.release("a", lease)
+        for lease in ("1", "2", "3"):
+            assert (await counters.take("a", (), (), 3, lease)).refused is None
+        await counters.aclose()
+        assert await client.zcard(places) == 0
+
+
+async def test_who_leaves_while_waiting_leaves_no_place_behind(prefix: str) -> None:
+    """A request that is cancelled while its limits are asked holds no place afterwards."""
+    async with cable() as wire:
+        counters = RedisCounters(wire.url, prefix=prefix)
+        assert await lets_in(counters)
+        task = asyncio.create_task(counters.take("a", (), (), 1, "x"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await counters.take("a", (), (), 1, "y")).refused is None
+        await counters.aclose()
+
+
+async def test_memory_in_redis_is_bounded_and_ends(prefix: str) -> None:
+    """Ten thousand requests and amounts leave as many entries as the limit and the parts, and all expire."""
+    from redis.asyncio import Redis
+
+    now = [1_800_000_000.0]
+    counters = RedisCounters(SERVER, prefix=prefix, clock=lambda: now[0])
+    small, spent = Limit("requests", 5, 60), Limit("tokens", 10**9, 60)
+    for _ in range(400):
+        await counters.take("a", (small,), (spent,), None, "")
+        counters.spend("a", [(spent, 7)])
+        now[0] += 1
+    await counters.take("a", (), (spent,), None, "")
+    async with Redis.from_url(SERVER) as client:
+        assert await client.llen(f"{prefix}:{{a}}:requests:5:60") <= 5
+        assert await client.hlen(f"{prefix}:{{a}}:tokens:1000000000:60") <= 104
+        async for key in client.scan_iter(f"{prefix}:*"):
+            assert 0 < await client.pttl(key) <= 62_000
+    await counters.aclose()
+
+
+async def test_a_callers_name_cannot_leave_its_keys(prefix: str) -> None:
+    """A name with a brace or a space in it is digested, and still is a name of its own."""
+    from redis.asyncio import Redis
+
+    counters = RedisCounters(SERVER, prefix=prefix)
+    for name in ("a}b", "a b", "\udc80", "ok.1"):
+        assert (await counters.take(name, (REQUESTS,), (), None, "")).standings[0].left == 99
+    async with Redis.from_url(SERVER, decode_responses=True) as client:
+        keys = [key async for key in client.scan_iter(f"{prefix}:*")]
+    assert len(keys) == 4
+    assert all(key.count("{") == key.count("}") == 1 for key in keys)
+    await counters.aclose()
+
+
+def test_a_cable_is_what_it_says() -> None:
+    """The tests' own cable starts out whole."""
+    assert Cable().mode == "through"

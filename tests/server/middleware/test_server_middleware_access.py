@@ -1,0 +1,205 @@
+"""What every request passes: its id, its answer whatever happens, and nothing left of it at its end."""
+
+import asyncio
+import gc
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import structlog
+from aiohttp import web
+from edge_requests import edge_request
+from logged import logged_to
+from raw_upstream import RawUpstream, whole
+from running_proxy import make_config, running
+from structlog.testing import capture_logs
+from waiting import PATIENCE_S, until
+
+from proxy.errors import UpstreamError
+from proxy.records import HiddenTurns
+from proxy.relay.run.job import State
+from proxy.server.auth.key_spellings import KeyFinder
+from proxy.server.middleware.access import AccessMiddleware
+from proxy.server.middleware.cors import Cors
+from proxy.server.middleware.page_guard import PageGuard
+from proxy.server.serving.client_address import TrustedProxies
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.fairness import MOST_BEGUN
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.telemetry.hooks import Observing
+
+PAGE = "https://app.example.com"
+
+
+class NoKeys:
+    """Where there are no client keys."""
+
+    def knows(self, secret: str) -> bool:
+        return False
+
+    def declared_at(self, text: str, starts: Sequence[int]) -> bool:
+        return False
+
+    async def refresh(self) -> None:
+        return
+
+
+def edge(
+    fault: Exception | None = None, cors: Cors | None = None, seen: list[dict] | None = None
+) -> AccessMiddleware:
+    """An edge before a handler that answers, or fails."""
+
+    async def serve(request: EdgeRequest) -> web.StreamResponse:
+        if seen is not None:
+            seen.append(structlog.contextvars.get_contextvars())
+        if fault is not None:
+            raise fault
+        return web.Response(text="served")
+
+    cors = cors or Cors()
+    return AccessMiddleware(
+        serve,
+        guard=PageGuard(cors=cors, hosts=None, keyed=True, proxies=TrustedProxies()),
+        cors=cors,
+        draining=Draining(),
+        observing=Observing(),
+        models=(),
+        holds_key=KeyFinder(NoKeys()).in_target,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("abc-1.2_3", True),
+        ("ptr_" + "a" * 43, True),
+        ("", False),
+        ("a b", False),
+        ("x" * 129, False),
+        ("tr_" + "a" * 43, False),
+        ("id-tr_" + "a" * 43, False),
+        ("trt_key_0123456789abcdef0123.e30.AA", False),
+    ],
+)
+async def test_a_request_has_one_id(given: str, kept: bool) -> None:
+    """The client's own id is kept where it can stand in a log, as a key or token cannot; any other request
+    gets a new one."""
+    seen: list[dict] = []
+    response = await edge(seen=seen).handle(edge_request(headers={"x-request-id": given}))
+    request_id = response.headers["x-request-id"]
+    assert (request_id == given) == kept
+    assert kept or (request_id.startswith("req_") and len(request_id) == 36)
+    assert seen == [{"request_id": request_id}]
+
+
+async def test_nothing_of_a_request_is_left_for_the_next() -> None:
+    """Requests of one connection share a task, and the lines of one never carry another's id."""
+    await edge().handle(edge_request())
+    assert structlog.contextvars.get_contextvars() == {}
+    await edge(ZeroDivisionError()).handle(edge_request())
+    assert structlog.contextvars.get_contextvars() == {}
+
+
+async def test_who_leaves_before_its_turn_has_its_line() -> None:
+    """A request that ended while it waited for its turn to begin is in the log like any other."""
+    with logged_to(out := io.StringIO()):
+        served = edge()
+        tasks = [asyncio.ensure_future(served.handle(edge_request())) for _ in range(MOST_BEGUN + 1)]
+        await asyncio.sleep(0)
+        tasks[-1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    statuses = [json.loads(line)["status"] for line in out.getvalue().splitlines()]
+    assert sorted(statuses) == [200] * MOST_BEGUN + [499]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (ZeroDivisionError("secret"), 500),
+        (ConnectionResetError(), 499),
+        (UpstreamError("broken"), 502),
+        (web.HTTPRequestEntityTooLarge(1, 2), 413),
+    ],
+)
+async def test_every_failure_is_an_answer(fault: Exception, status: int) -> None:
+    """Rule E1: whatever is raised, the client gets a status in OpenAI's shape, and pages may read it."""
+    request = edge_request(headers={"Origin": PAGE})
+    response = await edge(fault, Cors([PAGE])).handle(request)
+    assert isinstance(response, web.Response)
+    assert response.status == status
+    assert isinstance(response.body, bytes)
+    assert response.body.startswith(b'{"error":')
+    assert b"secret" not in response.body
+    assert response.headers["Access-Control-Allow-Origin"] == PAGE
+    assert response.headers["Server"] == "toolrelay"
+
+
+@pytest.mark.parametrize(("gone", "status", "lines"), [(True, 499, []), (False, 500, ["internal_error"])])
+async def test_a_lost_connection_is_the_clients_own_or_a_fault(
+    gone: bool, status: int, lines: list[str]
+) -> None:
+    """A client that is still there is not told that it has gone, and the log has the cause."""
+    request = edge_request()
+    request.transport.is_closing.return_value = gone  # type: ignore[union-attr]
+    with capture_logs() as log:
+        response = await edge(ConnectionRefusedError()).handle(request)
+    assert response.status == status
+    assert [line["event"] for line in log if line["log_level"] == "error"] == lines
+
+
+async def test_a_request_s_memory_is_free_at_its_end() -> None:
+    """Nothing of a request waits for the garbage collector: its head has the client's key in it."""
+
+    def left() -> int:
+        return _alive(EdgeRequest)
+
+    async with (
+        RawUpstream(*[whole(b"{}")] * 3) as upstream,
+        running(make_config(upstream.url, allow=())) as proxy,
+        proxy.connect() as conversation,
+    ):
+        gc.collect()
+        before = left()
+        gc.disable()
+        try:
+            for _ in range(3):
+                conversation.writer.write(proxy.request({"model": "m", "messages": []}))
+                assert (await conversation.answer()).status == 200
+            await until(lambda: left() <= before)
+        finally:
+            gc.enable()
+
+
+async def test_a_run_s_memory_is_free_at_its_end(tmp_path: Path) -> None:
+    """Nothing of a run with a tool call waits for the garbage collector, nor what is kept of it."""
+    function = {"name": "core__calculate", "arguments": '{"expression": "1 + 1"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    turns = (
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": "It is late."},
+    )
+    said = [whole(json.dumps({"choices": [{"index": 0, "message": turn}]}).encode()) for turn in turns]
+    async with (
+        RawUpstream(*said * 3) as upstream,
+        running(make_config(upstream.url, store={"url": f"sqlite:///{tmp_path}/r.db"})) as proxy,
+        proxy.connect() as conversation,
+    ):
+        gc.collect()
+        before = _alive(State) + _alive(HiddenTurns)
+        gc.disable()
+        try:
+            for number in range(3):
+                ask = {"model": "m", "messages": [{"role": "user", "content": f"{number}"}]}
+                conversation.writer.write(proxy.request(ask))
+                assert b"It is late." in (await conversation.answer()).body
+                assert b'\\"result\\"' in upstream.requests[-1].body
+                assert await proxy.services.store.settle(PATIENCE_S)
+            await until(lambda: _alive(State) + _alive(HiddenTurns) <= before)
+        finally:
+            gc.enable()
+
+
+def _alive(kind: type[object]) -> int:
+    return sum(type(one) is kind for one in gc.get_objects())

@@ -1,0 +1,38 @@
+"""The gate: how many requests are open, and who finds no place."""
+
+from typing import Any
+
+import pytest
+
+from proxy.errors import RequestError
+from proxy.server.limits.rules import ConcurrentStreams
+from proxy.server.middleware.admission import AdmissionControl
+from proxy.server.serving.draining import Draining
+
+
+class Open:
+    """What draining knows of a request: its task."""
+
+    def __init__(self) -> None:
+        self.task = object()
+
+
+async def test_open_requests_are_counted_and_leave_their_places() -> None:
+    """A place that was left is free again; one request too many is a 429, told of, and counted nowhere."""
+    told: list[str] = []
+    streams, draining = ConcurrentStreams(2), Draining()
+    limiter: Any = None
+    gate = AdmissionControl(limiter, streams, draining, told.append)
+    requests: list[Any] = [Open(), Open(), Open()]
+    first, second, third = requests
+    gate.enter(first)
+    gate.enter(second)
+    with pytest.raises(RequestError) as caught:
+        gate.enter(third)
+    assert (caught.value.status, told) == (429, ["streams"])
+    assert (streams.open, draining.open) == (2, 2)
+    gate.leave(first)
+    gate.enter(third)
+    gate.leave(second)
+    gate.leave(third)
+    assert (streams.open, draining.open) == (0, 0)

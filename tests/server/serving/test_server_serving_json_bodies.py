@@ -1,0 +1,163 @@
+"""Large JSON bodies: counted before they are parsed, off the loop, and one at a time for each caller."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+from client_keys import ALICE, BOB, OK, bearer, keyed
+from raw_upstream import RawUpstream
+from running_proxy import Proxy, make_config, running
+from waiting import PATIENCE_S, until
+
+from proxy.errors import RequestError
+from proxy.server.serving import json_bodies
+from proxy.server.serving.json_bodies import JsonBodies, is_large
+from proxy.wires.json.splice import load_strict
+
+LARGE = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "x": [0] * 60_000}
+SMALL = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def no_parser(raw: bytes) -> dict[str, Any]:
+    raise AssertionError("parsed")
+
+
+@pytest.mark.parametrize("piece", ["[]", "{}", '""', "1", '{"a":1}'])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/embeddings"])
+async def test_a_body_of_too_many_values_is_not_parsed(
+    piece: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule E1: it is refused by a 400 that names the setting, and no value is made of it."""
+    async with keyed(server={"max_json_values": 2000}) as (proxy, upstream):
+        body = f'{{"model":"m","input":"x","messages":[],"x":[{",".join([piece] * 2000)}]}}'
+        monkeypatch.setattr(json_bodies, "load_strict", no_parser)
+        answer = await ask_raw(proxy, body.encode(), path)
+        assert (answer.status, answer.error["code"]) == (400, "too_many_entries")
+        assert "server.max_json_values" in answer.error["message"]
+        assert upstream.requests == []
+
+
+async def ask_raw(proxy: Proxy, body: bytes, path: str, key: str = ALICE) -> Any:
+    """One request with a body of these very bytes."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
+        conversation.writer.write(head.encode() + body)
+        return await conversation.answer()
+
+
+def test_the_limit_is_met_exactly() -> None:
+    """As many values as the setting says are taken, and one more is not; texts may hold any commas."""
+    bodies = JsonBodies(1000)
+    assert bodies.load_now(b'{"t":"' + b"a,[{" * 5000 + b'","x":[' + b"1," * 996 + b"1]}") is not None
+    with pytest.raises(RequestError):
+        bodies.load_now(b'{"t":"' + b"a,[{" * 5000 + b'","x":[' + b"1," * 997 + b"1]}")
+
+
+def test_what_is_large() -> None:
+    """A long text is not parsed in a thread for its length alone, unless that is very long."""
+    assert not is_large(orjson.dumps({"content": "word " * 100_000}))
+    assert not is_large(orjson.dumps({"x": [0] * 5000}))
+    assert is_large(orjson.dumps(LARGE))
+    assert is_large(orjson.dumps({"content": "word " * 300_000}))
+
+
+class Held:
+    """A parser that waits in its thread, and knows how many wait there."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.begun: list[int] = []
+        self.threads: set[int] = set()
+
+    def __call__(self, raw: bytes) -> dict[str, Any]:
+        if len(raw) > 10_000:
+            self.begun.append(len(raw))
+            self.threads.add(threading.get_ident())
+            assert self.go_on.wait(PATIENCE_S)
+        return load_strict(raw)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """Large bodies stay with their parser until they may go on."""
+    parser = Held()
+    monkeypatch.setattr(json_bodies, "load_strict", parser)
+    yield parser
+    parser.go_on.set()
+
+
+async def test_the_loop_serves_others_while_a_large_body_is_parsed(held: Held) -> None:
+    """Another request of the same caller, and the health check, are answered meanwhile."""
+    async with keyed(allow=()) as (proxy, _):
+        first = asyncio.create_task(proxy.ask(LARGE, bearer(ALICE)))
+        await until(lambda: bool(held.begun))
+        assert threading.get_ident() not in held.threads
+        assert (await proxy.ask(SMALL, bearer(ALICE))).status == 200
+        assert (await proxy.ask(method="GET", path="/healthz")).status == 200
+        held.go_on.set()
+        assert (await first).status == 200
+
+
+async def test_one_large_body_of_a_caller_at_a_time(held: Held) -> None:
+    """Ten at once are parsed one after the other; another caller's is not in line behind them."""
+    async with keyed(allow=()) as (proxy, upstream):
+        asked = [asyncio.create_task(proxy.ask(LARGE, bearer(ALICE))) for _ in range(10)]
+        await until(lambda: bool(held.begun))
+        other = asyncio.create_task(proxy.ask({**LARGE, "model": "other"}, bearer(BOB)))
+        await until(lambda: len(held.begun) > 1)
+        assert len(held.begun) == 2
+        assert len(set(held.begun)) == 2
+        held.go_on.set()
+        for answer in await asyncio.gather(*asked, other):
+            assert answer.status == 200
+        assert len(upstream.requests) == 11
+
+
+async def test_made_up_credentials_are_no_further_callers(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where clients bring the provider's key, those of one address are parsed one after the other, and each
+    of them has its turn; who needs no thread is not kept waiting."""
+    asked_for = []
+    load = JsonBodies.load
+
+    async def noted(self: JsonBodies, raw: bytes, *names: str) -> dict[str, Any]:
+        asked_for.append(names[0])
+        return await load(self, raw, *names)
+
+    monkeypatch.setattr(JsonBodies, "load", noted)
+    async with RawUpstream(OK) as upstream:
+        config = make_config(upstream.url, allow=(), auth={"mode": "forward"})
+        async with running(config) as proxy:
+            asked = [asyncio.create_task(proxy.ask(LARGE, bearer(f"sk-made-up-{n}"))) for n in range(5)]
+            await until(lambda: bool(held.begun) and len(set(asked_for)) == 5)
+            assert (await proxy.ask(SMALL, bearer("sk-real"))).status == 200
+            assert len(held.begun) == 1
+            held.go_on.set()
+            for answer in await asyncio.gather(*asked):
+                assert answer.status == 200
+            assert len(upstream.requests) == 6
+
+
+async def test_who_leaves_does_not_let_the_next_one_in_beside_it(held: Held) -> None:
+    """A thread cannot be stopped: until it is done, it is the caller's one large body."""
+    bodies = JsonBodies(400_000)
+    raw = orjson.dumps(LARGE)
+    first = asyncio.create_task(bodies.load(raw, "me"))
+    await until(lambda: len(held.begun) == 1)
+    second = asyncio.create_task(bodies.load(raw, "me"))
+    first.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(held.begun) == 1
+    held.go_on.set()
+    assert await second == LARGE
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert bodies._turns == {}

@@ -1,0 +1,168 @@
+"""The line of each request: made of a form wherever it is like one before it."""
+
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from logged import logged_to, logging_put_back
+
+from proxy.server.telemetry.access_log import AccessLog
+from proxy.server.telemetry.event_writer import EventWriter
+from proxy.server.telemetry.hooks import RequestFacts
+from proxy.server.telemetry.logging import MASK, configure_logging
+
+CHAT = "/v1/chat/completions"
+
+
+class Sent:
+    """A response that has gone out."""
+
+    first_byte_at = 1.0
+    sent = 421
+
+
+def facts(**more: Any) -> RequestFacts:
+    """A request that went well, and what is different about it."""
+    made = RequestFacts(more.pop("request_id", "req_" + "0f" * 16), "POST", CHAT, {}, 1.0)
+    usual = {
+        "endpoint": CHAT, "caller": "config:bench", "model": "m", "status": 200, "seconds": 0.01234,
+        "first_byte_s": 0.01, "sent": 421, "upstream": "u", "upstream_status": 200, "upstream_s": 0.0091,
+    }  # fmt: skip
+    for name, value in {**usual, **more}.items():
+        setattr(made, name, value)
+    return made
+
+
+def lines(out: io.StringIO) -> list[str]:
+    """The lines without what only the clock says."""
+    found = out.getvalue().splitlines()
+    assert all(re.search(r',"timestamp":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"}$', line) for line in found)
+    return [line.rpartition(',"timestamp"')[0] for line in found]
+
+
+seconds = st.floats(0, 100_000)
+names = st.sampled_from(["", "config:a%d", 'quo"ted', "ümlaut", "100%", "a\\b", "Bearer abcdefgh", "sk-1234"])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    whole=seconds, first=st.none() | seconds, head=st.none() | seconds, sent=st.integers(0, 1 << 40),
+    caller=names, model=names, upstream=names, status=st.sampled_from([200, 404, 499]),
+    run_id=st.sampled_from(["", "run_" + "ab" * 16]), path=st.sampled_from([CHAT, "/v1/files/x"]),
+)  # fmt: skip
+def test_a_form_makes_the_line_that_the_long_way_makes(
+    whole: float, first: float | None, head: float | None, path: str, **more: Any
+) -> None:
+    """Whatever a request was, its line is byte for byte the one that is made value by value."""
+    out = io.StringIO()
+    one = facts(seconds=whole, first_byte_s=first, upstream_s=head, path=path, **more)
+    with logged_to(out, secrets=["sk-1234"]):
+        log = AccessLog([one.model])
+        log.write(one)
+        log.write(one)
+        one.id_given = True  # Then no form is used.
+        log.write(one)
+    first_line, second, long = lines(out)
+    assert first_line == second == long
+    assert "sk-1234" not in out.getvalue()
+    assert "abcdefgh" not in out.getvalue()
+
+
+def test_numbers_and_ids_are_each_requests_own() -> None:
+    """Lines of one form differ in what is their own."""
+    out = io.StringIO()
+    with logged_to(out):
+        log = AccessLog(["m"])
+        for number in range(3):
+            log.write(facts(request_id=f"req_{number}", seconds=number / 1000, sent=number + 1))
+    told = [
+        (line["request_id"], line["ms"], line["bytes"]) for line in map(json.loads, out.getvalue().split())
+    ]
+    assert told == [("req_0", 0.0, 1), ("req_1", 1.0, 2), ("req_2", 2.0, 3)]
+
+
+@pytest.mark.parametrize("secret", ["0f0f0f0f", "req_"])
+def test_a_secret_like_a_piece_of_an_id_is_looked_for(secret: str) -> None:
+    """Where a secret could stand in an id of ours by chance, each line is searched for it."""
+    out = io.StringIO()
+    with logged_to(out, secrets=[secret]):
+        log = AccessLog(["m"])
+        for _ in range(2):
+            log.write(facts())
+    assert secret not in out.getvalue()
+    assert out.getvalue().count(MASK) >= 2
+
+
+def test_forms_have_a_bound_and_end_with_their_configuration() -> None:
+    """However many kinds of lines there are, few forms are kept, and none outlives a new set-up."""
+    with logged_to(io.StringIO()):
+        log = EventWriter("proxy.test")
+        log.write({"event": "x"})
+        for number in range(1000):
+            assert log.make_form(number, {"event": "x", "number": number})
+        assert len(log._forms) <= 256
+        assert log.form(999)
+        log._configured.append(lambda logger, method, event: event)
+        assert log.form(999) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("gpt-4o-mini", "gpt-4o-mini"),
+        ("org/name:7b@q4", "org/name:7b@q4"),
+        ("What is my password?", "other"),
+        ("two\nlines", "other"),
+        ("x" * 101, "other"),
+        ("sk-proj-0123456789", "other"),
+        ("tr_0123456789abcdef0123", "other"),
+        ("ümlaut", "other"),
+    ],
+)
+def test_a_model_is_named_where_it_looks_like_a_name(model: str, shown: str) -> None:
+    """With a default configuration, which lists no model, the line says which one was asked for; what is
+    no name, and may be content or a key, is not written."""
+    out = io.StringIO()
+    with logged_to(out):
+        log = AccessLog([])
+        log.write(facts(model=model))
+        log.write(facts(model=model, first_byte_s=None))
+    assert [line["model"] for line in map(json.loads, out.getvalue().splitlines())] == [shown] * 2
+
+
+def test_a_client_cannot_make_names_without_end() -> None:
+    """After so many names that no configuration has, others are not named; the configured ones are."""
+    out = io.StringIO()
+    with logged_to(out):
+        log = AccessLog(["mine"])
+        for number in range(600):
+            log.write(facts(model=f"m{number}"))
+        log.write(facts(model="mine"))
+        log.write(facts(model="m0"))
+    named = [line["model"] for line in map(json.loads, out.getvalue().splitlines())]
+    assert len(set(named)) == 502
+    assert named[-2:] == ["mine", "m0"]
+
+
+def test_a_line_on_a_terminal_begins_with_what_people_look_for() -> None:
+    """Status, method, path and milliseconds come first, and the line fits; JSON keeps every field."""
+    out = io.StringIO()
+    with logging_put_back():
+        configure_logging(format="console", stream=out)
+        log = AccessLog(["m"])
+        log.write(facts(run_id="run_" + "ab" * 16))
+        log.write(facts(status=404, error_code="model_not_found", path="/v1/" + "x" * 300))
+        log.write(facts(status=502, error_code="upstream_timeout", upstream_status=0))
+    good, missing, failed = out.getvalue().splitlines()
+    assert re.match(r"\d\d:\d\d:\d\d 200 POST /v1/chat/completions 12 ms model=m ", good)
+    assert "req_" not in good
+    assert "run=run_abababababab" in good
+    assert re.match(r"\d\d:\d\d:\d\d 404 POST /v1/x+… 12 ms error_code=model_not_found ", missing)
+    assert "upstream_status=200" in missing
+    assert "request_id=req_" in failed
+    assert max(map(len, (good, missing, failed))) < 180
+    assert len(good) < 110

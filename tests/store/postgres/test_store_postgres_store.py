@@ -1,0 +1,539 @@
+"""The record in PostgreSQL when the server, the network or another process does not behave."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from closed_port import closed_port
+from store_postgres import SERVER, fetch, locked_table, need_postgres
+from store_records import (
+    CUT_OFF,
+    CUT_OFF_SQL,
+    T0,
+    cut_off_runs,
+    hidden,
+    invocation,
+    kept,
+    message,
+    native_call,
+    response,
+    run,
+    spawn,
+    suspended,
+    turn,
+    until,
+)
+from waiting import LATE_S, PATIENCE_S
+
+asyncpg = pytest.importorskip("asyncpg")
+
+from proxy.errors import ConfigError, StoreError, StoreUnavailable  # noqa: E402
+from proxy.store.base import PurgeFilter, RunFilter  # noqa: E402
+from proxy.store.postgres.db import fitting, numbered, store_error  # noqa: E402
+from proxy.store.postgres.migrate import migrate_postgres  # noqa: E402
+from proxy.store.postgres.store import PostgresStore  # noqa: E402
+from proxy.store.seal import CONTENT, Seal  # noqa: E402
+from proxy.store.sql.migrate import find_migrations, load_migrations  # noqa: E402
+
+DAY = 86400.0
+LATEST = len(load_migrations(find_migrations("postgres")))
+
+Make = Callable[..., PostgresStore]
+
+
+async def _kept(store: PostgresStore, *names: str) -> None:
+    for name in names:
+        store.put_response(response(name))
+    await store.list_runs(RunFilter())
+
+
+async def _sessions_end(url: str) -> None:
+    """Cut every session of the stores on this schema, as a restart of the server does."""
+    keys = await fetch(url, "SELECT lock_key FROM owners")
+    await fetch(
+        url,
+        "SELECT pg_terminate_backend(pid) FROM pg_locks "
+        "WHERE locktype = 'advisory' AND objid::bigint = ANY ($1)",
+        [key for (key,) in keys],
+    )
+
+
+class _Network:
+    """A wire to the server that can be made to swallow everything."""
+
+    def __init__(self) -> None:
+        self.flows = asyncio.Event()
+        self.flows.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pipe one connection both ways."""
+        host, _, port = SERVER.rpartition("@")[2].partition("/")[0].partition(":")
+        there = await asyncio.open_connection(host, int(port or 5432))
+        for source, sink in ((reader, there[1]), (there[0], writer)):
+            task = asyncio.ensure_future(self._pipe(source, sink))
+            self._tasks.add(task)
+
+    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                await self.flows.wait()
+                sink.write(data)
+        sink.close()
+
+    async def aclose(self) -> None:
+        """End every connection."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def network(postgres_url: str) -> AsyncIterator[tuple[_Network, str]]:
+    """A wire that can be frozen, and the URL of the test's schema through it."""
+    wire = _Network()
+    server = await asyncio.start_server(wire.handle, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    user = SERVER.partition("://")[2].rpartition("@")[0]
+    path = postgres_url.rpartition("@")[2].partition("/")[2]
+    yield wire, f"postgresql://{user}@127.0.0.1:{port}/{path}"
+    server.close()
+    wire.flows.set()
+    await wire.aclose()
+
+
+async def test_what_one_process_wrote_another_reads(make_postgres: Make) -> None:
+    """Two stores on one schema see what the other has committed, each for its own caller alone."""
+    first, second = make_postgres(), make_postgres()
+    await first.start()
+    await second.start()
+    first.put_run(run())
+    await _kept(first, "resp_1")
+    assert await second.find_response("resp_1", "key:b") is None
+    assert await second.find_response("resp_1", "open") == response()
+    assert await second.delete_response("resp_1", "open") is True
+    assert await first.find_response("resp_1", "open") is None
+    assert [found.id for found in await second.list_runs(RunFilter())] == ["run_1"]
+
+
+async def test_a_store_that_only_reads_leaves_no_trace(make_postgres: Make, postgres_url: str) -> None:
+    """To look and to find nothing registers no owner."""
+    store = make_postgres()
+    await store.start()
+    assert list(await store.list_runs(RunFilter())) == []
+    assert await store.healthy() is True
+    await store.aclose()
+    assert await fetch(postgres_url, "SELECT count(*) FROM owners") == [(0,)]
+
+
+async def test_after_a_restart_of_the_server_nothing_is_lost(
+    make_postgres: Make, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sessions that the server ends are made again unasked, with a new lock, and what waits is written."""
+    store = make_postgres()
+    await store.start()
+    store.put_run(run())
+    await _kept(store, "resp_1")
+    ((before,),) = await fetch(postgres_url, "SELECT lock_key FROM owners")
+    await _sessions_end(postgres_url)
+    await until(lambda: "the record cannot be written (unreachable)" in caplog.text)
+    await until(lambda: store._writer.failure is None)  # though nothing was to be written
+    ((after,),) = await fetch(postgres_url, "SELECT lock_key FROM owners")
+    assert after != before
+    assert await store.healthy() is True
+    for number in range(5):
+        await _sessions_end(postgres_url)
+        store.put_turn(turn(number=number + 1))
+    await until(lambda: store._writer.failure is None and not store._writer._queue)
+    await store.open_invocation(invocation(), durable=True)
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert len(detail.turns) == 5
+    assert store.lost == 0
+
+
+async def test_while_a_table_is_locked_nobody_waits_but_an_effect(
+    make_postgres: Make, postgres_url: str
+) -> None:
+    """Rule R1: under a lock puts return at once, an effect is refused in bounds, and later all is written."""
+    store = make_postgres(lock_timeout_s=1.5)
+    await store.start()
+    await _kept(store, "resp_0")
+    async with locked_table(postgres_url, "tool_invocations"):
+        store.put_run(run())
+        store.put_response(response())
+        with pytest.raises(StoreUnavailable, match=r"within 1\.5 s"):
+            await store.open_invocation(invocation(), durable=True)
+        assert await store.find_response("resp_1", "open") == response()
+        await until(lambda: store._writer.failure == "locked")
+        assert await store.healthy() is False
+    await store.list_runs(RunFilter())
+    assert await fetch(postgres_url, "SELECT id FROM responses ORDER BY id") == [("resp_0",), ("resp_1",)]
+    # Either it was given up in the queue, or it was committed too late and is withdrawn.
+    assert await fetch(postgres_url, "SELECT 1 FROM tool_invocations WHERE status = 'started'") == []
+    assert store.lost == 0
+
+
+async def test_a_network_that_swallows_everything_stops_no_stream(network: tuple[_Network, str]) -> None:
+    """With a wire that is open and dead an effect is refused in bounds, puts go on, and the close ends."""
+    wire, url = network
+    store = PostgresStore(url, clock=lambda: T0, lock_timeout_s=0.5)
+    await store.start()
+    await _kept(store, "resp_1")
+    wire.flows.clear()
+    with pytest.raises(StoreUnavailable, match=r"within 0\.5 s"):
+        await store.open_invocation(invocation(), durable=True)
+    store.put_response(response("resp_2"))
+    assert await store.find_response("resp_2", "open") == response("resp_2")
+    assert await store.healthy() is False
+    began = time.monotonic()
+    closing = asyncio.create_task(store.aclose())
+    await until(lambda: store._writer._task is None)  # what waited is given up
+    wire.flows.set()
+    await closing
+    assert time.monotonic() - began < 20
+    assert store.lost >= 1
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    """A start without a server is one clear line without the password."""
+    with closed_port() as port:
+        store = PostgresStore(f"postgresql://u:hunter2@127.0.0.1:{port}/db")
+        with pytest.raises(StoreUnavailable, match="not reachable") as caught:
+            await store.start()
+    assert "hunter2" not in str(caught.value)
+    assert await store.healthy() is False
+    await store.aclose()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.list_runs(RunFilter())
+
+
+async def test_a_database_or_address_that_is_none_is_named() -> None:
+    """A missing database, a bad address and a bad port say what to do, and no password."""
+    need_postgres()
+    missing = SERVER.rpartition("/")[0] + "/no_such_database"
+    with pytest.raises(StoreError, match="no database of that name"):
+        await PostgresStore(missing).start()
+    with pytest.raises(StoreError, match="no schema of the name in search_path"):
+        await PostgresStore(f"{SERVER}?search_path=no_such_schema").start()
+    with pytest.raises(ConfigError, match="no PostgreSQL address") as caught:
+        await PostgresStore("postgresql://u:hunter2@h:port/db").start()
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_refused_row_takes_no_other_with_it(
+    make_postgres: Make, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that the server refuses is counted, the rest of its group is written, no value is logged."""
+    store = make_postgres()
+    await store.start()
+    store.put_response(response("resp_1"))
+    store.put_response(response("odd", continuation="hunter2, where the server takes bytes alone"))
+    store.put_turn(turn("run_lost"))
+    store.put_run(run(status="hunter2"))
+    await _kept(store, "resp_2")
+    assert store.lost == 3
+    assert await fetch(postgres_url, "SELECT id FROM responses ORDER BY id") == [("resp_1",), ("resp_2",)]
+    assert await store.find_response("odd", "open") is not None
+    with pytest.raises(StoreUnavailable, match="refuses the row"):
+        await store.open_invocation(invocation(status="hunter2"), durable=True)
+    assert await store.healthy() is True
+    assert "hunter2" not in caplog.text
+
+
+async def test_a_read_only_server_refuses_effects(make_postgres: Make) -> None:
+    """Where the server takes no writes an effect is refused with that word, and reads go on."""
+    store = make_postgres()
+    await store.start()
+    await _kept(store, "resp_1")
+    connection = await store._writing.connection()
+    await connection.execute("SET default_transaction_read_only = on")
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        await store.open_invocation(invocation(), durable=True)
+    assert await store.find_response("resp_1", "open") == response()
+    await connection.execute("SET default_transaction_read_only = off")
+    await until(lambda: store._writer.failure is None)
+    await store.open_invocation(invocation(), durable=True)
+
+
+async def test_names_that_no_index_takes_stay_in_memory(make_postgres: Make, postgres_url: str) -> None:
+    """Callers with NULs or of any length are told apart; a model of any length loses no run."""
+    store = make_postgres()
+    await store.start()
+    for caller in ("a\0", "a\ufffd", "x" * 5000, "x" * 5001):
+        store.put_response(response(caller=caller, response=caller.encode()))
+    store.put_run(run(model="m" * 100_000, caller="é" * 9000))
+    store.close_invocation(invocation(tool="t" * 9000))
+    (found,) = await store.list_runs(RunFilter(model="m" * 100_000, tool="t" * 9000, caller="é" * 9000))
+    assert (len(found.model), len(found.caller)) == (200, 200)
+    for caller in ("a\0", "a\ufffd", "x" * 5000, "x" * 5001):
+        kept = await store.find_response("resp_1", caller)
+        assert kept is not None
+        assert kept.response == caller.encode()
+    assert await store.delete_response("resp_1", "a\0") is True
+    assert await fetch(postgres_url, "SELECT caller FROM responses") == [("a\ufffd",)]
+    assert store.lost == 0
+
+
+async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make, postgres_url: str) -> None:
+    """Rule R3: what is past its days is deleted, in batches, and no content outlives its run."""
+    now = [T0]
+    first = make_postgres(keep_days=1, clock=lambda: now[0])
+    await first.start()
+    for name in ("run_1", "run_2"):
+        first.put_run(run(name))
+        first.put_messages([message(name)])
+        first.put_suspended(suspended(name, run_id=name))
+        for number in range(4):
+            first.put_hidden(hidden(name, f"v{number}", run_id=name, created_at=T0 + number))
+        first.put_response(response(name, run_id=name))
+        first.put_result(kept(name, run_id=name))
+        first.close_invocation(invocation(name, name, status="success"))
+        first.put_native_call(native_call(name, name))
+    await _kept(first, *(f"many_{number}" for number in range(1200)))
+    first.put_run(run("run_1", status="completed"))
+
+    async def counts() -> list[int]:
+        tables = [table.name for table in CONTENT]
+        found = [await fetch(postgres_url, f"SELECT count(*) FROM {table}") for table in tables]
+        return [int(rows[0][0]) for rows in found]
+
+    assert await counts() == [2, 2, 4, 1202, 2, 2]
+    assert await first.purge(PurgeFilter(run_id="run_1")) == 1
+    assert await counts() == [1, 1, 2, 1, 1, 1]
+    assert await fetch(postgres_url, "SELECT run_id FROM tool_invocations") == [("run_2",)]
+    await _kept(first, *(f"many_{number}" for number in range(1200)))
+    now[0] = T0 + DAY + 10
+    keeper = make_postgres(keep_days=1, clock=lambda: now[0], reap=True, tidy_every_s=0.01)
+    await keeper.start()
+    keeper.put_response(response("fresh", run_id="run_2", created_at=now[0]))
+    async with asyncio.timeout(PATIENCE_S):
+        while await counts() != [0, 0, 0, 1, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
+            await asyncio.sleep(0.02)
+    assert len(await keeper.list_runs(RunFilter())) == 1
+
+
+async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgres_url: str) -> None:
+    """Rule R3: with a seal key no column has the content, and without it the start is refused."""
+    store = make_postgres(seal=Seal(bytes(32)))
+    await store.start()
+    store.put_run(run())
+    store.put_messages([message(content="a secret sentence")])
+    store.put_suspended(suspended(payload=b"a secret sentence"))
+    store.put_hidden(hidden(payload=b"a secret sentence"))
+    store.put_response(response(response=b"a secret sentence"))
+    store.put_result(kept(content="a secret sentence"))
+    store.put_native_call(native_call(payload="a secret sentence"))
+    detail = await store.get_run("run_1")
+    assert detail is not None
+    assert detail.messages[0].content == "a secret sentence"
+    assert await store.find_response("resp_1", "open") == response(response=b"a secret sentence")
+    assert list(await store.find_hidden("key-1")) == [hidden(payload=b"a secret sentence")]
+    for table in CONTENT:
+        ((row, sealed_by),) = await fetch(postgres_url, f"SELECT t::text, sealed_by FROM {table.name} t")
+        assert "a secret sentence" not in row
+        assert b"a secret sentence".hex() not in row
+        assert sealed_by == Seal(bytes(32)).id
+    with pytest.raises(StoreError, match="cannot be read: the key"):
+        await make_postgres().start()
+
+
+_WORKER = """
+import asyncio, sys
+from store_records import invocation, run
+from proxy.store.postgres.store import PostgresStore
+
+async def main():
+    store = PostgresStore(sys.argv[1])
+    await store.start()
+    store.put_run(run(sys.argv[2]))
+    await store.open_invocation(invocation(sys.argv[2], sys.argv[2]), durable=True)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await store.aclose()
+
+asyncio.run(main())
+"""
+
+
+def _start(url: str, name: str) -> "subprocess.Popen[str]":
+    child = spawn(_WORKER, url, name)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+def _end(child: "subprocess.Popen[str]", *, kill: bool) -> None:
+    if kill:
+        child.send_signal(signal.SIGKILL)
+    child.communicate(None if kill else "\n", timeout=PATIENCE_S)
+
+
+async def test_an_interrupted_run_keeps_what_its_turns_used(make_postgres: Make, postgres_url: str) -> None:
+    """Rule R1: what the turns of a run on record come to stands on it, however far it came."""
+    await cut_off_runs(make_postgres())
+    assert await fetch(postgres_url, CUT_OFF_SQL) == CUT_OFF
+
+
+async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, postgres_url: str) -> None:
+    """Rule R1: after kill -9 what was open becomes ``interrupted``, and nothing of a live process does."""
+    await migrate_postgres(postgres_url)
+    dead, alive = [await asyncio.to_thread(_start, postgres_url, name) for name in ("dead", "alive")]
+    try:
+        keeper = make_postgres(reap=True, grace_s=0.2, tidy_every_s=0.05, clock=lambda: T0 + 99)
+        await keeper.start()
+        await asyncio.to_thread(_end, dead, kill=True)
+
+        async def statuses() -> dict[str, str]:
+            return dict(await fetch(postgres_url, "SELECT id, status FROM runs"))
+
+        async with asyncio.timeout(PATIENCE_S):
+            while (await statuses())["dead"] == "running":  # noqa: ASYNC110 - a database, as above
+                await asyncio.sleep(0.02)
+        assert await statuses() == {"dead": "interrupted", "alive": "running"}
+        found = await fetch(postgres_url, "SELECT id, status, ended_at FROM tool_invocations ORDER BY id")
+        assert found == [("alive", "started", None), ("dead", "interrupted", T0 + 99)]
+    finally:
+        await asyncio.to_thread(_end, alive, kill=False)
+    assert await statuses() == {"dead": "interrupted", "alive": "interrupted"}  # it closed in order
+    assert await fetch(postgres_url, "SELECT count(*) FROM owners WHERE ended_at IS NULL") == [(0,)]
+
+
+async def test_the_patience_with_a_dead_owner_ends_when_it_says(
+    make_postgres: Make, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule R1: an owner whose lock stays free is dead with the next look, however slow the first one was."""
+    await migrate_postgres(postgres_url)
+    dead = await asyncio.to_thread(_start, postgres_url, "dead")
+    await asyncio.to_thread(_end, dead, kill=True)
+    keeper = make_postgres(reap=True, grace_s=1.0, clock=lambda: T0 + 99)
+    looks: list[int] = []
+    transaction, reap = keeper._writing.transaction, keeper._reap_owners
+
+    async def slow_at_first(work: Any) -> None:
+        await transaction(work)
+        if not keeper._suspects:
+            await asyncio.sleep(0.3)
+
+    async def counted() -> None:
+        await reap()
+        looks.append(len(keeper._suspects))
+
+    monkeypatch.setattr(keeper._writing, "transaction", slow_at_first)
+    monkeypatch.setattr(keeper, "_reap_owners", counted)
+    await keeper.start()
+    await until(lambda: 0 in looks[1:])
+    assert looks[:2] == [1, 0]
+    assert dict(await fetch(postgres_url, "SELECT id, status FROM runs")) == {"dead": "interrupted"}
+
+
+async def test_an_owner_that_dies_later_is_found_without_a_start(
+    make_postgres: Make, postgres_url: str
+) -> None:
+    """Rule R1: who tidies once an hour looks for the dead as often as its patience with them lasts."""
+    await migrate_postgres(postgres_url)
+    dead = await asyncio.to_thread(_start, postgres_url, "dead")
+    keeper = make_postgres(reap=True, grace_s=0.2, clock=lambda: T0 + 99)
+    await keeper.start()
+    await asyncio.to_thread(_end, dead, kill=True)
+
+    async with asyncio.timeout(PATIENCE_S):
+        while await fetch(postgres_url, "SELECT status FROM runs") != [("interrupted",)]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_an_owner_that_comes_back_is_not_taken_for_dead(make_postgres: Make, postgres_url: str) -> None:
+    """Rule R1: a live process whose session broke keeps its rows, also where it was declared dead."""
+    alive = make_postgres()
+    await alive.start()
+    alive.put_run(run())
+    await alive.open_invocation(invocation(), durable=True)
+    keeper = make_postgres(reap=True, grace_s=3600, tidy_every_s=0.02)
+    await keeper.start()
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(3):
+            (before,) = await fetch(postgres_url, "SELECT lock_key FROM owners")
+            await _sessions_end(postgres_url)
+            while await fetch(postgres_url, "SELECT lock_key FROM owners") == [before]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    await until(lambda: not keeper._suspects)
+    assert await fetch(postgres_url, "SELECT status FROM runs") == [("running",)]
+    ((own, key),) = await fetch(postgres_url, "SELECT id, lock_key FROM owners WHERE ended_at IS NULL")
+    assert own == alive._owner_id
+    other = make_postgres()
+    await other.start()
+    await other._reap_owner(own, key)  # its lock is held
+    await other._reap_owner(own, key + 1)  # a lock of an earlier session
+    assert await fetch(postgres_url, "SELECT status FROM runs") == [("running",)]
+    await fetch(postgres_url, "UPDATE owners SET ended_at = 1")  # whatever another process believed
+    await _sessions_end(postgres_url)
+    alive.put_run(run(status="completed"))
+    async with asyncio.timeout(PATIENCE_S):
+        while await fetch(postgres_url, "SELECT ended_at FROM owners") != [(None,)]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert [found.status for found in await alive.list_runs(RunFilter())] == ["completed"]
+
+
+async def test_the_commands_take_a_record_in_postgres(postgres_url: str, tmp_path: Path) -> None:
+    """``runs`` makes no record, ``migrate`` does, ``tools call`` writes in it and ``runs`` reads it."""
+    env = {
+        **os.environ,
+        "TOOLRELAY_STORE__URL": postgres_url,
+        "OPENAI_API_KEY": "k",
+        "TOOLRELAY_POLICY__ALLOW": '["*"]',
+    }
+
+    async def toolrelay(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "proxy", *arguments]
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=LATE_S
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = await toolrelay("runs", "list")
+    assert (code != 0, "no record in this database" in said) == (True, True), said
+    code, said = await toolrelay("migrate")
+    assert code == 0, said
+    assert f"schema {LATEST}" in said
+    code, said = await toolrelay("tools", "call", "core__get_current_time", '{"timezone":"UTC"}')
+    assert code == 0, said
+    assert await fetch(postgres_url, "SELECT tool, status FROM tool_invocations") == [
+        ("core__get_current_time", "success")
+    ]
+    code, said = await toolrelay("runs", "list", "--json")
+    assert code == 0, said
+
+
+def test_statements_are_put_into_the_servers_words() -> None:
+    """Question marks become numbers in order, and NULs what the server takes."""
+    assert numbered("a = ? AND b IN (?, ?)") == "a = $1 AND b IN ($2, $3)"
+    assert fitting(("a\0b", b"\0", None, 1)) == ["a\ufffdb", b"\0", None, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (asyncpg.InvalidPasswordError("hunter2"), "user or the password"),
+        (asyncpg.InsufficientPrivilegeError("hunter2"), "no right"),
+        (asyncpg.DiskFullError("hunter2"), "disk full"),
+        (asyncpg.TooManyConnectionsError("hunter2"), "out of resources"),
+        (asyncpg.CannotConnectNowError("hunter2"), "not reachable"),
+        (asyncpg.UndefinedTableError("hunter2"), "UndefinedTableError"),
+        (socket.gaierror(8, "hunter2"), "not reachable"),
+        (TimeoutError(), "not reachable"),
+    ],
+)
+def test_errors_are_words_for_the_operator(error: Exception, words: str) -> None:
+    """Each kind of fault has its own line, which repeats nothing of the server's message."""
+    said: Any = store_error(error)
+    assert words in str(said)
+    assert "hunter2" not in str(said)

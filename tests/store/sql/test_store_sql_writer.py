@@ -1,0 +1,184 @@
+"""When a group of writes is committed, and what of it is written."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+from store_records import run, turn
+from waiting import LATE_S, until
+
+from proxy.store.base import RunFilter
+from proxy.store.rows import Row, upsert
+from proxy.store.sql.store import SqlStore
+from proxy.store.sql.writer import GroupWriter, WriterHooks
+from proxy.store.sql.writes import Batch, Write, batches_of
+
+Make = Callable[..., SqlStore]
+
+PUT = upsert("t", ("id", "state", "seen"), ("id",))
+PUT_PAIR = upsert("p", ("id", "number", "state"), ("id", "number"))
+
+
+class _Database:
+    """Keeps each group; one that begins may be made to wait."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[Batch]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def write(self, batches: Sequence[Batch]) -> None:
+        self.groups.append(list(batches))
+        await self.gate.wait()
+
+
+async def _nothing_first() -> Sequence[tuple[str, Row]]:
+    return ()
+
+
+async def _never_again() -> float:
+    return LATE_S
+
+
+def _writer(database: _Database) -> GroupWriter:
+    hooks = WriterHooks(_nothing_first, _never_again)
+    writer = GroupWriter(hooks, max_writes=10_000, max_bytes=1 << 30, lock_timeout_s=LATE_S)
+    writer.start(database, tidy_in_s=None)
+    return writer
+
+
+@pytest.fixture
+def lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that nobody waits for is not written by itself while a test runs."""
+    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", LATE_S)
+
+
+async def test_a_write_that_nobody_waits_for_is_written() -> None:
+    """A row needs no second one, no read and no end to be committed; nor does one put meanwhile."""
+    database = _Database()
+    writer = _writer(database)
+    database.gate.clear()
+    writer.put(Write("a", [(1,)]))
+    await until(lambda: bool(database.groups))
+    writer.put(Write("a", [(2,)]))
+    database.gate.set()
+    await until(lambda: not writer.waiting)
+    assert database.groups == [[("a", [(1,)])], [("a", [(2,)])]]
+    assert await writer.aclose(LATE_S)
+
+
+@pytest.mark.usefixtures("lingering")
+async def test_who_waits_takes_all_that_lingers_along() -> None:
+    """Rows stay together until somebody waits for a commit, and then all are one, in order."""
+    database = _Database()
+    writer = _writer(database)
+    for number in range(3):
+        writer.put(Write("a", [(number,)]))
+        await asyncio.sleep(0)
+    assert database.groups == []
+    await writer.commit("b", [(9,)])
+    assert database.groups == [[("a", [(0,), (1,), (2,)]), ("b", [(9,)])]]
+    writer.put(Write("a", [(3,)]))
+    await writer.flush()
+    assert database.groups[1:] == [[("a", [(3,)])]]
+    assert await writer.aclose(LATE_S)
+
+
+@pytest.mark.usefixtures("lingering")
+async def test_a_full_group_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fills a group by its number or its bytes is written at once, before there is no room left."""
+    monkeypatch.setattr("proxy.store.sql.writer._GROUP_WRITES", 10)
+    monkeypatch.setattr("proxy.store.sql.writer._GROUP_BYTES", 5000)
+    for write in (lambda: [Write("a", [(1,)]) for _ in range(10)], lambda: [Write("a", [("x" * 5000,)])]):
+        database = _Database()
+        writer = _writer(database)
+        for each in write():
+            writer.put(each)
+        await until(lambda writer=writer: not writer.waiting)  # type: ignore[misc]
+        assert len(database.groups) == 1
+        assert await writer.aclose(LATE_S)
+
+
+@pytest.mark.usefixtures("lingering")
+async def test_an_orderly_end_loses_nothing_that_lingers() -> None:
+    """What was put a moment before the end is written, also where another group is under way."""
+    for busy in (False, True):
+        database = _Database()
+        writer = _writer(database)
+        if busy:
+            database.gate.clear()
+            flushing = asyncio.ensure_future(writer.probe())
+            await until(lambda database=database: bool(database.groups))  # type: ignore[misc]
+        writer.put(Write("a", [(1,)]))
+        closing = asyncio.ensure_future(writer.aclose(LATE_S))
+        await asyncio.sleep(0)
+        database.gate.set()
+        assert await closing
+        if busy:
+            await flushing
+        assert database.groups[-1] == [("a", [(1,)])]
+        assert writer.lost == 0
+
+
+def test_of_rows_with_one_key_the_last_is_written() -> None:
+    """An upsert that replaces another's row takes its place, and moves past nothing that is in order."""
+    group = [
+        Write(PUT, [("r1", "began", 1), ("r2", "began", 1)]),
+        Write(PUT_PAIR, [("r1", 1, "x"), ("r1", 2, "x")]),
+        Write(PUT, [("r1", "ended", 2)]),
+        Write(PUT_PAIR, [("r1", 1, "y")]),
+        Write("plain", [(1,), (1,)]),
+        Write("DELETE", [("r1",)], in_order=True),
+        Write(PUT, [("r1", "again", 3)]),
+    ]
+    assert batches_of(group) == [
+        (PUT, [("r1", "ended", 2), ("r2", "began", 1)]),
+        (PUT_PAIR, [("r1", 1, "y"), ("r1", 2, "x")]),
+        ("plain", [(1,), (1,)]),
+        ("DELETE", [("r1",)]),
+        (PUT, [("r1", "again", 3)]),
+    ]
+
+
+@pytest.mark.usefixtures("lingering")
+async def test_a_row_that_another_took_the_place_of_counts_as_written() -> None:
+    """Whoever put the earlier state is told of its commit as whoever put the later one is."""
+    told: list[tuple[str, bool]] = []
+    database = _Database()
+    writer = _writer(database)
+    for state in ("began", "ended"):
+        write = Write(PUT, [("r1", state, 1)], settled=lambda done, state=state: told.append((state, done)))  # type: ignore[misc]
+        writer.put(write)
+    await writer.flush()
+    assert database.groups == [[(PUT, [("r1", "ended", 1)])]]
+    assert told == [("began", True), ("ended", True)]
+    assert await writer.aclose(LATE_S)
+
+
+@pytest.mark.usefixtures("lingering")
+async def test_a_refused_state_does_not_take_an_earlier_one_with_it(make_sql: Make) -> None:
+    """Where the database refuses the last state of a row, the one before it is still written."""
+    store = make_sql()
+    await store.start()
+    store.put_run(run())
+    store.put_turn(turn())
+    store.put_run(run(status="no such status"))
+    [found] = await store.list_runs(RunFilter())
+    assert (found.status, store.lost) == ("running", 1)
+
+
+@pytest.mark.usefixtures("lingering")
+async def test_a_run_that_ends_as_the_store_closes_is_whole(make_sql: Make) -> None:
+    """Run and turn that lingered are there for the next process, in their last state."""
+    store = make_sql()
+    await store.start()
+    store.put_run(run())
+    store.put_turn(turn())
+    store.put_run(run(status="completed"))
+    await store.aclose()
+    assert store.lost == 0
+    other = make_sql()
+    await other.start()
+    detail = await other.get_run("run_1")
+    assert detail is not None
+    assert (detail.run.status, len(detail.turns)) == ("completed", 1)

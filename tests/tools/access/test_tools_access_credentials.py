@@ -1,0 +1,495 @@
+"""Credentials of tools: rule T6, against a real token endpoint and a real service on loopback."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, tzinfo
+from typing import Any
+
+import pytest
+import structlog
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from proxy.errors import StoreUnavailable, ToolFailure
+from proxy.events import ToolCall
+from proxy.tools import HttpClient, Redaction, tool
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.credentials import CredentialBroker, OAuthToken, StaticToken, host_entry
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.runner import Runner
+
+SECRETS = ("s3cret-static", "s3cret-client", "s3cret-refresh", "s3cret-access")
+
+
+class Service:
+    """A token endpoint and an API behind it."""
+
+    def __init__(self) -> None:
+        self.forms: list[dict[str, str]] = []
+        self.seen: list[str] = []
+        self.accepted: set[str] = {"Bearer s3cret-static"}
+        self.answer: Any = None
+        self.status = 200
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.arrived = asyncio.Event()
+        self.server: TestServer
+
+    async def token(self, request: web.Request) -> web.Response:
+        """Give the next access token, or what the test wants."""
+        self.arrived.set()
+        await self.gate.wait()
+        self.forms.append(dict(await request.post()))
+        if self.answer is not None:
+            return web.json_response(self.answer, status=self.status)
+        token = f"s3cret-access-{len(self.forms)}"
+        self.accepted = {f"Bearer {token}"}
+        return web.json_response({"access_token": token, "token_type": "bearer", "expires_in": 3600})
+
+    async def api(self, request: web.Request) -> web.Response:
+        """Answer whoever has the right token."""
+        self.seen.append(request.headers.get("Authorization", ""))
+        good = self.seen[-1] in self.accepted
+        return web.json_response({"good": good}, status=200 if good else 401)
+
+    def url(self, path: str) -> str:
+        return str(self.server.make_url(path))
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    """The service, running."""
+    one = Service()
+    app = web.Application()
+    app.router.add_post("/token", one.token)
+    app.router.add_get("/api", one.api)
+    one.server = TestServer(app)
+    await one.server.start_server()
+    yield one
+    await one.server.close()
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[EgressPool]:
+    """A pool that may use loopback."""
+    one = EgressPool(allowed_networks=("127.0.0.0/8",), schemes=("http",))
+    yield one
+    await one.aclose()
+
+
+class Clock:
+    """The time of day."""
+
+    def now(self, tz: tzinfo) -> datetime:
+        """Now."""
+        return datetime.now(tz)
+
+
+class Time:
+    """Monotonic seconds, moved by hand."""
+
+    now = 0.0
+
+
+def broker_for(service: Service, pool: EgressPool, time: Time | None = None) -> CredentialBroker:
+    """A broker with one connection of each kind."""
+    moment = time or Time()
+    return CredentialBroker(
+        {
+            "plain": StaticToken("s3cret-static"),
+            "oauth": OAuthToken(service.url("/token"), "s3cret-client-id", "s3cret-refresh", "s3cret-client"),
+        },
+        pool,
+        clock=lambda: moment.now,
+    )
+
+
+async def test_static_token(service, pool):
+    """A static token goes out as a bearer header, to the tool's own hosts only."""
+    broker = broker_for(service, pool)
+    client = broker.client("plain", [host_entry(service.url("/"))])
+    assert await client.get_json(service.url("/api")) == {"good": True}
+    with pytest.raises(ToolFailure, match="may not call that host"):
+        await broker.client("plain", ["api.example.com"]).get_json(service.url("/api"))
+    service.accepted.clear()
+    with pytest.raises(ToolFailure, match="status 401"):
+        await client.get_json(service.url("/api"))
+    assert len(service.seen) == 2, "there is no other token to try"
+
+
+async def test_refresh_is_made_once_for_all_who_wait(service, pool):
+    """Twenty calls that need a token at once cause one refresh, of the shape that RFC 6749 asks for."""
+    service.gate.clear()
+    client = broker_for(service, pool).client("oauth", [host_entry(service.url("/"))])
+    calls = [asyncio.create_task(client.get_json(service.url("/api"))) for _ in range(20)]
+    await asyncio.sleep(0)
+    service.gate.set()
+    assert await asyncio.gather(*calls) == [{"good": True}] * 20
+    assert service.forms == [
+        {
+            "grant_type": "refresh_token",
+            "refresh_token": "s3cret-refresh",
+            "client_id": "s3cret-client-id",
+            "client_secret": "s3cret-client",
+        }
+    ]
+
+
+async def test_who_goes_does_not_end_the_refresh(service, pool):
+    """The first of those who wait may be cancelled; the others get their token."""
+    service.gate.clear()
+    client = broker_for(service, pool).client("oauth", [host_entry(service.url("/"))])
+    first, second = (asyncio.create_task(client.get_json(service.url("/api"))) for _ in range(2))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    service.gate.set()
+    assert await second == {"good": True}
+    assert len(service.forms) == 1
+
+
+async def test_refresh_comes_before_the_end(service, pool):
+    """A token is replaced a minute before it ends, and used until then."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    for moment, refreshes in ((0.0, 1), (3539.0, 1), (3540.0, 2)):
+        time.now = moment
+        await client.get_json(service.url("/api"))
+        assert len(service.forms) == refreshes
+
+
+async def test_a_401_refreshes_once(service, pool):
+    """A refused token is replaced once, for all who hold it; a service that refuses all gets no third try."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    await client.get_json(service.url("/api"))
+    service.accepted.clear()
+    time.now = 100.0
+    results = await asyncio.gather(*(client.get_json(service.url("/api")) for _ in range(5)))
+    assert results == [{"good": True}] * 5
+    assert len(service.forms) == 2
+    service.answer = {"access_token": "s3cret-access-x", "token_type": "Bearer"}
+    service.accepted.clear()
+    service.seen.clear()
+    time.now = 200.0
+    for sent in (2, 3):
+        with pytest.raises(ToolFailure, match="status 401"):
+            await client.get_json(service.url("/api"))
+        assert len(service.seen) == sent, "a token that was just made is not made again"
+    assert len(service.forms) == 3
+
+
+async def test_a_token_that_cannot_be_replaced_is_used_to_its_end(service, pool):
+    """A refresh that fails shortly before the end of a token leaves that token in use."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    await client.get_json(service.url("/api"))
+    service.answer, service.status = {"error": "invalid_client"}, 401
+    time.now = 3590.0
+    assert await client.get_json(service.url("/api")) == {"good": True}
+    time.now = 3600.0
+    with pytest.raises(ToolFailure, match="cannot be used"):
+        await client.get_json(service.url("/api"))
+
+
+async def test_a_rotated_refresh_token_is_kept(service, pool):
+    """A provider that rotates refresh tokens gets the newest one the next time."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    service.answer = {"access_token": "a1", "refresh_token": "s3cret-refresh-2", "expires_in": "60"}
+    service.accepted = {"Bearer a1"}
+    await client.get_json(service.url("/api"))
+    time.now = 30.0
+    service.answer = {"access_token": "a2"}
+    service.accepted = {"Bearer a2"}
+    await client.get_json(service.url("/api"))
+    assert [form["refresh_token"] for form in service.forms] == ["s3cret-refresh", "s3cret-refresh-2"]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (400, {"error": "invalid_grant", "error_description": "s3cret-refresh was revoked"}),
+        (400, {"error": "s3cret-refresh"}),
+        (500, ["s3cret-refresh"]),
+        (200, {"access_token": "a\r\nX: s3cret-access"}),
+        (200, {"access_token": ""}),
+        (200, {"access_token": 7}),
+        (200, {"access_token": "s3cret-access", "token_type": "mac"}),
+        (200, ["s3cret-access"]),
+        (200, {"access_token": "x" * 20000}),
+    ],
+)
+async def test_a_failed_refresh_says_nothing_secret(service, pool, status, answer):
+    """A refresh that fails names the connection; nothing of the answer or the request gets out."""
+    time = Time()
+    client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
+    service.answer, service.status = answer, status
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(ToolFailure, match='connection "oauth" cannot be used') as caught:
+                await client.get_json(service.url("/api"))
+            assert caught.value.json is None
+    assert len(service.forms) == 1, "a failed refresh is not repeated at once"
+    assert [line["connection"] for line in lines] == ["oauth"]
+    assert "s3cret" not in repr(lines) + str(caught.value)
+    time.now = 5.0
+    service.answer = None
+    service.status = 200
+    assert await client.get_json(service.url("/api")) == {"good": True}
+
+
+async def test_missing_connection(service, pool):
+    """A connection that is not configured reaches nothing, and says which one it is."""
+    client = broker_for(service, pool).client("other", ["*"])
+    for call in (
+        client.get_json(service.url("/api")),
+        client.post_json(service.url("/api"), {}),
+        client.get_text(service.url("/api")),
+    ):
+        with pytest.raises(ToolFailure, match='connection "other" is not set up'):
+            await call
+
+
+async def test_nothing_of_a_credential_gets_out(service, pool, log):
+    """Rule T6: no token in arguments, results, rows, log lines, errors, or the looks of any object."""
+    entry = host_entry(service.url("/"))
+
+    @tool(connection="oauth", hosts=(entry,), effect="read_only", redaction=Redaction(output=("*",)))
+    async def ask(path: str, http: HttpClient) -> Any:
+        """Ask."""
+        answer = await http.get_json(service.url(path))
+        return {"answer": answer, "client": repr(http), "looks": str(http)}
+
+    time = Time()
+    broker = broker_for(service, pool, time)
+    provider = FunctionProvider("t", [ask], Capabilities(connected=broker.client))
+
+    registry = await Registry.load([provider])
+    runner = Runner(registry, Policy(allow=("*",)), log, None, Clock(), credentials=broker)
+    with structlog.testing.capture_logs() as lines:
+        good = await runner.run(ToolCall("c", "t__ask", '{"path":"/api"}', 0), RunContext("r", 1, "open"))
+        service.accepted.clear()
+        time.now = 100.0
+        service.answer, service.status = {"error": "invalid_grant"}, 400
+        bad = await runner.run(ToolCall("c", "t__ask", '{"path":"/api"}', 0), RunContext("r2", 1, "open"))
+    assert json.loads(good.content)["answer"] == {"good": True}
+    assert not bad.ok
+    assert "oauth" in bad.safe_message
+    everything = repr((good, bad, log.opened, log.closed, lines, broker, vars(broker)))
+    everything += repr((StaticToken("s3cret"), OAuthToken("u", "s3cret", "s3cret", "s3cret")))
+    assert "s3cret" not in everything
+
+
+async def test_calls_of_a_turn_share_one_refresh(service, pool, log):
+    """Rule T6: the token is there before any row is; a token that ends in between is refreshed then."""
+    time = Time()
+    broker = broker_for(service, pool, time)
+    seen = []
+
+    @tool(
+        connection="oauth",
+        hosts=(host_entry(service.url("/")),),
+        effect="read_only",
+        redaction=Redaction(output=("*",)),
+    )
+    async def ask(number: int, http: HttpClient) -> Any:
+        """Ask."""
+        seen.append((len(service.forms), len(log.opened) > 0))
+        time.now = 4000.0 if number == 9 else time.now
+        return await http.get_json(service.url("/api"))
+
+    provider = FunctionProvider("t", [ask], Capabilities(connected=broker.client))
+    registry = await Registry.load([provider])
+    runner = Runner(registry, Policy(allow=("*",)), log, None, Clock(), credentials=broker)
+    service.gate.clear()
+    calls = [ToolCall(f"c{number}", "t__ask", f'{{"number":{number}}}', number) for number in range(10)]
+    turn = asyncio.create_task(runner.run_many(calls[:8], RunContext("r", 1, "open")))
+    await service.arrived.wait()
+    assert log.opened == []
+    service.gate.set()
+    assert all(result.ok for result in await turn)
+    assert seen == [(1, True)] * 8
+    assert len(service.forms) == 1
+    assert (await runner.run(calls[9], RunContext("r", 2, "open"))).ok
+    assert len(service.forms) == 2
+    with pytest.raises(ToolFailure, match='connection "other" is not set up'):
+        await broker.prepare("other")
+    await broker.prepare("plain")
+
+
+class Vault:
+    """A vault in memory that several brokers share, as processes share a record."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.lock = asyncio.Lock()
+        self.broken: set[str] = set()
+
+    @asynccontextmanager
+    async def exclusive(self, name: str) -> AsyncIterator[None]:
+        """One at a time."""
+        self.fail("exclusive")
+        async with self.lock:
+            yield
+
+    async def load(self, name: str) -> bytes | None:
+        """What was kept."""
+        self.fail("load")
+        return self.kept.get(name)
+
+    async def save(self, name: str, tokens: bytes) -> None:
+        """Keep it."""
+        self.fail("save")
+        self.kept[name] = tokens
+
+    def fail(self, what: str) -> None:
+        """As a record that cannot be reached."""
+        if what in self.broken:
+            raise StoreUnavailable("s3cret-path is locked")
+
+
+def sharing(
+    service: Service, pool: EgressPool, vault: Vault | None, time: Time, refresh: str = "s3cret-refresh"
+) -> Any:
+    """A client of an OAuth connection whose tokens are shared."""
+    connection = OAuthToken(service.url("/token"), "s3cret-client-id", refresh)
+    broker = CredentialBroker(
+        {"oauth": connection}, pool, clock=lambda: time.now, vault=vault, now=lambda: 1e9 + time.now
+    )
+    return broker.client("oauth", [host_entry(service.url("/"))])
+
+
+async def test_what_one_process_brings_the_others_use(service, pool):
+    """Rule T6: of two processes that want a token at once one asks, and a third later does not."""
+    vault, time = Vault(), Time()
+    clients = [sharing(service, pool, vault, time) for _ in range(2)]
+    await asyncio.gather(*(client.get_json(service.url("/api")) for client in clients))
+    time.now = 3000
+    await sharing(service, pool, vault, time).get_json(service.url("/api"))
+    assert len(service.forms) == 1
+    time.now = 3541
+    await asyncio.gather(*(client.get_json(service.url("/api")) for client in clients))
+    assert len(service.forms) == 2
+
+
+async def test_a_401_takes_the_token_that_another_process_has_brought(service, pool):
+    """A token that is refused is replaced by a newer one of the others', before a new one is asked for."""
+    vault, time = Vault(), Time()
+    first, second = (sharing(service, pool, vault, time) for _ in range(2))
+    for client in (first, second):
+        await client.get_json(service.url("/api"))
+    time.now = 100
+    service.accepted.clear()
+    assert await first.get_json(service.url("/api")) == {"good": True}
+    assert await second.get_json(service.url("/api")) == {"good": True}
+    assert len(service.forms) == 2
+
+
+async def test_a_rotated_refresh_token_outlives_the_process(service, pool):
+    """The newest refresh token is sent, and the configured one again only where the operator changed it."""
+    vault, time = Vault(), Time()
+    rotated = {"access_token": "s3cret-access", "token_type": "bearer", "expires_in": 60}
+    service.answer = {**rotated, "refresh_token": "s3cret-rotated"}
+    service.accepted = {"Bearer s3cret-access"}
+    await sharing(service, pool, vault, time).get_json(service.url("/api"))
+    time.now = 61
+    await sharing(service, pool, vault, time).get_json(service.url("/api"))
+    await sharing(service, pool, vault, time, "s3cret-refresh-2").get_json(service.url("/api"))
+    sent = [form["refresh_token"] for form in service.forms]
+    assert sent == ["s3cret-refresh", "s3cret-rotated", "s3cret-refresh-2"]
+    assert not any(secret in name for name in vault.kept for secret in SECRETS)
+
+
+@pytest.mark.parametrize("what", ["load", "exclusive"])
+async def test_without_its_record_nothing_is_refreshed(service, pool, what):
+    """To ask without the others would spend their refresh token; one that is good is used to its end."""
+    vault, time = Vault(), Time()
+    client = sharing(service, pool, vault, time)
+    vault.broken = {what}
+    with pytest.raises(ToolFailure) as caught:
+        await client.get_json(service.url("/api"))
+    assert "cannot be used now" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert service.forms == []
+    vault.broken = set()
+    time.now = 10
+    await client.get_json(service.url("/api"))
+    vault.broken = {what}
+    time.now = 3600
+    await client.get_json(service.url("/api"))
+    assert len(service.forms) == 1
+
+
+async def test_tokens_that_could_not_be_kept_are_used(service, pool):
+    """A record that fails after the refresh costs the others a refresh token, not this call its answer."""
+    vault, time = Vault(), Time()
+    vault.broken = {"save"}
+    with structlog.testing.capture_logs() as lines:
+        await sharing(service, pool, vault, time).get_json(service.url("/api"))
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["credentials_not_kept"]
+    assert "s3cret" not in repr(lines)
+
+
+async def test_a_token_that_was_not_kept_is_not_lost_to_an_older_one(service, pool):
+    """After a record that failed, this process goes on with its own newest refresh token, and keeps that."""
+    vault, time = Vault(), Time()
+    client = sharing(service, pool, vault, time)
+    for number, broken in enumerate([set(), {"save"}, set(), set()]):
+        vault.broken = broken
+        service.answer = {"access_token": "a", "expires_in": 60, "refresh_token": f"s3cret-{number}"}
+        service.accepted = {"Bearer a"}
+        time.now += 100
+        await client.get_json(service.url("/api"))
+    sent = [form["refresh_token"] for form in service.forms]
+    assert sent == ["s3cret-refresh", "s3cret-0", "s3cret-1", "s3cret-2"]
+    assert b"s3cret-3" in next(iter(vault.kept.values()))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_refresh_that_nobody_waits_for_is_not_lost(service, pool, shared):
+    """Rule T6: the provider's answer may hold the only refresh token that it still takes."""
+    vault, time = Vault(), Time()
+    client = sharing(service, pool, vault if shared else None, time)
+    service.answer = {"access_token": "a", "expires_in": 60, "refresh_token": "s3cret-new"}
+    service.accepted = {"Bearer a"}
+    service.gate.clear()
+    call = asyncio.create_task(client.get_json(service.url("/api")))
+    await service.arrived.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    service.gate.set()
+    assert await client.get_json(service.url("/api")) == {"good": True}
+    assert len(service.forms) == 1
+    time.now = 100
+    await client.get_json(service.url("/api"))
+    assert service.forms[1]["refresh_token"] == "s3cret-new"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        b"\xff", b"[]", b"{}", b"null", b'{"access_token":"a b","refresh_token":"r","made_at":1e9}',
+        b'{"access_token":"a","refresh_token":"r","made_at":"1e9"}',
+        b'{"access_token":"a","refresh_token":1,"made_at":1e9}',
+        b'{"access_token":"a","refresh_token":"s3cret-refresh","made_at":2e9,"lasts_s":1e9}',
+    ],
+)  # fmt: skip
+async def test_what_is_no_good_in_a_vault_is_passed_over(service, pool, kept):
+    """Anything in the record that is no token of now is replaced by a new one."""
+    vault, time = Vault(), Time()
+    client = sharing(service, pool, vault, time)
+    await client.get_json(service.url("/api"))
+    (name,) = vault.kept
+    vault.kept[name] = kept
+    assert await sharing(service, pool, vault, time).get_json(service.url("/api")) == {"good": True}
+    assert [form["refresh_token"] for form in service.forms] == ["s3cret-refresh"] * 2

@@ -1,0 +1,173 @@
+"""Policy and registry: rules T2, T4, T5 and T7."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Intersections, Policy
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
+
+SHOW_NOTHING = Redaction()
+
+
+def spec(name: str, effect: ToolEffect = ToolEffect.READ_ONLY, *, redaction: Any = SHOW_NOTHING) -> ToolSpec:
+    """A tool of that id."""
+    provider = name.rpartition("__")[0]
+    return ToolSpec(
+        name, "It does", {"type": "object"}, effect, provider, lambda value: value, "d", redaction=redaction
+    )
+
+
+class Fixed:
+    """A provider of fixed tools."""
+
+    def __init__(self, name: str, *specs: ToolSpec) -> None:
+        self.name = name
+        self.specs = specs
+        self.closed = 0
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """The tools."""
+        return self.specs
+
+    async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
+        """Never called here."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Count."""
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("allow", "name", "outcome", "rule"),
+    [
+        ((), "core__get_weather", "denied", 'policy.allow lacks "core__get_weather"'),
+        (("core__get_weather",), "core__get_weather", "allowed", 'policy.allow has "core__get_weather"'),
+        (("x", "core__*"), "core__get_weather", "allowed", 'policy.allow has "core__*"'),
+        (("mcp__files__*",), "mcp__files__read", "allowed", 'policy.allow has "mcp__files__*"'),
+        (("mcp__files__*",), "mcp__files2__read", "denied", 'policy.allow lacks "mcp__files2__read"'),
+        (("CORE__*",), "core__get_weather", "denied", 'policy.allow lacks "core__get_weather"'),
+        (("core__get",), "core__get_weather", "denied", 'policy.allow lacks "core__get_weather"'),
+    ],
+)
+def test_denied_by_default(allow, name, outcome, rule):
+    """Rule T2: only what a pattern fits, in the very case, is allowed, and the rule is named."""
+    decision = Policy(allow=allow).decide(spec(name))
+    assert (decision.outcome, decision.rule) == (outcome, rule)
+    assert decision.allowed is (outcome == "allowed")
+
+
+def test_approvals():
+    """Rule T2: effects and patterns that need an approval are not simply allowed."""
+    act = spec("t__act", ToolEffect.STATE_CHANGE)
+    policy = Policy(allow=("*",), approve_effects=(ToolEffect.STATE_CHANGE,))
+    assert policy.decide(act).outcome == "needs_approval"
+    assert policy.decide(act).rule == 'policy.approve_effects has "state_change"'
+    assert policy.decide(spec("t__read")).allowed
+    policy = Policy(allow=("*",), approve=("t__*",))
+    assert policy.decide(spec("t__read")).rule == 'policy.approve has "t__*"'
+    assert Policy(approve=("*",)).decide(act).outcome == "denied", "an approval cannot lift a denial"
+
+
+def test_intersection():
+    """Rule T2: the effective policy allows what all allow, and each names its own line."""
+    mine = Policy(allow=("core__*",), max_argument_bytes=100)
+    key = Policy(
+        allow=("core__a", "x__y"),
+        settings=("keys.webui.tools", "", ""),
+        max_argument_bytes=200,
+        max_result_bytes=5,
+    )
+    both = mine.intersect(key)
+    assert both.decide(spec("core__a")).allowed
+    assert both.decide(spec("core__b")).rule == 'keys.webui.tools lacks "core__b"'
+    assert both.decide(spec("x__y")).rule == 'policy.allow lacks "x__y"'
+    assert (both.max_argument_bytes, both.max_result_bytes) == (100, 5)
+    assert not both.intersect(Policy()).decide(spec("core__a")).allowed
+    careful = key.intersect(Policy(allow=("*",), approve=("core__a",)))
+    assert mine.intersect(careful).decide(spec("core__a")).outcome == "needs_approval"
+    denied = mine.intersect(Policy(allow=("*",), approve=("core__b",))).intersect(key)
+    assert denied.decide(spec("core__b")).outcome == "denied", "a denial outweighs an approval"
+
+
+async def test_listing_is_sorted_and_exact():
+    """Rule T7: tools are listed sorted, whatever the order of providers; look-up is by the exact id."""
+    first, second = Fixed("b", spec("b__z"), spec("b__a")), Fixed("a", spec("a__m"))
+    registry = await Registry.load([first, second])
+    assert [one.name for one in registry.tools()] == ["a__m", "b__a", "b__z"]
+    assert registry.get("b__a") is first.specs[1]
+    assert registry.get("B__a") is None
+    assert registry.provider("b__a") is first
+    await registry.aclose()
+    assert (first.closed, second.closed) == (1, 1)
+
+
+async def test_selection():
+    """Rule T2: a model is offered what is allowed now, and every other tool has its rule."""
+    provider = Fixed("t", spec("t__b"), spec("t__act", ToolEffect.STATE_CHANGE), spec("t__a"), spec("t__c"))
+    policy = Policy(allow=("t__a", "t__b", "t__act"), approve_effects=("state_change",))
+    chosen = (await Registry.load([provider])).select(policy)
+    assert [one.name for one in chosen.offered] == ["t__a", "t__b"]
+    assert chosen.withheld == {
+        "t__act": 'policy.approve_effects has "state_change"',
+        "t__c": 'policy.allow lacks "t__c"',
+    }
+
+
+@pytest.mark.parametrize(
+    "identifier",
+    ["t__", "t", "x__a", "t_a", "t__" + "a" * 62, "t__a b", "t__ä", "t__a\n", "t__a.b", ""],
+)
+async def test_ids_are_checked(identifier):
+    """Rule T5: an id that is not <provider>__<name> of 1 to 64 plain characters stops the start."""
+    with pytest.raises(ConfigError):
+        await Registry.load([Fixed("t", spec(identifier))])
+
+
+async def test_one_id_twice_stops_the_start():
+    """Rule T5: two tools of one id stop the start, also from two providers."""
+    with pytest.raises(ConfigError, match="two tools have this id"):
+        await Registry.load([Fixed("t", spec("t__a")), Fixed("t", spec("t__a"))])
+
+
+async def test_tool_without_redaction_does_not_load():
+    """Rule T4: whoever provides it, a tool without a redaction rule stops the start."""
+    with pytest.raises(ConfigError, match="redaction_missing"):
+        await Registry.load([Fixed("t", spec("t__a", redaction=None))])
+
+
+def test_what_is_worked_out_once_is_of_the_same_tool() -> None:
+    """Rule T9: a tool whose definition changed is decided on anew, under the same id too."""
+    policy = Policy(allow=("*",), approve_effects=(ToolEffect.EXTERNAL_SIDE_EFFECT,))
+    reads = spec("core__x")
+    assert policy.decide(reads) is policy.decide(reads)
+    acts = replace(reads, effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
+    assert policy.decide(reads).allowed
+    assert not policy.decide(acts).allowed
+    assert policy.decide(reads).allowed
+
+
+def test_what_was_read_is_never_kept() -> None:
+    """Rule T2: a decision after a stranger's text stands beside the one without, in either order."""
+    policy = Policy(allow=("*",))
+    acts = replace(spec("core__x"), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
+    decided = [policy.decide(acts, untrusted=word).allowed for word in ("", "web__page", "", "web__page")]
+    assert decided == [True, False, True, False]
+
+
+def test_intersections_are_told_apart() -> None:
+    """Rule T2: two policies that are alike now share nothing; the same two share their intersection."""
+    intersections = Intersections(max_bytes=40_000)  # Room for two.
+    one, other, third = Policy(allow=("core__*",)), Policy(allow=("*",)), Policy(allow=())
+    both = intersections.of(one, other)
+    assert both is intersections.of(one, other)
+    assert both == one.intersect(other)
+    assert not intersections.of(one, third).decide(spec("core__x")).allowed
+    assert intersections.of(other, one).allow == ("*",)
+    assert intersections.of(one, other) == both

@@ -1,0 +1,426 @@
+"""Kept results, equal calls made one, and how many tools run at once."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from proxy.errors import ConfigError, ToolFailure
+from proxy.toolbox.clock import FixedClock
+from proxy.tools import CacheControl, CallContext, Redaction, tool
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+from proxy.tools.access.single_flight import SingleFlight, WorkCancelled
+from proxy.tools.contract.results import Output
+from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.running.cache import ResultCache, cache_key
+from proxy.tools.running.concurrency import Slots
+from proxy.tools.running.ledger import RunLedger
+from proxy.tools.running.runner import Runner
+
+READ = {"effect": "read_only", "redaction": Redaction(output=("*",))}
+NOW = datetime(2026, 11, 21, 13, 5, tzinfo=UTC)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until something holds."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to hold")
+
+
+class Clock:
+    """Monotonic seconds and the time of day, moved by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.day = 1000.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock at its start."""
+    return Clock()
+
+
+def make_cache(clock: Clock, **options: Any) -> ResultCache:
+    """A cache on that clock."""
+    return ResultCache(monotonic=lambda: clock.seconds, wall=lambda: clock.day, **options)
+
+
+def output(text: str) -> Output:
+    """An output of one text."""
+    return Output(text, text, len(text), redacted=text)
+
+
+def test_kept_until_its_time(clock):
+    """A result lives for its time-to-live and not a moment longer."""
+    cache = make_cache(clock)
+    cache.put("k", output("a"), 5.0, None)
+    clock.seconds = 4.9
+    assert cache.get("k").text == "a"
+    clock.seconds = 5.0
+    assert cache.get("k") is None
+    assert len(cache) == 0
+
+
+def test_never_past_its_moment(clock):
+    """A result that is good until a moment is gone then, however long its time-to-live."""
+    cache = make_cache(clock)
+    cache.put("k", output("a"), 1e6, 1001.0)
+    clock.day = 1000.9
+    assert cache.get("k") is not None
+    clock.day = 1001.0
+    assert cache.get("k") is None
+    cache.put("k", output("a"), 1e6, 999.0)
+    assert len(cache) == 0
+
+
+def test_bounded_in_number_and_bytes(clock):
+    """The least used results go first; one that is too large is not kept at all."""
+    cache = make_cache(clock, max_entries=2)
+    for key in "ab":
+        cache.put(key, output(key), 9, None)
+    cache.get("a")
+    cache.put("c", output("c"), 9, None)
+    assert [cache.get(key) is not None for key in "abc"] == [True, False, True]
+    small = make_cache(clock, max_bytes=40_000)
+    small.put("big", output("x" * 5000), 9, None)
+    assert len(small) == 0
+    for number in range(100):
+        small.put(str(number), output("x" * 1000), 9, None)
+    assert 0 < len(small) <= 40_000 // 4000
+
+
+def test_key_parts_do_not_run_together():
+    """No two lists of parts make one key."""
+    assert cache_key("ab", "c") != cache_key("a", "bc") != cache_key("a", "b", "c")
+    assert cache_key("\ud800") != cache_key("\ud801")
+
+
+class Fetcher:
+    """A cached tool that counts, and can be held up."""
+
+    def __init__(self, **options: Any) -> None:
+        self.times = 0
+        self.contexts: list[CallContext] = []
+        self.began = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.cancelled = 0
+
+        @tool(name="fetch", **{"cache_ttl_s": 60, **READ, **options})
+        async def fetch(q: str, call: CallContext, n: int = 1) -> dict[str, Any]:
+            """Fetch."""
+            self.times += 1
+            self.contexts.append(call)
+            self.began.set()
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+            if q == "fail":
+                raise ToolFailure("no luck")
+            if q == "crash":
+                raise KeyError(q)
+            return {"q": q, "times": self.times}
+
+        self.tool = fetch
+
+
+async def test_equal_calls_get_the_kept_result(make_runner, log, context, call):
+    """Equal calls in any spelling run once; the row of each says where its result came from."""
+    fetcher = Fetcher()
+    runner = await make_runner([fetcher.tool])
+    first = await runner.run(call("fetch", '{"q":"a","n":1}'), context)
+    later = replace(context, run_id="run_2", ledger=RunLedger())
+    second = await runner.run(call("fetch", ' {"n":1, "q":"\\u0061"}', 3), later)
+    assert (first.content, first.redacted) == (second.content, second.redacted)
+    assert second.call_id == "call_3"
+    assert fetcher.times == 1
+    assert [row.decision for row in log.closed] == [
+        'allowed: policy.allow has "*"',
+        'allowed: policy.allow has "*"; cached',
+    ]
+    assert (log.closed[1].run_id, log.closed[1].status, log.closed[1].result_bytes) == (
+        "run_2",
+        "success",
+        len(first.content),
+    )
+
+
+async def test_no_caller_gets_what_was_fetched_for_another(make_runner, context, call):
+    """The caller is part of the key, and so are the arguments."""
+    fetcher = Fetcher()
+    runner = await make_runner([fetcher.tool])
+    await runner.run(call("fetch", '{"q":"a"}'), context)
+    await runner.run(call("fetch", '{"q":"a"}'), replace(context, caller="other", ledger=RunLedger()))
+    await runner.run(call("fetch", '{"q":"b"}', 1), context)
+    assert fetcher.times == 3
+    assert [one.caller for one in fetcher.contexts] == ["open", "other", "open"]
+
+
+class Changing(Registry):
+    """Tools one of which is another from one call to the next, under the same name."""
+
+    now: ToolSpec | None = None
+
+    def get(self, name: str) -> ToolSpec | None:
+        """The tool as it is now."""
+        return self.now or super().get(name)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"digest": "another"}, {"connection": "another"}, {"caller": "another"}, {"max_result_bytes": 999}, {}],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_what_makes_a_call_another_one(log, context, call, other, at_once):
+    """Rules R5, T9: who asks, over which connection, a tool of which definition: each is in the key."""
+    fetcher = Fetcher()
+    provider = FunctionProvider("t", [fetcher.tool])
+    (spec,) = provider.specs
+    registry = Changing({spec.name: (spec, provider)}, [provider])
+    runner = Runner(registry, Policy(allow=("*",)), log, None, FixedClock(NOW))
+    if at_once:
+        fetcher.go_on.clear()
+    first = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), context))
+    await fetcher.began.wait()
+    if not at_once:
+        await first
+    caller = other.get("caller", context.caller)
+    registry.now = replace(spec, **{name: value for name, value in other.items() if name != "caller"})
+    later = replace(context, run_id="run_2", caller=caller, ledger=RunLedger())
+    second = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), later))
+    await until(lambda: len(log.opened) == 2)
+    await until(lambda: second.done() or fetcher.times == 2 or not other)
+    fetcher.go_on.set()
+    results = [await first, await second]
+    assert [result.ok for result in results] == [True, True]
+    assert fetcher.times == (2 if other else 1)
+
+
+async def test_ten_equal_calls_at_once_make_one(make_runner, log, context, call):
+    """Single flight: ten equal calls at the same moment are one execution."""
+    fetcher = Fetcher()
+    fetcher.go_on.clear()
+    runner = await make_runner([fetcher.tool], max_parallel=10)
+    calls = [call("fetch", '{"q":"a"}', seq) for seq in range(10)]
+    task = asyncio.create_task(runner.run_many(calls, context))
+    await fetcher.began.wait()
+    fetcher.go_on.set()
+    results = await task
+    assert fetcher.times == 1
+    assert {one.content for one in results} == {'{"q":"a","times":1}'}
+    assert len(log.closed) == 10
+    assert sum("shared" in row.decision for row in log.closed) == 9
+
+
+@pytest.mark.parametrize(("query", "words"), [("fail", "no luck"), ("crash", "the tool failed")])
+async def test_failures_are_not_kept(make_runner, context, call, query, words):
+    """All who wait get the failure; the next call tries again."""
+    fetcher = Fetcher()
+    runner = await make_runner([fetcher.tool])
+    calls = [call("fetch", json.dumps({"q": query}), seq) for seq in range(3)]
+    results = await runner.run_many(calls, context)
+    assert {one.safe_message for one in results} == {words}
+    assert fetcher.times == 1
+    again = await runner.run(replace(calls[0], index=7), context)
+    assert (again.safe_message, fetcher.times) == (words, 2)
+
+
+async def test_a_cancelled_leader_leaves_its_followers_alone(make_runner, log, context, call):
+    """Rule E4: who goes is cancelled alone; the execution ends for the others."""
+    fetcher = Fetcher()
+    fetcher.go_on.clear()
+    runner = await make_runner([fetcher.tool])
+    leader = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), context))
+    await fetcher.began.wait()
+    follower = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}', 1), context))
+    await until(lambda: len(log.opened) == 2)
+    leader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leader
+    fetcher.go_on.set()
+    assert (await follower).ok
+    assert (fetcher.times, fetcher.cancelled) == (1, 0)
+    assert [row.status for row in log.closed] == ["cancelled", "success"]
+
+
+async def test_nobody_waiting_ends_the_work(make_runner, context, call):
+    """Rule E4: when all who wait have gone the tool is cancelled, and nobody joins what ends."""
+    fetcher = Fetcher()
+    fetcher.go_on.clear()
+    runner = await make_runner([fetcher.tool])
+    tasks = [asyncio.create_task(runner.run(call("fetch", '{"q":"a"}', seq), context)) for seq in range(2)]
+    await fetcher.began.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    fetcher.go_on.set()
+    assert (await runner.run(call("fetch", '{"q":"a"}', 5), context)).ok
+    assert (fetcher.times, fetcher.cancelled) == (2, 1)
+
+
+async def test_a_follower_waits_no_longer_than_its_own_run(still_time, make_runner, context, call):
+    """Rule T7: the seconds of a run bound its wait for another's execution, and that goes on."""
+    fetcher = Fetcher()
+    fetcher.go_on.clear()
+    runner = await make_runner([fetcher.tool])
+    leader = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), context))
+    await fetcher.began.wait()
+    short = await runner.run(call("fetch", '{"q":"a"}', 1), context, budget_s=0.01)
+    assert short.error_code == "timeout"
+    fetcher.go_on.set()
+    assert (await leader).ok
+    assert fetcher.times == 1
+
+
+async def test_a_shared_execution_has_the_tools_own_time(still_time, make_runner, context, call):
+    """A leader whose run is nearly over does not end the execution for the others."""
+    fetcher = Fetcher()
+    fetcher.go_on.clear()
+    runner = await make_runner([fetcher.tool])
+    leader = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), context, budget_s=0.02))
+    await fetcher.began.wait()
+    follower = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}', 1), context))
+    assert (await leader).error_code == "timeout"
+    fetcher.go_on.set()
+    assert (await follower).ok
+
+
+@pytest.mark.parametrize(
+    ("how", "times"),
+    [("never", 2), ("past", 2), ("later", 1), ("earliest", 2), ("nothing", 1)],
+)
+async def test_a_tool_shortens_the_life_of_one_result(make_runner, context, call, how, times):
+    """CacheControl can shorten what cache_ttl_s allows."""
+    runs = 0
+
+    @tool(cache_ttl_s=60, **READ)
+    async def offers(cache: CacheControl) -> int:
+        """Give offers."""
+        nonlocal runs
+        runs += 1
+        if how == "never":
+            cache.no_store()
+        elif how == "past":
+            cache.expire_at(NOW)
+        elif how == "later":
+            cache.expire_at(NOW + timedelta(hours=1))
+        elif how == "earliest":
+            cache.expire_at(NOW - timedelta(seconds=1))
+            cache.expire_at(NOW + timedelta(hours=1))
+        return runs
+
+    runner = await make_runner([offers])
+    for seq in range(2):
+        assert (await runner.run(call("offers", "{}", seq), context)).ok
+    assert runs == times
+
+
+def test_cache_control_takes_aware_moments_only():
+    """A time of day without a zone is a fault of the tool's."""
+    with pytest.raises(ValueError, match="aware"):
+        CacheControl().expire_at(datetime(2026, 1, 1))
+
+
+async def test_a_policy_with_other_bounds_gets_its_own(make_runner, context, call):
+    """A result that was cut for one policy is not given to another."""
+
+    @tool(cache_ttl_s=60, **READ)
+    async def tell() -> str:
+        """Tell."""
+        return "x" * 1000
+
+    runner = await make_runner([tell])
+    small = await runner.run(call("tell"), context, policy=Policy(allow=("*",), max_result_bytes=300))
+    large = await runner.run(call("tell", "{}", 1), context)
+    assert (len(small.content), small.truncated) == (300, True)
+    assert (len(large.content), large.truncated) == (1000, False)
+
+
+async def test_only_read_only_tools_are_cached():
+    """Rule R5: a tool with effects that would be cached does not load."""
+    for effect in ("state_change", "external_side_effect"):
+
+        @tool(effect=effect, redaction=Redaction(), cache_ttl_s=1)
+        async def act() -> None:
+            """Act."""
+
+        with pytest.raises(ConfigError, match="cache_ttl_s is for read_only"):
+            await Registry.load([FunctionProvider("t", [act])])
+
+
+async def test_flight_that_is_cancelled_from_outside():
+    """A waiter does not take the end of the shared work for a cancellation of its own."""
+    flights: SingleFlight[int] = SingleFlight()
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def work() -> int:
+        tasks.append(asyncio.current_task())
+        await asyncio.Event().wait()
+        return 1
+
+    waiter = asyncio.create_task(flights.run("k", work))
+    await until(lambda: bool(tasks))
+    tasks[0].cancel()
+    with pytest.raises(WorkCancelled):
+        await waiter
+    assert not flights.is_under_way("k")
+
+
+async def test_slots_bound_the_process_and_each_caller():
+    """Never more at once than there are places, and one caller's queue leaves places for others."""
+    slots = Slots(4, 2)
+    now: dict[str, int] = {}
+    most: dict[str, int] = {}
+
+    async def work(caller: str) -> None:
+        async with slots.take(caller):
+            for name in (caller, "all"):
+                now[name] = now.get(name, 0) + 1
+                most[name] = max(most.get(name, 0), now[name])
+            for _ in range(3):
+                await asyncio.sleep(0)
+            for name in (caller, "all"):
+                now[name] -= 1
+
+    await asyncio.gather(*(work(caller) for caller in "aaaaaaaabbbcccccc"))
+    assert most == {"a": 2, "b": 2, "c": 2, "all": 4}
+    assert slots._callers == {}
+
+
+async def test_a_full_house_is_rate_limited(make_runner, context, call):
+    """Rule T7: a read-only call that finds no place in its time is refused and can be tried again."""
+    go_on = asyncio.Event()
+
+    @tool(**READ)
+    async def wait() -> str:
+        """Wait."""
+        await go_on.wait()
+        return "done"
+
+    @tool(timeout_s=0.5, **READ)
+    async def quick() -> str:
+        """Be quick."""
+        return "done"
+
+    runner = await make_runner([wait, quick], max_read_only_per_caller=1)
+    first = asyncio.create_task(runner.run(call("wait"), context))
+    await until(lambda: bool(runner._executor._slots._callers))
+    second = await runner.run(call("quick", "{}", 1), context)
+    assert second.error_code == "rate_limited"
+    other = replace(context, caller="other", ledger=RunLedger())
+    assert (await runner.run(call("quick"), other)).ok
+    go_on.set()
+    assert (await first).ok
+    assert (await runner.run(call("quick", "{}", 2), context)).ok

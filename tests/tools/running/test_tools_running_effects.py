@@ -1,0 +1,429 @@
+"""Side effects of two runners that share a record, as two processes do (rule R5)."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from waiting import LATE_S
+
+from proxy.errors import StoreError, StoreUnavailable
+from proxy.records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim, ToolInvocationRecord
+from proxy.store.memory.store import MemoryStore
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.providers.function import tool
+from proxy.tools.running.ledger import AskedFor, RunContext, RunLedger
+
+Make = Callable[..., Any]
+ASKED = AskedFor("digest", False, 100.0)
+
+
+class World:
+    """What the tools did to it."""
+
+    def __init__(self) -> None:
+        self.bought: list[str] = []
+        self.go_on = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.go_on.set()
+
+    def tools(self) -> list[Any]:
+        """Tools that change it."""
+
+        @tool(effect="external_side_effect", redaction=Redaction(output=("done",)), untrusted_output=True)
+        async def buy(what: str) -> dict[str, str]:
+            """Buy."""
+            self.bought.append(what)
+            self.begun.set()
+            await self.go_on.wait()
+            if what == "moon":
+                raise ValueError(what)
+            return {"done": what}
+
+        @tool(effect="external_side_effect", redaction=Redaction(), repeatable=True)
+        async def ring() -> str:
+            """Ring."""
+            self.bought.append("ring")
+            return "rung"
+
+        return [buy, ring]
+
+
+@pytest.fixture
+async def shared(log: Any) -> MemoryStore:
+    """A record that two runners share, beside the log of the tests."""
+    store = MemoryStore()
+    await store.start()
+    keep = log.close_invocation
+
+    def close(record: ToolInvocationRecord) -> None:
+        keep(record)
+        store.close_invocation(record)
+
+    log.close_invocation = close
+    return store
+
+
+@pytest.fixture
+async def pair(make_runner: Make, shared: MemoryStore) -> tuple[World, Any, Any]:
+    """A world, and two runners that act in it."""
+    world = World()
+    runners = [await make_runner(world.tools(), effects=shared, default_timeout_s=LATE_S) for _ in range(2)]
+    return world, *runners
+
+
+def _context(run_id: str, request: AskedFor | None = ASKED) -> RunContext:
+    return RunContext(run_id, 1, "open", ledger=RunLedger(request=request))
+
+
+def _again(**changes: Any) -> AskedFor:
+    return replace(ASKED, is_repeat=True, asked_at=101.0, **changes)
+
+
+async def test_a_repeat_elsewhere_gets_the_first_result(pair: Any, call: Make) -> None:
+    """Rule R5: the same bytes, the stranger's mark on them, and no second effect; others buy."""
+    world, one, two = pair
+    buy = call("buy", '{"what":"milk"}')
+    first = await one.run(buy, _context("run_1"))
+    context = _context("run_2", _again())
+    second = await two.run(replace(buy, call_id="other"), context)
+    assert (second.content, second.ok, second.call_id) == (first.content, True, "other")
+    assert (first.redacted, second.redacted) == ({"done": "milk"}, {"done": "milk"})
+    assert context.ledger.untrusted_before(2) == "t__buy"
+    assert world.bought == ["milk"]
+    for request in (ASKED, _again(key="another"), None):
+        assert (await two.run(buy, _context(f"run_{request}", request))).ok
+    assert world.bought == ["milk"] * 4
+
+
+async def test_a_repeat_waits_for_an_effect_under_way(pair: Any, call: Make) -> None:
+    """Rule R5: the repeat has its answer when the first has."""
+    world, one, two = pair
+    world.go_on.clear()
+    buy = call("buy", '{"what":"milk"}')
+    first = asyncio.create_task(one.run(buy, _context("run_1")))
+    await world.begun.wait()
+    second = asyncio.create_task(two.run(buy, _context("run_2", _again())))
+    done, _ = await asyncio.wait([second], timeout=0.2)
+    assert not done
+    world.go_on.set()
+    assert (await second).content == (await first).content
+    assert world.bought == ["milk"]
+
+
+async def test_a_repeat_waits_no_longer_than_its_run_may(still_time: Any, pair: Any, call: Make) -> None:
+    """Rules R5, T7: with its time used up the repeat says that nobody knows, and does nothing."""
+    world, one, two = pair
+    world.go_on.clear()
+    buy = call("buy", '{"what":"milk"}')
+    first = asyncio.create_task(one.run(buy, _context("run_1")))
+    await world.begun.wait()
+    context = _context("run_2", _again())
+    told = await two.run(buy, context, budget_s=0.1)
+    assert told.error_code == "execution_failed"
+    assert "nobody knows how it ended" in told.safe_message
+    world.go_on.set()
+    assert (await first).ok
+    later = await two.run(buy, replace(context, turn=2))
+    assert later.content == '{"done":"milk"}'
+    assert world.bought == ["milk"]
+
+
+async def test_a_failure_is_repeated_in_its_own_words(pair: Any, call: Make) -> None:
+    """Rule R5: what failed the first time is not tried again for a repeat."""
+    world, one, two = pair
+    buy = call("buy", '{"what":"moon"}')
+    first = await one.run(buy, _context("run_1"))
+    second = await two.run(buy, _context("run_2", _again()))
+    assert (second.error_code, second.safe_message) == (first.error_code, first.safe_message)
+    assert json.loads(second.content) == json.loads(first.content)
+    assert world.bought == ["moon"]
+
+
+async def test_one_place_of_a_run_has_one_effect(pair: Any, call: Make) -> None:
+    """Rule R5: a run that goes on elsewhere takes no place twice, with a repeatable tool either."""
+    world, one, two = pair
+    for name, arguments in (("buy", '{"what":"milk"}'), ("ring", "{}")):
+        context = _context(name, None)
+        await one.run(call(name, arguments), context)
+        again = await two.run(call(name, arguments), replace(context, ledger=RunLedger()))
+        assert again.ok
+    assert world.bought == ["milk", "ring"]
+    await two.run(call("ring"), _context("run_9", _again()))
+    assert world.bought == ["milk", "ring", "ring"]
+
+
+def _told(result: Any) -> dict[str, Any]:
+    """What a call that was not made is told of an earlier one."""
+    assert (result.ok, result.error_code) == (False, "already_ran")
+    told: dict[str, Any] = json.loads(result.content)["earlier_call"]
+    return told
+
+
+async def _buy(runner: Any, call: Make, context: RunContext, *things: str) -> list[Any]:
+    """Buy these things one after the other, in one turn."""
+    calls = [call("buy", json.dumps({"what": what})) for what in things]
+    return [await runner.run(replace(each, index=at), context) for at, each in enumerate(calls)]
+
+
+async def test_a_different_call_of_a_repeat_is_answered_with_the_earlier_one(pair: Any, call: Make) -> None:
+    """Rule R5: as many calls as the earlier attempt made are told of its effects, and not one more."""
+    world, one, two = pair
+    await _buy(one, call, _context("run_1"), "milk", "eggs")
+    context = _context("run_2", _again())
+    results = await _buy(two, call, context, "cream", "butter", "bread", "jam")
+    assert [_told(result)["arguments"] for result in results[:2]] == [{"what": "milk"}, {"what": "eggs"}]
+    assert [result.ok for result in results[2:]] == [True, True]
+    assert world.bought == ["milk", "eggs", "bread", "jam"]
+    assert context.ledger.untrusted_before(2) == "t__buy"  # The earlier result is a stranger's text.
+
+
+async def test_equal_calls_of_a_repeat_count_first(pair: Any, call: Make) -> None:
+    """Rule R5: swapped, the same calls match their own effects, and what is new is bought."""
+    world, one, two = pair
+    await _buy(one, call, _context("run_1"), "milk", "eggs")
+    results = await _buy(two, call, _context("run_2", _again()), "eggs", "milk", "bread")
+    assert [result.content for result in results] == [f'{{"done":"{w}"}}' for w in ("eggs", "milk", "bread")]
+    assert world.bought == ["milk", "eggs", "bread"]
+    # What an equal call matched is not in the way of a different one, what it did not match is.
+    results = await _buy(two, call, _context("run_3", _again()), "eggs", "cream", "tea")
+    assert [_told(result)["arguments"] for result in results[1:]] == [{"what": "milk"}, {"what": "bread"}]
+    assert world.bought == ["milk", "eggs", "bread"]
+
+
+@pytest.mark.parametrize("many", [1, 2], ids=["at one runner", "at two"])
+async def test_a_second_repeat_knows_what_both_before_it_did(many: int, pair: Any, call: Make) -> None:
+    """Rule R5: an equal call that was answered at this very runner counts as the effect that it met."""
+    world, one, two = pair
+    runners = [one, two] if many == 2 else [two, two]
+    first = _context("run_1")
+    await _buy(one, call, first, "milk")
+    second = _context("run_2", _again())
+    await _buy(runners[0], call, second, "milk", "eggs")
+    ledger = second.ledger.again(_again())
+    results = await _buy(
+        runners[1], call, replace(second, run_id="run_3", ledger=ledger), "milk", "oil", "tea"
+    )
+    assert results[0].content == '{"done":"milk"}'
+    assert _told(results[1])["arguments"] == {"what": "eggs"}
+    assert world.bought == ["milk", "eggs", "tea"]
+
+
+async def test_what_is_past_its_hour_hides_nothing_that_is_not(
+    pair: Any, call: Make, shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule R5: where the first effect of a request is forgotten, a repeat is still told of the second."""
+    world, one, two = pair
+    start = 1000.0
+    for after, what in ((0.0, "milk"), (REPEATS_WITHIN_S, "eggs")):
+        monkeypatch.setattr(shared._effects, "_clock", lambda at=start + after: at)
+        await _buy(
+            one, call, _context(what, _again() if after else ASKED), *["milk", "eggs"][: 2 if after else 1]
+        )
+    monkeypatch.setattr(shared._effects, "_clock", lambda: start + REPEATS_WITHIN_S + 1)
+    (result,) = await _buy(two, call, _context("run_3", _again()), "cream")
+    assert _told(result)["arguments"] == {"what": "eggs"}
+    assert world.bought == ["milk", "eggs"]
+
+
+async def test_a_different_call_waits_for_an_effect_under_way(pair: Any, call: Make) -> None:
+    """Rule R5: what the earlier attempt is still doing is told when it is done."""
+    world, one, two = pair
+    world.go_on.clear()
+    first = asyncio.create_task(one.run(call("buy", '{"what":"milk"}'), _context("run_1")))
+    await world.begun.wait()
+    second = asyncio.create_task(two.run(call("buy", '{"what":"eggs"}'), _context("run_2", _again())))
+    done, _ = await asyncio.wait([second], timeout=0.2)
+    assert not done
+    world.go_on.set()
+    told = _told(await second)
+    assert (told["outcome"], told["result"]) == ("succeeded", (await first).content)
+    assert world.bought == ["milk"]
+
+
+async def test_a_different_call_is_told_of_an_unknown_outcome(pair: Any, call: Make) -> None:
+    """Rules R5, T7: with its time used up it says that nobody knows; then the model may buy in addition."""
+    world, one, two = pair
+    world.go_on.clear()
+    first = asyncio.create_task(one.run(call("buy", '{"what":"milk"}'), _context("run_1")))
+    await world.begun.wait()
+    context = _context("run_2", _again())
+    eggs = call("buy", '{"what":"eggs"}')
+    told = _told(await two.run(eggs, context, budget_s=0.1))
+    assert "unknown" in told["outcome"]
+    assert "result" not in told
+    assert world.bought == ["milk"]
+    world.go_on.set()
+    assert (await first).ok
+    assert (await two.run(replace(eggs, index=1), context)).ok
+    assert world.bought == ["milk", "eggs"]
+
+
+async def test_a_failure_is_told_to_a_different_call(pair: Any, call: Make) -> None:
+    """Rule R5: what failed may have been half done, so the model decides whether it is tried once more."""
+    world, one, two = pair
+    (first,) = await _buy(one, call, _context("run_1"), "moon")
+    told, moon_cheese = await _buy(two, call, _context("run_2", _again()), "cheese", "cheese")
+    assert _told(told) == {"arguments": {"what": "moon"}, "outcome": "failed", "result": first.content}
+    assert moon_cheese.ok
+    assert world.bought == ["moon", "cheese"]
+
+
+async def test_a_request_that_its_repeat_overtook_is_told_of_its_effects(pair: Any, call: Make) -> None:
+    """Rule R5: the attempt that was given up, and goes on, does nothing that its repeat has done."""
+    world, one, two = pair
+    await _buy(two, call, _context("run_2", _again()), "milk")
+    results = await _buy(one, call, _context("run_1"), "eggs", "bread")
+    assert _told(results[0])["arguments"] == {"what": "milk"}
+    assert results[1].ok
+    assert world.bought == ["milk", "bread"]
+
+
+async def test_attempts_at_one_moment_cause_one_effect(pair: Any, call: Make) -> None:
+    """Rule R5: of two attempts that call differently at once, one acts and the other is told."""
+    world, one, two = pair
+    requests = (ASKED, _again())
+    results = await asyncio.gather(
+        *(
+            runner.run(call("buy", json.dumps({"what": what})), _context(what, request))
+            for runner, what, request in zip((one, two), ("milk", "eggs"), requests, strict=True)
+        )
+    )
+    assert sorted(result.ok for result in results) == [False, True]
+    assert len(world.bought) == 1
+
+
+async def test_other_tools_and_other_requests_are_not_in_the_way(pair: Any, call: Make) -> None:
+    """Rule R5: what counts is the tool and the request; ``repeatable`` tools are not counted at all."""
+    world, one, two = pair
+    await _buy(one, call, _context("run_1"), "milk")
+    await one.run(call("ring", "{}"), _context("run_2"))
+    assert (await two.run(call("ring", "{}"), _context("run_3", _again()))).ok
+    (other,) = await _buy(two, call, _context("run_4", _again(key="another")), "eggs")
+    (anew,) = await _buy(two, call, _context("run_5", replace(ASKED, asked_at=200.0)), "bread")
+    assert other.ok
+    assert anew.ok
+    assert world.bought == ["milk", "ring", "ring", "eggs", "bread"]
+
+
+async def test_what_is_told_is_redacted_and_bounded(
+    make_runner: Make, call: Make, shared: MemoryStore
+) -> None:
+    """Rules R5, T4: a private argument of the earlier call is not told, and its result keeps to its size."""
+
+    @tool(effect="external_side_effect", redaction=Redaction(private_arguments=("pin",)))
+    async def pay(to: str, pin: str) -> str:
+        """Pay."""
+        return f'paid "{to}"\n' * 200
+
+    policy = Policy(allow=("*",), max_result_bytes=3000)
+    one, two = [await make_runner([pay], policy=policy, effects=shared) for _ in range(2)]
+    first = await one.run(call("pay", '{"to":"ann","pin":"81724"}'), _context("run_1"))
+    told = await two.run(call("pay", '{"to":"bob","pin":"81724"}'), _context("run_2", _again()))
+    assert len(first.content) <= 3000
+    assert len(told.content) <= 3000
+    assert told.truncated
+    assert _told(told)["arguments"]["to"] == "ann"
+    assert "its middle was left out" in _told(told)["result"]
+    assert "81724" not in told.content
+
+
+async def test_the_row_of_a_repeat_says_what_it_repeats(pair: Any, call: Make, log: Any) -> None:
+    """Rule R5: a call that caused nothing is on record as the repeat of the one that did."""
+    _, one, two = pair
+    buy = call("buy", '{"what":"milk"}')
+    await one.run(buy, _context("run_1"))
+    await two.run(buy, _context("run_2", _again()))
+    await two.run(call("buy", '{"what":"eggs"}'), _context("run_3", _again()))
+    (other,) = [row for row in log.closed if row.run_id == "run_3"]
+    assert other.decision.startswith("not made after inv_")
+    assert (other.status, other.error_code, other.result_redacted) == ("error", "already_ran", None)
+    (row,) = [row for row in log.closed if row.run_id == "run_2"]
+    assert row.decision.startswith("repeat of inv_")
+    assert (row.status, row.result_redacted) == ("success", {"done": "milk"})
+
+
+class Broken(MemoryStore):
+    """A record with one fault."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+
+    async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
+        """Refuse, or find the effect taken."""
+        if self.fault == "locked":
+            raise StoreUnavailable("locked")
+        if self.fault == "given back":
+            self.fault = ""
+            return EarlierEffect("inv_0", "started")
+        if self.fault:
+            return EarlierEffect("inv_0", "started" if self.fault == "unreadable" else "interrupted")
+        return await super().claim_effect(record, claim)
+
+    async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
+        """Fail, or know nothing of it any more."""
+        if self.fault == "unreadable":
+            raise StoreError("damaged")
+        return None
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("locked", "could not be put on record"),
+        ("unreadable", "nobody knows how it ended"),
+        ("owner died", "nobody knows how it ended"),
+    ],
+)
+async def test_a_fault_of_the_record_causes_nothing(
+    make_runner: Make, call: Make, fault: str, words: str
+) -> None:
+    """Rules R1, R5: where the record cannot say that the effect is this call's, it does not happen."""
+    world, store = World(), Broken(fault)
+    await store.start()
+    runner = await make_runner(world.tools(), effects=store)
+    result = await runner.run(call("buy", '{"what":"milk"}'), _context("run_1"))
+    assert (result.ok, result.error_code) == (False, "execution_failed")
+    assert words in result.safe_message
+    assert world.bought == []
+
+
+async def test_an_effect_that_was_given_back_is_done(make_runner: Make, call: Make) -> None:
+    """Rule R5: whoever waits for a call that never began makes it."""
+    world, store = World(), Broken("given back")
+    await store.start()
+    runner = await make_runner(world.tools(), effects=store)
+    assert (await runner.run(call("buy", '{"what":"milk"}'), _context("run_1"))).ok
+    assert world.bought == ["milk"]
+
+
+async def test_a_client_that_leaves_before_the_effect_frees_it(
+    make_runner: Make, call: Make, shared: MemoryStore
+) -> None:
+    """Rules E4, R5: what was claimed for a client that left meanwhile, its repeat may do."""
+    world = World()
+    gate, claimed = asyncio.Event(), asyncio.Event()
+    take = shared.claim_effect
+
+    async def slow_claim(record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
+        found = await take(record, claim)
+        claimed.set()
+        await gate.wait()
+        return found
+
+    shared.claim_effect = slow_claim  # type: ignore[method-assign]
+    runner = await make_runner(world.tools(), effects=shared)
+    first = asyncio.create_task(runner.run(call("buy", '{"what":"milk"}'), _context("run_1")))
+    await claimed.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    gate.set()
+    await runner.drain(5.0)
+    assert world.bought == []
+    again = await runner.run(call("buy", '{"what":"milk"}'), _context("run_2", _again()))
+    assert again.ok
+    assert world.bought == ["milk"]

@@ -1,0 +1,517 @@
+"""Planning: what a call is bound to before anything happens, and what it is refused for."""
+
+import asyncio
+import copy
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from datetime import date
+from typing import Annotated, Any, Literal
+
+import pytest
+from argument_texts import argument_texts
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_serializer,
+    field_validator,
+)
+
+from proxy.errors import ToolFailure
+from proxy.events import ToolCall
+from proxy.tools import IdempotencyKey, Redaction, tool
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.bounds import ArgumentBound
+from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.plan import AdmittedCall, PlannedCall, Refusal, admit, plan
+
+READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
+EFFECT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction(output=("*",))}
+Airport = Annotated[str, AfterValidator(str.upper)]
+ANY = Policy(allow=("*",))
+
+
+def _refuse(value: str) -> str:
+    """A validator that takes nothing."""
+    raise KeyError(value)
+
+
+@tool(effect="state_change", redaction=Redaction(private_arguments=("pin",)))
+async def fly(to: Airport, pin: str = "", seats: int = 1) -> str:
+    """Fly."""
+    return to
+
+
+def spec_of(target: Any) -> ToolSpec:
+    """The contract of one tool."""
+    return FunctionProvider("t", [target]).specs[0]
+
+
+def planned(target: Any, text: str = "{}", policy: Policy = ANY) -> PlannedCall | Refusal:
+    """What becomes of a call of that tool."""
+    spec = spec_of(target)
+    admitted = admit(ToolCall("call_1", spec.name, text, 0), spec, policy, untrusted="")
+    if isinstance(admitted, Refusal):
+        return admitted
+    return plan(admitted, caller="key_1", key="inv_1")
+
+
+def sound(target: Any, text: str = "{}") -> PlannedCall:
+    """A call that may run."""
+    found = planned(target, text)
+    assert isinstance(found, PlannedCall)
+    return found
+
+
+def test_a_plan_binds_all_that_its_execution_hangs_on():
+    """Rule T1: id, name, spec, value, canonical and masked arguments, caller and key, in one thing."""
+    found = sound(fly, '{"to":"ber", "pin":"s3cret"}')
+    assert (found.call.call_id, found.call.name, found.spec.name) == ("call_1", "t__fly", "t__fly")
+    assert (found.caller, found.connection, found.read_only) == ("key_1", "", False)
+    assert found.decision == 'allowed: policy.allow has "*"'
+    assert found.arguments == b'{"pin":"s3cret","seats":1,"to":"BER"}'
+    assert found.arguments_redacted == {"to": "ber", "pin": "[private]"}
+    assert found.value == found.spec.validate({"to": "BER", "pin": "s3cret"})
+    assert found.idempotency_key == "inv_1"
+    assert "s3cret" not in repr(found)
+
+
+def test_a_plan_does_not_change():
+    """Rule T1: nobody who is handed a plan can make another call of it."""
+    found = sound(fly, '{"to":"ber"}')
+    for name in ("value", "arguments", "caller", "spec", "call", "other"):
+        with pytest.raises((dataclasses.FrozenInstanceError, TypeError)):
+            setattr(found, name, "changed")
+
+
+def test_planning_does_nothing():
+    """Planning is a plain function: the same call is planned the same, as often as one likes."""
+    spec = spec_of(fly)
+    admitted = admit(ToolCall("call_1", spec.name, '{"to":"ber"}', 0), spec, ANY, untrusted="")
+    assert isinstance(admitted, AdmittedCall)
+    first, second = (plan(admitted, caller="key_1", key="inv_1") for _ in range(2))
+    assert isinstance(first, PlannedCall)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "code", "decision"),
+    [
+        (Policy(), "", "policy_denied", 'denied: policy.allow lacks "t__fly"'),
+        (
+            Policy(allow=("*",), approve=("*",)),
+            "",
+            "approval_required",
+            'needs_approval: policy.approve has "*"',
+        ),
+        (
+            Policy(allow=("*",), max_argument_bytes=2),
+            '{"to":1}',
+            "invalid_arguments",
+            'allowed: policy.allow has "*"',
+        ),
+        (ANY, '{"to":', "invalid_json", 'allowed: policy.allow has "*"'),
+        (ANY, '{"to":1}', "invalid_arguments", 'allowed: policy.allow has "*"'),
+        (
+            Policy(allow=("*",), arguments={"*": {"seats": ArgumentBound(max=2)}}),
+            '{"to":"ber","seats":3,"pin":"s3cret"}',
+            "policy_denied",
+            'denied: policy.arguments."*".seats',
+        ),
+    ],
+)
+def test_a_refusal_is_an_outcome_of_its_own(policy, text, code, decision):
+    """Rules T2, T3: each step that says no is told by its code and its rule, and is no exception."""
+    found = planned(fly, text, policy)
+    assert isinstance(found, Refusal)
+    assert (found.failure.code, found.decision) == (code, decision)
+    assert "s3cret" not in f"{found!r} {found.failure}"
+
+
+def test_a_bound_is_not_passed_by_another_name():
+    """Rule T2: a field inside of an argument goes by the one name that its bound and its mask know."""
+
+    class Stay(BaseModel):
+        nights: Annotated[int, Field(validation_alias=AliasChoices("nights", "n"))] = 1
+
+    @tool(effect="read_only", redaction=Redaction(private_arguments=("stay.nights",)))
+    async def book(stay: Stay, name: str = "") -> int:
+        """Book."""
+        return stay.nights
+
+    policy = Policy(allow=("*",), arguments={"*": {"stay.nights": ArgumentBound(max=7)}})
+    over = planned(book, '{"stay":{"nights":1000}}', policy)
+    other = planned(book, '{"stay":{"n":1000}}', policy)
+    assert isinstance(over, Refusal)
+    assert isinstance(other, Refusal)
+    assert (over.failure.code, other.failure.code) == ("policy_denied", "invalid_arguments")
+    assert "1000" not in f"{over} {other}"
+
+
+def test_what_there_is_not_is_refused():
+    """Rule T3: a name that is no tool's, and a tool without a redaction rule, are refused by name."""
+    call = ToolCall("c", "t__none", "{}", 0)
+    nothing = admit(call, None, ANY, untrusted="")
+    bare = admit(call, dataclasses.replace(spec_of(fly), redaction=None), ANY, untrusted="")
+    assert isinstance(nothing, Refusal)
+    assert isinstance(bare, Refusal)
+    assert (nothing.failure.code, bare.failure.code) == ("unknown_tool", "redaction_missing")
+
+
+def test_only_who_needs_a_key_has_one():
+    """An idempotency key goes with effects, and with a tool that takes one."""
+
+    @tool(**READ)
+    async def look() -> None:
+        """Look."""
+
+    @tool(**READ)
+    async def ask(key: IdempotencyKey) -> None:
+        """Ask."""
+
+    assert sound(look).idempotency_key is None
+    assert sound(ask).idempotency_key == "inv_1"
+
+
+# --- canonical arguments -----------------------------------------------------------------------------
+
+
+class Hidden(BaseModel):
+    """Arguments that do not show in JSON what they hold."""
+
+    word: SecretStr = SecretStr("")
+    inner: str = Field(default="", exclude=True)
+
+
+class Masked(BaseModel):
+    """Arguments that all look the same."""
+
+    city: str
+
+    @field_serializer("city")
+    def shown(self, value: str) -> str:
+        return "somewhere"
+
+
+class Broken(BaseModel):
+    """Arguments that cannot be shown."""
+
+    city: str
+
+    @field_serializer("city")
+    def shown(self, value: str) -> str:
+        raise RuntimeError(value)
+
+
+class Renamed(BaseModel):
+    """Arguments that come by another name than they are shown by."""
+
+    city: str = Field(validation_alias="place")
+
+
+class Drawn(BaseModel):
+    """Arguments that are used up by looking at them."""
+
+    numbers: Iterable[int]
+
+
+def taker(model: type[BaseModel]) -> Any:
+    """A tool that takes such arguments."""
+
+    async def take(arguments: Any) -> None:
+        """Take."""
+
+    take.__annotations__["arguments"] = model
+    return tool(**READ)(take)
+
+
+@pytest.mark.parametrize(
+    ("model", "one", "other"),
+    [
+        (Hidden, '{"word":"a"}', '{"word":"b"}'),
+        (Hidden, '{"inner":"a"}', '{"inner":"b"}'),
+        (Masked, '{"city":"a"}', '{"city":"b"}'),
+        (Broken, '{"city":"a"}', '{"city":"b"}'),
+        (Renamed, '{"place":"a"}', '{"place":"b"}'),
+        (Drawn, '{"numbers":[1]}', '{"numbers":[2]}'),
+    ],
+)
+def test_arguments_that_hide_what_they_hold_are_told_apart(model, one, other):
+    """Rule R5: where JSON would not say all of a value, the arguments count as the model wrote them."""
+    take = taker(model)
+    assert sound(take, one).arguments == one.encode()
+    assert sound(take, other).arguments == other.encode()
+    assert sound(take, f" {one} ").arguments == one.encode()
+
+
+def test_a_value_that_is_used_up_is_whole():
+    """A tool gets all of an iterator, though planning has looked at it."""
+    found = sound(taker(Drawn), '{"numbers":[1,2]}')
+    assert list(found.value.numbers) == [1, 2]
+    assert list(found.value_anew().numbers) == [1, 2]
+
+
+def test_what_a_model_keeps_in_private_is_whole():
+    """A tool gets what its model keeps for itself, though a serializer takes of it."""
+
+    class Stay(BaseModel):
+        """A stay."""
+
+        city: str
+        _left: list[str] = PrivateAttr(default_factory=lambda: ["token"])
+
+        @field_serializer("city")
+        def write(self, city: str) -> str:
+            self._left.clear()
+            return city
+
+    assert sound(taker(Stay), '{"city":"BER"}').value._left == ["token"]
+
+
+@pytest.mark.parametrize(
+    ("text", "times"), [('{"city":"BER"}', 1), ('{"city":"ber"}', 2), ('{"city":"BER","days":[1]}', 2)]
+)
+def test_arguments_that_come_as_they_are_shown_are_validated_once(text, times):
+    """Only what validation changed, or what is more than plain values, is validated a second time."""
+    seen = []
+
+    class Stay(BaseModel):
+        """A stay."""
+
+        city: str
+        days: list[int] | None = None
+
+        @field_validator("city")
+        @classmethod
+        def upper(cls, value: str) -> str:
+            seen.append(value)
+            return value.upper()
+
+    assert json.loads(sound(taker(Stay), text).arguments)["city"] == "BER"
+    assert len(seen) == times
+
+
+def test_a_default_that_is_written_out_is_the_same_call():
+    """Rule R5: a function cannot tell an argument left out from its default, so it is one call."""
+
+    @tool(**EFFECT)
+    async def book(
+        to: Airport,
+        back: date | None = None,
+        share: float = 1,
+        tags: Sequence[str] = (),
+        cabin: Annotated[Literal["economy", "first"], Field(description="Where")] = "economy",
+        bags: int = Field(default=2, ge=0),
+    ) -> str:
+        """Book."""
+        return to
+
+    bare = sound(book, '{"to":"ber"}')
+    assert json.loads(bare.arguments) == {
+        "to": "BER",
+        "back": None,
+        "share": 1.0,
+        "tags": [],
+        "cabin": "economy",
+        "bags": 2,
+    }
+    for written in ({"back": None}, {"share": 1}, {"tags": [], "cabin": "economy"}, {"bags": 2}):
+        assert sound(book, json.dumps({"to": "BER", **written})).equality == bare.equality
+    for other in ({"back": "2027-03-01"}, {"share": 0.5}, {"tags": ["a"]}, {"cabin": "first"}, {"bags": 0}):
+        assert sound(book, json.dumps({"to": "BER", **other})).equality != bare.equality
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "written"),
+    [
+        (SecretStr, SecretStr("a"), "**********"),
+        (Airport, "ber", "ber"),
+        (str, None, "x"),
+        (bool, 1, True),
+        (Annotated[str, Field(exclude=True)], "a", "b"),
+        (Annotated[str, AfterValidator(_refuse)], "a", "b"),
+        (str, Field(default_factory=lambda: "a"), "a"),
+        (list[int], Field(default_factory=list), []),
+    ],
+)
+def test_a_default_that_writing_would_change_is_told_apart(kind, default, written):
+    """Rule R5: what JSON cannot say of a default, or makes another value of, is no part of the call."""
+
+    async def take(to: Airport, one: Any = default) -> None:
+        """Take."""
+
+    take.__annotations__["one"] = kind
+    take = tool(**READ)(take)
+    assert sound(take, '{"to":"ber"}').arguments == b'{"to":"BER"}'
+    found = planned(take, json.dumps({"to": "ber", "one": written}))
+    assert isinstance(found, Refusal) or b'"one"' in found.arguments
+
+
+def test_what_was_not_given_is_told_from_a_default():
+    """A tool with a model may tell null, and a default, from an argument that was not given."""
+
+    class Change(BaseModel):
+        """A change."""
+
+        title: str | None = None
+
+    take = taker(Change)
+    assert [sound(take, text).arguments for text in ("{}", '{"title":null}')] == [b"{}", b'{"title":null}']
+    assert sound(take, '{"title":null}').value.model_fields_set == {"title"}
+    assert sound(take, "{}").value.model_fields_set == set()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    text=argument_texts
+    | st.fixed_dictionaries(
+        {"to": st.text(max_size=8)}, optional={"pin": st.text(max_size=4), "seats": st.integers()}
+    ).map(json.dumps)
+)
+def test_a_plan_means_what_was_written(text):
+    """Rules T3, R5: any text is refused or planned, and canonical arguments are the very call again."""
+    found = planned(fly, text)
+    if isinstance(found, Refusal):
+        assert found.failure.code in ("invalid_json", "invalid_arguments")
+        return
+    written = found.spec.validate(json.loads(text))
+    assert found.value == written == found.value_anew()
+    again = sound(fly, found.arguments.decode())
+    assert (again.arguments, again.equality) == (found.arguments, found.equality)
+    upper = sound(fly, json.dumps(json.loads(text) | {"to": json.loads(text)["to"].upper()}, indent=1))
+    assert upper.arguments == found.arguments
+
+
+# --- through the runner ------------------------------------------------------------------------------
+
+
+async def test_spellings_that_validation_makes_one_are_one_call(make_runner, log, context, call):
+    """Rule R5: an effect whose arguments validate to the same is caused once, a result kept once."""
+    seen = []
+
+    @tool(**EFFECT)
+    async def book(to: Airport) -> str:
+        """Book."""
+        seen.append(to)
+        return to
+
+    @tool(**READ, cache_ttl_s=60)
+    async def find(to: Airport) -> str:
+        """Find."""
+        seen.append(to)
+        return to
+
+    runner = await make_runner([book, find])
+    for name in ("book", "find"):
+        seen.clear()
+        texts = ['{"to":"ber"}', '{"to":"BER"}', ' {"to": "bEr"}']
+        calls = [call(name, text, seq) for seq, text in enumerate(texts)]
+        turn = context.at_turn(1 if name == "book" else 2)
+        results = [await runner.run(one, turn) for one in calls]
+        assert [one.content for one in results] == ["BER"] * 3
+        assert seen == ["BER"]
+    assert [row.arguments_redacted for row in log.closed[:3]] == [{"to": "ber"}, {"to": "BER"}, {"to": "bEr"}]
+
+
+async def test_a_default_written_out_is_not_run_again(make_runner, context, call):
+    """Rule R5: with a default written out or left out, an effect is caused once and a result kept once."""
+    seen = []
+
+    @tool(**EFFECT)
+    async def book(to: str, seats: int = 1) -> str:
+        """Book."""
+        seen.append((to, seats))
+        return to
+
+    @tool(**READ, cache_ttl_s=60)
+    async def find(to: str, seats: int = 1) -> str:
+        """Find."""
+        seen.append((to, seats))
+        return to
+
+    runner = await make_runner([book, find])
+    for turn, name in enumerate(("book", "find"), 1):
+        seen.clear()
+        for seq, text in enumerate(('{"to":"a"}', '{"to":"a","seats":1}', '{"seats":2,"to":"a"}')):
+            assert (await runner.run(call(name, text, seq), context.at_turn(turn))).content == "a"
+        assert seen == [("a", 1), ("a", 2)]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(st.text(alphabet="aAbßſ", max_size=3), max_size=8), spaced=st.booleans())
+async def test_no_spelling_causes_an_effect_twice(make_runner, names, spaced):
+    """Rule R5: however arguments are written, what validates to the same is caused once in a run."""
+    seen: list[str] = []
+
+    @tool(**EFFECT)
+    async def book(to: Airport) -> str:
+        """Book."""
+        seen.append(to)
+        return to
+
+    runner = await make_runner([book])
+    texts = [json.dumps({"to": name}, indent=2 if spaced else None) for name in names]
+    calls = [ToolCall(f"call_{seq}", "t__book", text, seq) for seq, text in enumerate(texts)]
+    results = await runner.run_many(calls, RunContext("run_1", 1, "open"))
+    assert [one.content for one in results] == [name.upper() for name in names]
+    assert seen == list(dict.fromkeys(name.upper() for name in names))
+
+
+@pytest.mark.parametrize("verbatim", [False, True])
+async def test_each_try_gets_the_arguments_whole(make_runner, context, call, verbatim):
+    """A tool that changes its arguments and fails gets all of them at the next try."""
+    seen = []
+
+    async def take(arguments: Any) -> str:
+        """Take."""
+        numbers = arguments["numbers"] if verbatim else arguments.numbers
+        seen.append(copy.copy(numbers))
+        numbers.clear()
+        if len(seen) < 3:
+            raise ConnectionError
+        return "done"
+
+    class Numbers(BaseModel):
+        """Numbers."""
+
+        numbers: list[int]
+
+    schema = {"type": "object", "properties": {"numbers": {"type": "array"}}, "additionalProperties": False}
+    take.__annotations__["arguments"] = dict[str, Any] if verbatim else Numbers
+    options = {"parameters": schema} if verbatim else {}
+    runner = await make_runner([tool(**READ, retries=2, **options)(take)])
+    result = await runner.run(call("take", '{"numbers":[1,2]}'), context)
+    assert result.content == "done"
+    assert seen == [[1, 2]] * 3
+
+
+async def test_a_private_value_is_masked_as_it_was_validated_too(make_runner, log, context, call):
+    """Rule T4: words that quote what validation made of a private argument are masked."""
+
+    @tool(effect="read_only", redaction=Redaction(private_arguments=("name",)))
+    async def greet(name: Airport) -> str:
+        """Greet."""
+        raise ToolFailure(f"no {name} here")
+
+    runner = await make_runner([greet])
+    result = await runner.run(call("greet", '{"name":"ada"}'), context)
+    assert result.safe_message == "no [private] here"
+    assert "ADA" not in repr((result, log.closed))
+
+
+async def test_nothing_runs_but_by_a_plan(make_runner, call):
+    """Rule T1: a plan, an admitted call and a refusal have no way to run themselves."""
+    for kind in (PlannedCall, AdmittedCall, Refusal):
+        actions = [name for name in dir(kind) if asyncio.iscoroutinefunction(getattr(kind, name))]
+        assert actions == []
+    runner = await make_runner([fly])
+    result = await runner.run(call("fly", '{"to":"ber"}'), RunContext("run_9", 1, "open"))
+    assert result.content == "BER"

@@ -1,0 +1,221 @@
+"""Recording: what passes through unchanged is saved so that replay can answer it again."""
+
+import json
+import re
+import stat
+import threading
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixture_loader import FIXTURES, exchange
+from raw_upstream import FIN, HANG, RawUpstream, chunk, chunked, event, head, whole
+
+from proxy.errors import UpstreamBroken
+from proxy.upstreams.aiohttp.upstream import HttpUpstream
+from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.recorded import recorder as record
+from proxy.upstreams.recorded.recorder import RecordingUpstream
+from proxy.upstreams.recorded.replay import ReplayUpstream
+
+KEY = "sk-server-0123456789abcdef"
+
+
+def post(body: dict[str, Any]) -> UpstreamRequest:
+    """A chat request with a client's credentials, which no file may hold."""
+    headers = [("Authorization", "Bearer sk-client-secret"), ("Cookie", "session=client-secret")]
+    return UpstreamRequest("POST", "/chat/completions", headers=headers, body=json.dumps(body).encode())
+
+
+async def drink(upstream: RecordingUpstream, request: UpstreamRequest) -> bytes:
+    """Read one response to its end."""
+    response = await upstream.open(request)
+    try:
+        return b"".join([piece async for piece in response.chunks()])
+    finally:
+        await response.aclose()
+
+
+def saved(out: Path) -> list[Path]:
+    """All files below a folder."""
+    return sorted(path for path in out.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("name", ["demo/both", "llamacpp.chat/tool-json", "kimi.chat/repeated-ids"])
+async def test_what_was_recorded_replays(name: str, tmp_path: Path) -> None:
+    """A whole conversation becomes one folder whose replay gives the same bytes for each turn."""
+    fixture = exchange(name)
+    inner = ReplayUpstream([fixture.path], fresh_ids=False)
+    recorder = RecordingUpstream(inner, tmp_path)
+    bodies = [await drink(recorder, post(turn.request or {})) for turn in fixture.turns]
+    await recorder.aclose()
+
+    (folder,) = {file.parent for file in saved(tmp_path) if file.name == "meta.toml"}
+    assert folder.parent.name == "replay.chat"
+    numbers = {file.parent.name for file in saved(tmp_path) if file.name == "response.toml"}
+    assert numbers == {f"turn-{turn.number}" for turn in fixture.turns}
+    assert json.loads((folder / "client" / "request.json").read_bytes()) == fixture.turns[0].request
+    again = ReplayUpstream([tmp_path], fresh_ids=False)
+    for turn, body in zip(fixture.turns, bodies, strict=True):
+        response = await again.open(post(turn.request or {}))
+        assert await response.read(1 << 20) == body == (turn.sse or turn.json_body)
+
+
+async def test_another_conversation_gets_another_folder(tmp_path: Path) -> None:
+    """Two first turns are two folders, also when asked twice the same."""
+    recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path)
+    for name in ("demo/time", "demo/weather", "demo/time"):
+        await drink(recorder, post(exchange(name).turns[0].request or {}))
+    await recorder.aclose()
+    assert len([file for file in saved(tmp_path) if file.name == "meta.toml"]) == 3
+
+
+async def test_network_pieces_are_kept_and_no_secret_is(tmp_path: Path) -> None:
+    """Rule R3: exact bytes and sizes, private files, no header of the request, no key in any file."""
+    script = chunked(event('{"n":1}'), event(f'{{"echo":"{KEY}"}}'))
+    plain = chunked(event('{"n":1}'), event("[DONE]"))
+    async with RawUpstream(script, plain) as raw:
+        recorder = RecordingUpstream(HttpUpstream("main", raw.url, KEY), tmp_path, secrets=[KEY])
+        first = await drink(recorder, post({"model": "m", "messages": [], "user": KEY, "stream": True}))
+        second = await drink(recorder, post({"model": "n", "messages": [], "stream": True}))
+        await recorder.aclose()
+    assert KEY.encode() in first
+    files = saved(tmp_path)
+    for file in files:
+        content = file.read_bytes()
+        assert KEY.encode() not in content
+        assert b"client-secret" not in content
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    bodies = [file.read_bytes() for file in files if file.name == "response.sse"]
+    assert sorted(bodies) == sorted([first.replace(KEY.encode(), b"[redacted]"), second])
+    (responses,) = [
+        tomllib.loads(f.read_text())
+        for f in files
+        if f.name == "response.toml" and (f.parent / "response.sse").read_bytes() == second
+    ]
+    assert responses["headers"] == [["Content-Type", "text/event-stream"]]
+    assert sum(size for _, size in responses["chunks"]) == len(second)
+
+
+async def test_a_response_that_breaks_is_kept_as_broken(tmp_path: Path) -> None:
+    """The part that came is saved with its break, and the break still reaches the reader."""
+    opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+    async with RawUpstream([opening, chunk(event("1")), FIN]) as raw:
+        recorder = RecordingUpstream(HttpUpstream("main", raw.url), tmp_path)
+        with pytest.raises(UpstreamBroken):
+            await drink(recorder, post({"model": "m", "messages": [], "stream": True}))
+        await recorder.aclose()
+    (response,) = [tomllib.loads(f.read_text()) for f in saved(tmp_path) if f.name == "response.toml"]
+    assert response["broken"] is True
+    with pytest.raises(UpstreamBroken):
+        await drink(
+            RecordingUpstream(ReplayUpstream([tmp_path]), tmp_path / "again"),
+            post({"model": "m", "messages": [], "stream": True}),
+        )
+
+
+COMPLETED = b'event: response.completed\ndata: {"type":"response.completed"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "last", "kept"),
+    [
+        ("/chat/completions", [event("[DONE]")], True),
+        ("/chat/completions", [b"data: [DO", b"NE]\n\n"], True),
+        ("/chat/completions", [event('"[DONE]"')], False),
+        ("/chat/completions", [b'data: {"text":"the end is data: [DONE]'], False),
+        ("/responses", [COMPLETED], True),
+        ("/responses", [COMPLETED[:20], COMPLETED[20:50], COMPLETED[50:]], True),
+        ("/responses", [COMPLETED[:-1]], False),
+    ],
+)
+async def test_a_reader_may_go_after_the_last_event(
+    tmp_path: Path, path: str, last: list[bytes], kept: bool
+) -> None:
+    """A stream is saved once its last event came, also when nobody waits for the connection to say so."""
+    opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+    script = [opening, chunk(event("1")), *(chunk(piece) for piece in last), HANG]
+    expected = event("1") + b"".join(last)
+    async with RawUpstream(script) as raw:
+        recorder = RecordingUpstream(HttpUpstream("main", raw.url), tmp_path)
+        asked = b'{"model":"m","messages":[],"stream":true}'
+        response = await recorder.open(UpstreamRequest("POST", path, body=asked))
+        body = response.chunks()
+        seen = b""
+        while len(seen) < len(expected):
+            seen += await anext(body)
+        await response.aclose()
+        await body.aclose()  # type: ignore[attr-defined]
+        await recorder.aclose()
+    bodies = [file.read_bytes() for file in saved(tmp_path) if file.name == "response.sse"]
+    assert bodies == ([expected] if kept else [])
+
+
+async def test_nobody_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader has its answer while the disk still hangs, a second turn waits for the first, and closing
+    the upstream waits for both; what is too much for the disk is not saved."""
+    going = threading.Event()
+    save = record._save
+
+    def slowly(file: Path, data: bytes) -> None:
+        going.wait()
+        save(file, data)
+
+    monkeypatch.setattr(record, "_save", slowly)
+    recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path)
+    asked = post(exchange("demo/time").turns[0].request or {})
+    for _ in range(record._MOST_WAITING + 3):
+        assert await drink(recorder, asked)
+    assert not [file for file in saved(tmp_path) if file.name == "response.toml"]
+    going.set()
+    await recorder.aclose()
+    written = [file for file in saved(tmp_path) if file.name == "response.toml"]
+    assert len(written) == record._MOST_WAITING
+
+
+async def test_a_folder_has_a_neutral_name(tmp_path: Path) -> None:
+    """Names are shown where no content is: they hold the model, a number and a digest, and no prompt."""
+    recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path, secrets=["sk-hidden-12345"])
+    body = {"model": "my/Model-sk-hidden-12345", "messages": [{"role": "user", "content": "canary words"}]}
+    await drink(recorder, post(body))
+    await recorder.aclose()
+    (folder,) = {file.parent for file in saved(tmp_path) if file.name == "meta.toml"}
+    assert re.fullmatch(r"\d{8}-\d{6}-001-my-model-[a-z-]*-[0-9a-f]{6}", folder.name), folder.name
+    assert "canary" not in (folder / "meta.toml").read_text()
+
+
+async def test_what_is_no_exchange_passes_unrecorded(tmp_path: Path) -> None:
+    """Other paths, bodies that are no JSON object or cannot be read twice, and abandoned responses."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    requests = [
+        UpstreamRequest("GET", "/models"),
+        UpstreamRequest("POST", "/embeddings", body=b"{}"),
+        UpstreamRequest("POST", "/chat/completions", body=b"[]"),
+        UpstreamRequest("POST", "/chat/completions", body=b"{"),
+        UpstreamRequest("POST", "/chat/completions", body=pieces()),
+    ]
+    hanging = [head("Content-Type: text/event-stream"), event("1"), HANG]
+    async with RawUpstream(*[whole(b"{}")] * len(requests), hanging) as raw:
+        recorder = RecordingUpstream(HttpUpstream("main", raw.url), tmp_path)
+        for request in requests:
+            assert await drink(recorder, request) == b"{}"
+        abandoned = await recorder.open(post({"model": "m", "messages": []}))
+        body = abandoned.chunks()
+        assert await anext(body) == event("1")
+        await abandoned.aclose()
+        await body.aclose()  # type: ignore[attr-defined]
+        await recorder.aclose()
+    assert saved(tmp_path) == []
+
+
+async def test_a_disk_that_fails_costs_the_client_nothing(tmp_path: Path) -> None:
+    """Where the folder cannot be written the answer still comes whole."""
+    blocked = tmp_path / "out"
+    blocked.write_text("a file where a folder should be")
+    recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), blocked)
+    assert await drink(recorder, post(exchange("demo/time").turns[0].request or {}))

@@ -1,0 +1,288 @@
+"""Replay: which fixture answers, what it says, and what a miss says, in process and over a socket."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+from fixture_loader import FIXTURES, Exchange, all_exchanges, exchange
+
+from proxy.errors import ConfigError, UpstreamBroken
+from proxy.upstreams.aiohttp.upstream import HttpUpstream
+from proxy.upstreams.base import Upstream, UpstreamRequest
+from proxy.upstreams.recorded.fixtures import WIRE_PATHS
+from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures, serve_replay
+
+ALL = [e for e in all_exchanges() if e.client_requests]
+DEMO = FIXTURES / "demo"
+
+
+def post(body: dict[str, Any], path: str = "/chat/completions") -> UpstreamRequest:
+    """A request as the relay makes it."""
+    return UpstreamRequest("POST", path, body=json.dumps(body).encode())
+
+
+async def answer(
+    upstream: Upstream, body: dict[str, Any], path: str = "/chat/completions"
+) -> tuple[int, bytes]:
+    """Status and whole body."""
+    response = await upstream.open(post(body, path))
+    try:
+        return response.status, await response.read(1 << 20)
+    finally:
+        await response.aclose()
+
+
+async def message(upstream: Upstream, body: dict[str, Any], path: str = "/chat/completions") -> str:
+    """The message of a 404."""
+    status, raw = await answer(upstream, body, path)
+    assert status == 404
+    error = json.loads(raw)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    return str(error["message"])
+
+
+@pytest.mark.parametrize("fixture", ALL, ids=lambda e: e.name)
+async def test_every_turn_of_every_fixture_is_found_and_exact(fixture: Exchange) -> None:
+    """Each recorded request gets its recorded bytes, status and content type."""
+    upstream = ReplayUpstream([fixture.path], fresh_ids=False)
+    for turn in fixture.turns:
+        assert turn.request is not None
+        response = await upstream.open(post(turn.request, WIRE_PATHS[fixture.wire]))
+        assert response.status == turn.status
+        stream = turn.request.get("stream") is True
+        expected = turn.sse if stream and turn.sse is not None else turn.json_body
+        assert expected is not None
+        got = b""
+        try:
+            async for piece in response.chunks():
+                assert piece
+                got += piece
+        except UpstreamBroken:
+            assert turn.response["broken"]
+        assert got == expected
+        assert response.content_type == dict(turn.headers)["Content-Type"].split(";")[0]
+
+
+async def test_all_fixtures_together_tell_their_turns_apart() -> None:
+    """With every fixture loaded a turn is still answered, by itself or by one asked just alike."""
+    upstream = ReplayUpstream([FIXTURES], fresh_ids=False)
+    for fixture in ALL:
+        for turn in fixture.turns:
+            assert turn.request is not None
+            if turn.response.get("broken"):
+                continue
+            status, body = await answer(upstream, turn.request, WIRE_PATHS[fixture.wire])
+            if body not in (turn.sse, turn.json_body):
+                twins = [t for e in ALL for t in e.turns if t.request == turn.request and t is not turn]
+                assert status == 200
+                assert any(body in (twin.sse, twin.json_body) for twin in twins), fixture.name
+
+
+async def test_every_request_gets_a_response_id_of_its_own() -> None:
+    """A fresh id in each response, the same one wherever the recorded id stood, nothing else changed."""
+    upstream = ReplayUpstream([FIXTURES])
+    for name, prefix in (("demo/both", "chatcmpl-"), ("llamacpp.responses/text", "resp_")):
+        fixture = exchange(name)
+        sse = fixture.turns[0].sse or b""
+        first_data = json.loads(sse.split(b"data: ", 1)[1].split(b"\n", 1)[0])
+        old = (first_data.get("response") or first_data)["id"]
+        seen: set[str] = set()
+        for _ in range(2):
+            _, body = await answer(upstream, fixture.turns[0].request or {}, WIRE_PATHS[fixture.wire])
+            data = json.loads(body.split(b"data: ", 1)[1].split(b"\n", 1)[0])
+            new = (data.get("response") or data)["id"]
+            assert new.startswith(prefix)
+            assert body.replace(new.encode(), old.encode()) == sse
+            seen.add(new)
+        assert len(seen | {old}) == 3
+
+
+async def test_tool_results_ids_and_spelling_do_not_count() -> None:
+    """Another result text, other call ids, a list of text parts, a missing null: the same conversation."""
+    fixture = exchange("demo/both")
+    request = json.loads(json.dumps(fixture.turns[1].request))
+    user, assistant, *results = request["messages"]
+    user["content"] = [{"type": "text", "text": user["content"]}]
+    del assistant["content"]
+    for number, call in enumerate(assistant["tool_calls"]):
+        call["id"] = f"call_{number}"
+        call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), indent=4)
+        results[number].update(tool_call_id=f"call_{number}", content="something else")
+    request["temperature"] = 0.7
+    del request["tools"]
+    status, body = await answer(ReplayUpstream([DEMO], fresh_ids=False), request)
+    assert (status, body) == (200, fixture.turns[1].sse)
+
+
+async def test_a_client_that_does_not_stream_is_answered_in_json() -> None:
+    """The demo's fixtures hold both kinds; the ids are fresh here as well."""
+    request = {**exchange("demo/time").client_request, "stream": False}
+    response = await ReplayUpstream([DEMO]).open(post(request))
+    assert response.content_type == "application/json"
+    body = json.loads(await response.read(1 << 20))
+    assert body["object"] == "chat.completion"
+    assert body["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "core__get_current_time"
+    assert body["id"].startswith("chatcmpl-")
+    assert body["id"].encode() not in (exchange("demo/time").turns[0].sse or b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "gpt-x"}, r'differs at model: recorded "qwen'),
+        (
+            {"messages": [{"role": "user", "content": "What time is it in Rome right now?"}]},
+            'nearest is time turn-1, which differs at messages[0].content: recorded "What time is it',
+        ),
+        ({"messages": []}, 'differs at messages: recorded "1 entries", asked "0 entries"'),
+        ({"messages": "hello"}, "differs at messages"),
+        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "…"),
+    ],
+)
+async def test_a_miss_names_the_nearest_fixture_and_the_difference(change: dict[str, Any], said: str) -> None:
+    """A 404 in OpenAI's shape that a person can act on, bounded."""
+    text = await message(ReplayUpstream([DEMO]), {**exchange("demo/time").client_request, **change})
+    assert said.replace("\\", "") in text
+    assert len(text) < 600
+
+
+async def test_a_body_of_the_other_kind_is_a_miss() -> None:
+    """A fixture that was recorded streaming has nothing for a client that does not stream."""
+    upstream = ReplayUpstream([FIXTURES / "llamacpp.chat" / "unicode"])
+    request = {**exchange("llamacpp.chat/unicode").client_request, "stream": False}
+    assert "differs at stream: recorded true, asked false" in await message(upstream, request)
+
+
+async def test_an_unknown_path_and_a_broken_body_are_client_errors() -> None:
+    """A path without fixtures is 404, a body that is not a JSON object 400."""
+    upstream = ReplayUpstream([DEMO])
+    assert '"/embeddings"' in await message(upstream, {"input": "x"}, "/embeddings")
+    for raw in (b"{", b"[]", b'"x"'):
+        response = await upstream.open(UpstreamRequest("POST", "/chat/completions", body=raw))
+        assert response.status == 400
+
+
+async def test_models_come_from_the_fixtures() -> None:
+    """GET /models lists each model once; one by name; an unknown one is OpenAI's 404."""
+    upstream = ReplayUpstream([FIXTURES / "openai.chat", DEMO])
+    response = await upstream.open(UpstreamRequest("GET", "/models"))
+    listed = json.loads(await response.read(1 << 16))
+    ids = [model["id"] for model in listed["data"]]
+    assert ids == sorted(set(ids))
+    assert {"gpt-4o-mini", "qwen2.5-coder-0.5b-instruct-q4_k_m"} <= set(ids)
+    one = await upstream.open(UpstreamRequest("GET", "/models/gpt-4o-mini"))
+    assert json.loads(await one.read(1 << 16))["id"] == "gpt-4o-mini"
+    none = await upstream.open(UpstreamRequest("GET", "/models/none"))
+    assert (none.status, json.loads(await none.read(1 << 16))["error"]["code"]) == (404, "model_not_found")
+
+
+def copy(tmp_path: Path, **meta: str) -> Path:
+    """A small fixture with a given end of meta.toml."""
+    folder = tmp_path / "one"
+    (folder / "turn-1").mkdir(parents=True)
+    (folder / "meta.toml").write_text(meta.get("meta", 'title = "x"\n'))
+    (folder / "turn-1" / "request.json").write_text('{"model":"m","messages":[],"user":"a","stream":true}')
+    (folder / "turn-1" / "response.sse").write_text("data: {}\n\ndata: [DONE]\n\n")
+    (folder / "turn-1" / "response.toml").write_text(meta.get("response", "status = 200\n"))
+    return folder
+
+
+async def test_a_match_table_asks_for_more(tmp_path: Path) -> None:
+    """A field that [match] names has to be equal too."""
+    upstream = ReplayUpstream([copy(tmp_path, meta='title = "x"\n[match]\nfields = ["user"]\n')])
+    request = {"model": "m", "messages": [], "stream": True}
+    assert 'differs at user: recorded "a", asked null' in await message(upstream, request)
+    assert (await answer(upstream, {**request, "user": "a"}))[0] == 200
+
+
+async def test_recorded_waits_are_kept_only_when_asked_for(tmp_path: Path) -> None:
+    """Pieces come in recorded sizes; their times scale with the pace, 0 by default."""
+    folder = copy(tmp_path, response="chunks = [[40, 4], [80, 20]]\n")
+    request = post({"model": "m", "messages": [], "stream": True})
+    started = time.monotonic()
+    pieces = [p async for p in (await ReplayUpstream([folder]).open(request)).chunks()]
+    assert pieces == [b"data", b": {}\n\ndata: [DONE]\n\n"]
+    quick = time.monotonic() - started
+    paced = [p async for p in (await ReplayUpstream([folder], pace=1).open(request)).chunks()]
+    assert paced == pieces
+    assert time.monotonic() - started - quick >= 0.07
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("meta.toml", "title = "),
+        ("meta.toml", 'wire = "morse"'),
+        ("turn-1/request.json", "{"),
+        ("turn-1/request.json", "[]"),
+        ("turn-1/response.toml", 'status = "fine"'),
+        ("turn-1/response.toml", "headers = [1]"),
+        ("turn-1/response.sse", None),
+        ("turn-x/response.sse", ""),
+    ],
+)
+def test_a_fixture_that_cannot_be_used_is_named(tmp_path: Path, file: str, text: str | None) -> None:
+    """A fault in a fixture stops the start with the place of the fault."""
+    folder = copy(tmp_path)
+    (folder / file).parent.mkdir(exist_ok=True)
+    if text is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        ReplayUpstream([folder])
+    assert str(folder) in caught.value.setting
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """A missing fixture folder is the operator's fault."""
+    with pytest.raises(ConfigError, match="is no folder"):
+        ReplayUpstream([tmp_path / "none"])
+
+
+def test_the_demos_fixtures_are_found() -> None:
+    """The packaged fixtures are the demo's, from an installed package or a checkout."""
+    upstream = ReplayUpstream([packaged_fixtures()])
+    assert upstream.models == ["qwen2.5-coder-0.5b-instruct-q4_k_m"]
+
+
+@pytest.mark.parametrize("name", ["demo/both", "openai.chat/connection-lost", "llamacpp.chat/error-context"])
+async def test_the_same_answers_come_over_a_real_socket(name: str) -> None:
+    """Through the HTTP upstream: the same status and bytes, a provider's headers, the same breaks."""
+    fixture = exchange(name)
+    replay = ReplayUpstream([fixture.path], fresh_ids=False)
+    server = TestServer(serve_replay(replay))
+    await server.start_server()
+    upstream = HttpUpstream("socket", str(server.make_url("/v1")))
+    try:
+        for turn in fixture.turns:
+            response = await upstream.open(post(turn.request or {}))
+            assert response.status == turn.status
+            names = {k.lower() for k, _ in response.headers}
+            assert {"content-type", "x-request-id", "openai-processing-ms"} <= names
+            got = b""
+            try:
+                async for piece in response.chunks():
+                    got += piece
+                assert not turn.response.get("broken")
+            except UpstreamBroken:
+                assert turn.response["broken"]
+            assert got == (turn.sse if turn.sse is not None else turn.json_body)
+    finally:
+        await upstream.aclose()
+        await server.close()
+
+
+async def test_the_socket_knows_no_other_prefix() -> None:
+    """A path outside /v1 is 404 in OpenAI's shape."""
+    server = TestServer(serve_replay(ReplayUpstream([DEMO])))
+    await server.start_server()
+    async with aiohttp.ClientSession() as session, session.get(server.make_url("/models")) as response:
+        assert response.status == 404
+        assert set((await response.json())["error"]) == {"message", "type", "param", "code"}
+    await server.close()

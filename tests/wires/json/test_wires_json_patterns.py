@@ -1,0 +1,56 @@
+"""Idempotency of a group in regular expressions, which Pythons before 3.11.5 read wrong."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from proxy.wires.json import patterns
+from proxy.wires.json import splice as rawjson
+from proxy.wires.stream import template as mould
+
+_GROUP_TAKEN_FOR_GOOD = re.compile(r"\)(?:[*+?]|\{[0-9,]*\})\+(?![,;])")
+
+
+def anew(module: ModuleType) -> ModuleType:
+    """The same module once more, made with what its imports are now."""
+    spec = importlib.util.find_spec(module.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    # A dataclass looks its module up.
+    sys.modules[module.__name__] = made
+    try:
+        spec.loader.exec_module(made)
+    finally:
+        sys.modules[module.__name__] = module
+    return made
+
+
+def test_a_group_is_repeated_in_one_place_only() -> None:
+    """Elsewhere a pattern would hang, or cut a body in the wrong place, with the Python of Debian 12."""
+    home = Path(patterns.__file__)
+    sources = [path for path in home.parents[1].rglob("*.py") if path != home]
+    assert sources
+    assert [path.name for path in sources if _GROUP_TAKEN_FOR_GOOD.search(path.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_both_forms_read_the_same(monkeypatch: pytest.MonkeyPatch, sound: bool) -> None:
+    """The form that an older Python needs cuts a body and knows text as the usual one does."""
+    if sound and sys.version_info < (3, 11, 5):
+        pytest.skip("this Python reads that form wrong")
+    monkeypatch.setattr(patterns, "_SOUND", sound)
+    cut, known = anew(rawjson), anew(mould)
+    deep = b'[1,"\\\\",' * 12 + b"{}" + b"]" * 12
+    texts = [b'"x"', b'""', rb'"\\"', rb'"a \"b\" c"', rb'"{\\\"a\\\":\\\\\"}]"', rb'"\\\\\\\\\"["', deep]
+    raw = b'{"a" : 1, "messages": [' + b" , ".join(texts) + b' ],"b":[{"c":[' + texts[4] + b"]}]}"
+    members, listed = cut.members_and_elements(raw, "messages")
+    assert listed == texts
+    assert list(members) == ["a", "messages", "b"]
+    assert members["b"] == b'[{"c":[' + texts[4] + b"]}]"
+    assert known._is_text("a \\n \\u00e9 é 😀".encode())
+    assert not known._is_text(b"a \xf0\x9f")

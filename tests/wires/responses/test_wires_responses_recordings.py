@@ -1,0 +1,118 @@
+"""Real streams of many providers, where there are recordings beside the project: no crash, calls as meant.
+
+What was found in them stands in the other tests, on streams of our own.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from responses_check import check_response_stream
+from responses_rig import HIDDEN, OURS, WIRE, hides, play
+from responses_script import function_call, turn
+
+from proxy.events import TurnFailed, TurnFinished
+from proxy.wires.base import StreamWriter
+
+FOLDER = Path(__file__).resolve().parents[4] / "shared" / "recordings"
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
+CALL = function_call("call_h", OURS)
+
+
+def _streams() -> list[Path]:
+    """Every stream of the Responses wire: our own fixtures, and the recordings if they are there."""
+    own = [file for file in FIXTURES.rglob("turn-*/response.sse") if ".responses" in str(file)]
+    theirs = [file for file in FOLDER.glob("*/*responses*/response.sse") if "responses" in _wire(file)]
+    return sorted([*own, *theirs])
+
+
+def _wire(file: Path) -> str:
+    meta = file.with_name("meta.json")
+    return str(json.loads(meta.read_bytes()).get("wire", "")) if meta.exists() else "responses"
+
+
+STREAMS = _streams()
+NAMED = {"ids": lambda file: f"{file.parent.parent.name}/{file.parent.name}"[-70:]}
+
+
+def writer_for(names: set[str]) -> StreamWriter:
+    """The writer of a client that declares these functions."""
+    tools = [{"type": "function", "name": name} for name in sorted(names)]
+    asked = WIRE.parse({"model": "m", "stream": True, "tools": tools})
+    return WIRE.writer(asked, is_hidden=hides(*names), trace="silent", model="m", usage_was_added=False)
+
+
+def final_calls(data: bytes) -> list[tuple[str, str]]:
+    """(name, arguments) of each function call, as the ended items of a stream say."""
+    lines = [line[5:] for line in data.decode().splitlines() if line.startswith("data:")]
+    events: list[dict[str, Any]] = [json.loads(line) for line in lines if "[DONE]" not in line]
+    items = [e["item"] for e in events if e.get("type") == "response.output_item.done"]
+    return [(i["name"], i["arguments"]) for i in items if i["type"] == "function_call"]
+
+
+def test_the_recordings_are_there() -> None:
+    """The folder of recordings stands beside the project where its makers keep one."""
+    if not FOLDER.exists():
+        pytest.skip("there is no ../shared/recordings beside this project")
+    assert len([file for file in STREAMS if FOLDER in file.parents]) > 40
+
+
+@pytest.mark.parametrize("file", STREAMS, **NAMED)
+def test_a_stream_is_read_and_handed_on(file: Path) -> None:
+    """Calls as its items say, an end, and the same bytes where nothing is ours, for every cut."""
+    data = file.read_bytes()
+    names = {name for name, _ in final_calls(data)}
+    at = random.Random(0).sample(range(1, len(data)), min(30, len(data) - 1))
+    whole, pieces = play(data, None, *names), play(data, None, *names, at=at)
+    assert [(call.name, call.arguments) for call in whole.calls] == [
+        (name, arguments or "{}") for name, arguments in final_calls(data)
+    ]
+    assert (pieces.events, pieces.message, pieces.out) == (whole.events, whole.message, data)
+    assert any(isinstance(event, TurnFinished | TurnFailed) for event in whole.events)
+    handed_on = play(data, writer_for(names), *names).out
+    changed = [e for e in zip(_events(handed_on), _events(data), strict=True) if e[0] != e[1]]
+    for ours, theirs in changed:
+        response = {**theirs["response"], "tools": ours["response"]["tools"]}
+        assert ours == {**theirs, "response": {**response, "tool_choice": ours["response"]["tool_choice"]}}
+
+
+def _events(data: bytes) -> list[dict[str, Any]]:
+    return [
+        json.loads(line[5:])
+        for line in data.decode().splitlines()
+        if line.startswith("data:") and "[DONE]" not in line
+    ]
+
+
+@pytest.mark.parametrize("file", STREAMS, **NAMED)
+def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
+    """Behind a hidden turn of ours it is composed, and keeps the rules whatever its provider's habits."""
+    data = file.read_bytes()
+    names = {name for name, _ in final_calls(data)}
+    writer = writer_for(names)
+    out = play(turn(CALL), writer, *names).out + writer.turn_ended("hidden")
+    played = play(data, writer, *names)
+    out += played.out
+    if any(isinstance(event, TurnFailed) for event in played.events):
+        out += writer.fail("It failed.", type="upstream_error", code="x")
+    else:
+        out += writer.turn_ended("final") + writer.finish(None)
+    read = check_response_stream(out, hidden=HIDDEN)
+    assert [name for _, name, _ in read.calls] == [name for name, _ in final_calls(data)]
+
+
+@pytest.mark.parametrize("file", [file for file in STREAMS if final_calls(file.read_bytes())], **NAMED)
+def test_a_streams_calls_are_hidden(file: Path) -> None:
+    """Where its calls are ours the client gets the rest of it, and the next turn."""
+    data = file.read_bytes()
+    writer = writer_for(set())
+    played = play(data, writer)
+    out = played.out + writer.turn_ended("hidden")
+    out += play(turn(function_call("call_x", "nobody")), writer).out
+    out += writer.turn_ended("final") + writer.finish("stop")
+    assert final_calls(out) == []
+    assert not [one for one in _events(out) if "function_call_arguments" in one["type"]]
+    for call in played.calls:
+        assert f'"{call.call_id}"'.encode() not in out

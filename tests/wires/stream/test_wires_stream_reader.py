@@ -1,0 +1,382 @@
+"""Events that are alike and not read twice: the same stream, the same message, the same verdict."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from fixture_loader import Exchange, all_exchanges
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.events import (
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+    UsageReported,
+)
+from proxy.wires.base import Wire
+from proxy.wires.chat import ChatWire
+from proxy.wires.responses import ResponsesWire
+from proxy.wires.stream.reader import _MOST_VAIN
+from proxy.wires.stream.sse import SSEParser
+from proxy.wires.stream.template import MOST_KEPT
+
+CHAT, RESPONSES = ChatWire(), ResponsesWire()
+WIRES: dict[str, Wire] = {"chat": CHAT, "responses": RESPONSES}
+STREAMS = [e for e in all_exchanges() if e.wire in WIRES and any(turn.sse for turn in e.turns)]
+DONE = b"data: [DONE]\n\n"
+ASKS: dict[str, dict[str, Any]] = {"chat": {"messages": []}, "responses": {"input": "hi"}}
+JSON_ASKS: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [], "response_format": {"type": "json_object"}},
+    "responses": {"input": "hi", "text": {"format": {"type": "json_object"}}},
+}
+TOLD = (ToolCallStarted, ToolCallFinished, TurnFinished, UsageReported, TurnFailed)
+TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
+
+
+def cut(raw: bytes, cuts: set[int]) -> list[bytes]:
+    """``raw`` in pieces."""
+    edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(raw)), len(raw)]
+    return [raw[start:end] for start, end in pairwise(edges)]
+
+
+def events_of(raw: bytes) -> list[bytes]:
+    """``raw`` in events, and what is left behind the last."""
+    parser = SSEParser()
+    return [*(event.raw for event in parser.feed(raw)), parser.tail]
+
+
+class Told:
+    """What a turn comes to: the client's bytes, the message, the text, what the run is told."""
+
+    def __init__(
+        self,
+        chunks: Sequence[bytes],
+        wire: Wire = CHAT,
+        *,
+        skim: bool,
+        hidden: bool = True,
+        usage_was_added: bool = False,
+        json_answer: bool = False,
+        broken: bool = False,
+    ) -> None:
+        asks = JSON_ASKS if json_answer else ASKS
+        request = wire.parse({"model": "m", "stream": True, **asks[wire.name]})
+        reader = wire.reader({"time"}, lambda name: hidden, 8192)
+        writer = wire.writer(
+            request,
+            is_hidden=lambda name: hidden,
+            trace="silent",
+            model="m",
+            usage_was_added=usage_was_added,
+        )
+        self.skimmed = self.read = 0
+        out: list[bytes] = []
+        events: list[TurnEvent] = []
+        frames = []
+        for chunk in chunks:
+            passing = writer.passing() if skim else None
+            if passing is not None and reader.skim(chunk):
+                self.skimmed += 1
+                out.append(passing(chunk))
+                continue
+            for frame in reader.feed(chunk, together=passing is not None):
+                frames.append(frame)
+                out.append(writer.write(frame))
+        for frame in reader.catch_up() if broken else reader.close():
+            frames.append(frame)
+            out.append(writer.write(frame))
+        for frame in frames:
+            events += frame.events
+        if not broken:
+            out.append(writer.turn_ended("hidden" if writer.composing else "final"))
+        out.append(writer.fail("gone", type="upstream_error", code=None))
+        self.read = len(frames)
+        self.out = b"".join(out)
+        self.message = reader.message()
+        self.text = reader.text
+        self.visible = writer.visible
+        self.events = [event for event in events if isinstance(event, TOLD)]
+        self.texts = {
+            kind: "".join(event.text for event in events if isinstance(event, kind)) for kind in TEXTS
+        }
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Told)
+        for name in ("out", "message", "text", "visible", "events", "texts"):
+            assert getattr(self, name) == getattr(other, name), name
+        return True
+
+
+# Chat.
+
+
+def event(delta: Any, **more: Any) -> bytes:
+    """One chunk with one choice."""
+    payload = {"id": "c1", "created": 7, "model": "m", "choices": [{"index": 0, "delta": delta}], **more}
+    return b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n"
+
+
+def text(word: str) -> bytes:
+    """One chunk of text."""
+    return event({"content": word})
+
+
+ROLE = event({"role": "assistant", "content": ""})
+CALL_DELTA = {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "time", "arguments": "{}"}}]}
+CALL = event(CALL_DELTA)
+STOP = event({}).replace(b'"delta":{}', b'"delta":{},"finish_reason":"stop"')
+CHAT_ENDS = [CALL + text("after"), STOP, STOP + DONE + text("late"), event(CALL_DELTA)[:-2], b""]
+
+PIECES = st.one_of(
+    st.text(max_size=6).map(lambda text: json.dumps(text).encode()[1:-1]),
+    st.text(max_size=6).map(
+        lambda text: json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
+    ),
+    st.sampled_from(
+        [rb"\ud83d", rb"\ude00", b"\xf0\x9f", b"\x98\x80", b"\xff", rb"\x", b'"', b"\\", b"\n", b""]
+    ),
+)
+"""What may stand between the quotes of a text, and what should not."""
+
+CHAT_FORMS = [
+    b'data: {"id":"c1","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n',
+    b'data: {"choices":[{"delta":{"role":"assistant","content":"%b","tool_calls":null}}],"usage":null}\n\n',
+    b'data: {"choices": [{"delta": {"content": "%b"}}], "usage": null, "obfuscation": "%b"}\n\n',
+    b'data: {"choices": [{"delta": {"content": "%b"}}], "usage" : null, "p": "%b"}\n\n',
+    b'data: {"choices":[{"delta":{"reasoning_content":"%b","content":null}}]}\r\n\r\n',
+    b'data: {"choices":[{"delta":{"content":"","reasoning":"%b"}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b","refusal":"%b"}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b","unknown":"x","list":[1]}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b"}},{"delta":{"content":"%b"}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b","cont\\u0065nt":"%b"}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":[{"type":"text","text":"%b"}]}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b"},"logprobs":{"content":[{"token":"%b"}]}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b","tool\\u005fcalls":[{"index":0}]}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b"}}],"error":{"message":"%b"}}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b","tool_calls":[],"function_call":null}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b","tool_calls":[{"index":0,"function":{}}]}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b","function_call":{"name":"time","arguments":""}}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"%b"},"usage":null}]}\n\n',
+    b': ,"usage":null\ndata: {"choices":[{"delta":{"content":"%b"}}]}\n\n',
+    b'\xef\xbb\xbfdata: {"choices":[{"delta":{"content":"%b"}}]}\n\n',
+    b": comment %b\n\n",
+]
+
+
+@st.composite
+def runs(draw: st.DrawFn, forms: list[bytes]) -> bytes:
+    """Events, some of them alike."""
+    out = []
+    for form in draw(st.lists(st.sampled_from(forms), max_size=4)):
+        alike = draw(st.lists(st.lists(PIECES, min_size=2, max_size=2), min_size=1, max_size=5))
+        out += [form % tuple(pieces[: form.count(b"%b")]) for pieces in alike]
+    return b"".join(out)
+
+
+@given(
+    body=runs(CHAT_FORMS),
+    end=st.sampled_from(CHAT_ENDS),
+    cuts=st.sets(st.integers(1, 3000), max_size=10),
+    whole=st.booleans(),
+    hidden=st.booleans(),
+    more=st.fixed_dictionaries(
+        {"usage_was_added": st.booleans(), "json_answer": st.booleans(), "broken": st.booleans()}
+    ),
+)
+@settings(max_examples=500)
+def test_any_chat_stream_comes_to_the_same(
+    body: bytes, end: bytes, cuts: set[int], whole: bool, hidden: bool, more: dict[str, bool]
+) -> None:
+    """Rule W6: what is skimmed depends on how the bytes were cut, what comes of it does not."""
+    raw = ROLE + body + end
+    chunks = events_of(raw) if whole else cut(raw, cuts)
+    with patch("proxy.wires.turn.assembler.mint_call_id", lambda: "call_minted"):
+        skimmed = Told(chunks, skim=True, hidden=hidden, **more)
+        assert skimmed == Told(events_of(raw), skim=False, hidden=hidden, **more)
+
+
+def test_text_with_a_piece_of_a_call_is_read_each_time() -> None:
+    """A piece that says nothing new may open a hidden call once the call before it is whole (rule W5)."""
+    turn = CHAT.reader({"time", "theirs"}, lambda name: name == "time", 8192)
+    opened = {"index": 0, "id": "call_1", "function": {"name": "theirs", "arguments": "{"}}
+    again = event({"content": "a", "tool_calls": [{"index": 0, "function": {"name": "time"}}]})
+    turn.feed(ROLE + event({"tool_calls": [opened]}) + again)
+    assert not turn.skim(again)
+    turn.feed(again + event({"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}))
+    assert not turn.skim(again)
+    events = [one for frame in turn.feed(again, together=True) for one in frame.events]
+    assert [one.name for one in events if isinstance(one, ToolCallStarted)] == ["time"]
+
+
+# Responses.
+
+
+def said(kind: str, number: int, **more: Any) -> bytes:
+    """One event of a response."""
+    payload = {"type": f"response.{kind}", "sequence_number": number, **more}
+    return f"event: response.{kind}\ndata: {json.dumps(payload, separators=(',', ':'))}\n\n".encode()
+
+
+PLACE = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+OPENING = said("created", 0, response={"id": "resp_1", "created_at": 7, "model": "m"}) + said(
+    "output_item.added", 1, output_index=0, item=MESSAGE
+)
+FUNCTION = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "time", "arguments": "{}"}
+CALLED = said("output_item.added", 90, output_index=1, item=FUNCTION) + said(
+    "output_item.done", 91, output_index=1, item=FUNCTION
+)
+COMPLETED = said("completed", 99, response={"id": "resp_1", "status": "completed", "output": []})
+RESPONSES_ENDS = [CALLED, CALLED + COMPLETED, COMPLETED, said("output_item.done", 98, item=MESSAGE), b""]
+RESPONSES_FORMS = [
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":4,'
+    b'"item_id":"msg_1","output_index":0,"content_index":0,"delta":"%b","obfuscation":"%b"}\n\n',
+    b'event: response.output_text.delta\ndata: {"output_index":0,"delta":"%b"}\n\n',
+    b'data: {"type":"response.output_text.delta","item_id":"msg_1","delta":"%b","logprobs":[]}\r\n\r\n',
+    b'data: {"type":"response.refusal.delta","sequence_number": 5 ,"item_id":"msg_1","delta":"%b"}\n\n',
+    b'data: {"type":"response.reasoning_text.delta","sequence_number":0,"output_index":3,"delta":"%b"}\n\n',
+    b'data: {"type":"response.reasoning_summary_text.delta","summary_index":1,"delta":"%b"}\n\n',
+    b'data: {"type":"response.output_text.delta","item_id":"msg_1","delta":"%b","d\\u0065lta":"%b"}\n\n',
+    b'data: {"type":"response.function_call_arguments.delta","item_id":"fc_1","delta":"%b"}\n\n',
+    b'data: {"type":"response.output_text.done","item_id":"msg_1","text":"%b"}\n\n',
+    b'data: {"type":"error","message":"%b"}\n\n',
+    b'data: {"type":"response.output_text.delta","delta":"%b","item":{"type":"message"}}\n\n',
+    b'data: {"type":"response.output_text.delta","delta":"%b","sequence_number":1e3,"item_id":"fc_1"}\n\n',
+    b'data: {"type":"response.output_text.delta","delta":"%b","sequence_number":9007199254740993}\n\n',
+    b": comment %b\n\n",
+]
+
+
+@given(
+    before=runs(RESPONSES_FORMS),
+    after=runs(RESPONSES_FORMS),
+    end=st.sampled_from(RESPONSES_ENDS),
+    cuts=st.sets(st.integers(1, 3000), max_size=10),
+    whole=st.booleans(),
+    hidden=st.booleans(),
+    more=st.fixed_dictionaries({"json_answer": st.booleans(), "broken": st.booleans()}),
+)
+@settings(max_examples=500)
+def test_any_responses_stream_comes_to_the_same(
+    before: bytes,
+    after: bytes,
+    end: bytes,
+    cuts: set[int],
+    whole: bool,
+    hidden: bool,
+    more: dict[str, bool],
+) -> None:
+    """Rule W6: numbers, items and what was said of them are the same, skimmed or read."""
+    raw = OPENING + before + end + after
+    chunks = events_of(raw) if whole else cut(raw, cuts)
+    skimmed = Told(chunks, RESPONSES, skim=True, hidden=hidden, **more)
+    assert skimmed == Told(events_of(raw), RESPONSES, skim=False, hidden=hidden, **more)
+
+
+# Both.
+
+
+@pytest.mark.parametrize("exchange", STREAMS, ids=lambda e: e.name)
+@pytest.mark.parametrize("hidden", [True, False])
+def test_recorded_streams_come_to_the_same(
+    exchange: Exchange, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule W2: whether events come at once or one by one, nothing that comes of it differs."""
+    monkeypatch.setattr("proxy.wires.turn.assembler.mint_call_id", lambda: "call_minted")
+    monkeypatch.setattr("proxy.wires.chat.writer.mint_call_id", lambda: "call_minted")
+    monkeypatch.setattr("proxy.wires.responses.reader.mint_call_id", lambda: "call_minted")
+    monkeypatch.setattr("proxy.wires.responses.writer.mint_item_id", lambda kind: f"{kind}_minted")
+    monkeypatch.setattr("time.time", lambda: 7.0)
+    wire = WIRES[exchange.wire]
+    for turn in exchange.turns:
+        if not turn.sse:
+            continue
+        read = Told(events_of(turn.sse), wire, skim=False, hidden=hidden)
+        for chunks in (events_of(turn.sse), [turn.sse]):
+            assert Told(chunks, wire, skim=True, hidden=hidden) == read
+
+
+WORDS = {
+    "chat": [ROLE, *map(text, "abcd"), STOP, DONE],
+    "responses": [
+        OPENING,
+        *(said("output_text.delta", number, **PLACE, delta=word) for number, word in enumerate("abcd", 2)),
+        COMPLETED,
+    ],
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_plain_text_is_read_once(wire: str) -> None:
+    """After the first event of text those that are like it are skimmed, also several in one chunk."""
+    first, one, two, three, four, *rest = WORDS[wire]
+    told = Told([first, one, two, three + four, *rest], WIRES[wire], skim=True)
+    assert told.skimmed == 2
+    assert told.text == told.visible == "abcd" if wire == "chat" else told.text == "abcd"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_whole_stream_at_once_is_read_where_it_differs(wire: str) -> None:
+    """Events that are alike come as one frame, however many they are, and leave as they came."""
+    first, one, *more = WORDS[wire]
+    raw = b"".join([first, one, *[more[0]] * 500, *more[-1:]])
+    told = Told([raw], WIRES[wire], skim=True)
+    assert (
+        told.read == len(events_of(raw)) - 1 - 500 + 3
+    )  # what is alike: its bytes, what it says; and the end
+    assert told.out.startswith(raw)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_nothing_is_skimmed_in_the_middle_of_an_event(wire: str) -> None:
+    """Bytes that look like an event are one only where the last one is whole."""
+    first, one, two, *_ = WORDS[wire]
+    reader = WIRES[wire].reader({"time"}, lambda name: True, 8192)
+    reader.feed(first + one)
+    assert reader.skim(two)
+    reader.feed(b"data: {")
+    assert not reader.skim(two)
+
+
+def test_what_is_skimmed_is_bounded() -> None:
+    """A long answer is told now and then, so that no more than its text is kept."""
+    reader = CHAT.reader({"time"}, lambda name: True, 8192)
+    reader.feed(ROLE + text("a"))
+    taken = 0
+    while reader.skim(text("b")):
+        taken += 1
+    assert taken == MOST_KEPT
+    assert [frame.count for frame in reader.feed(text("b"), together=True)] == [MOST_KEPT, 0]
+    assert reader.skim(text("c"))
+
+
+def test_a_stream_whose_events_all_differ_is_not_tried_for_ever() -> None:
+    """Where nothing fits, no more moulds are made; where something did, the count begins anew."""
+    reader = CHAT.reader({"time"}, lambda name: True, 8192)
+    for created in range(3 * _MOST_VAIN):
+        for _ in range(2):
+            told = event({"content": "a"}, created=created)
+            assert reader.skim(told) or reader.feed(told)
+    assert reader.skim(told)
+    for created in range(_MOST_VAIN + 1):
+        assert not reader.skim(event({"content": "a"}, created=-created))
+        reader.feed(event({"content": "a"}, created=-created))
+    assert not reader.skim(event({"content": "b"}, created=-_MOST_VAIN))
+
+
+def test_after_an_end_mark_nothing_is_skimmed() -> None:
+    """Rule W6: what comes after the end mark is no part of the turn, whatever it looks like."""
+    chunks = [ROLE, text("a"), text("b"), DONE, text("c"), text("d")]
+    told = Told(chunks, skim=True)
+    assert told == Told(chunks, skim=False)
+    assert (told.skimmed, told.text) == (1, "ab")

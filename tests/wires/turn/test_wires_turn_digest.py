@@ -1,0 +1,135 @@
+"""Keys of conversations stand in records, so that they are the same in each version."""
+
+from typing import Any
+
+import pytest
+
+from proxy.wires.chat.request import parse_chat_request
+from proxy.wires.responses.request import parse_responses_request
+from proxy.wires.turn.digest import canonical_arguments, conversation_digest, people_named, sent_arguments
+
+
+def test_a_digest_stays_the_same() -> None:
+    """Words that no encoding takes, and empty ones, give the key that an earlier version wrote."""
+    assert (
+        conversation_digest(["chat", "key:a", "é\ud800", ""], b"\x00" * 32)
+        == "2d0e7e1f66032032607b1f04fa8c63b0404f88e0fbebb536"
+    )
+
+
+def test_keys_of_a_conversation_stay_the_same() -> None:
+    """Rule R4: what an earlier version kept of a conversation is found by this one."""
+    function = {"name": "f", "arguments": '{"b": 1, "a": 2}'}
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": function}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "r"},
+        {"role": "assistant", "content": "done"},
+    ]
+    request = parse_chat_request({"model": "m", "messages": messages})
+    assert (
+        request.answer_key("key:a", "shape", "done", upto=4)
+        == "040a026dbb6a5b9d53384f1fe7a3f96592f662c47d155806"
+    )
+    assert (
+        request.conversation_key("key:a", ["c1"], upto=2)
+        == "4a74cf8f17184bc59448b33fe392a29777e5571c051b3097"
+    )
+    assert request.answer_key("key:a", "shape", "more") == "c44f10eaf03848b3adf804c6f86e61fcb2f413dff60a5061"
+
+
+def test_keys_of_a_list_of_items_stay_the_same() -> None:
+    """Rule R4: the same on Responses, with what the model is told beside its input."""
+    items = [{"role": "user", "content": "hi"}, {"type": "reasoning", "id": "rs_1", "summary": []}]
+    request = parse_responses_request(
+        {"model": "m", "instructions": "Be brief.", "input": items, "user": "u"}
+    )
+    assert request.answer_key("key:a", "shape", "done") == "4f0d1a167361a1ba0f1fa14cd17e74eec50654618e2bbed5"
+    assert request.conversation_key("key:a", ["c1"]) == "c7222939ee9a5babf06025c1dc9af3436f3a557866518d8b"
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "another user": {"user": "bob"},
+    "no user": {"user": None},
+    "an empty user": {"user": ""},
+    "a safety identifier": {"safety_identifier": "ann"},
+    "the other field": {"user": None, "safety_identifier": "ann"},
+    "another model": {"model": "n"},
+}
+TOLD: dict[str, dict[str, Any]] = {
+    "other instructions": {"instructions": "Be long."},
+    "no instructions": {"instructions": None},
+    "a stored prompt": {"prompt": {"id": "pmpt_1"}},
+    "another response": {"previous_response_id": "resp_2"},
+    "none before it": {"previous_response_id": None},
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_whom_a_request_is_for_and_of_which_model_is_in_both_keys(change: str) -> None:
+    """Rule R4: people named in the body, and the model, are part of what must fit, on both wires."""
+    asked: dict[str, Any] = {"model": "m", "user": "ann", "messages": [], "input": []}
+    for parse in (parse_chat_request, parse_responses_request):
+        one, other = parse(asked), parse(asked | CHANGED[change])
+        assert one.answer_key("k", "s", "t") != other.answer_key("k", "s", "t")
+        assert one.conversation_key("k", ["c"]) != other.conversation_key("k", ["c"])
+
+
+@pytest.mark.parametrize("change", TOLD)
+def test_what_a_model_is_told_is_in_both_keys(change: str) -> None:
+    """Rule R4: instructions count as a system message does, also behind a response that is gone on from."""
+    asked: dict[str, Any] = {
+        "model": "m", "instructions": "Be brief.", "previous_response_id": "resp_1", "input": []
+    }  # fmt: skip
+    one, other = parse_responses_request(asked), parse_responses_request(asked | TOLD[change])
+    assert one.answer_key("k", "s", "t") != other.answer_key("k", "s", "t")
+    assert one.conversation_key("k", ["c"]) != other.conversation_key("k", ["c"])
+
+
+def test_nobody_is_named_in_several_ways() -> None:
+    """A field that is null, blank or missing names nobody."""
+    bodies: list[dict[str, Any]] = [{}, {"user": None}, {"user": ""}, {"user": "", "safety_identifier": None}]
+    assert [people_named(body) for body in bodies] == [""] * 4
+    assert people_named({"user": "ann"}) != people_named({"safety_identifier": "ann"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"n":100000000000000000000001}', '{"n":100000000000000000000002}'),
+        ('{"n":0.12345678901234567}', '{"n":0.12345678901234568}'),
+        ('{"n":1e-400}', '{"n":0.0}'),
+        ('{"a":1,"a":2}', '{"a":2}'),
+        ('{"a":1,"a":"\\u0022\\u0022"}', '{"a":"\\u0022\\u0022"}'),
+        ('{"n":1}', '{"n":1.0}'),
+        ('{"n":"\u00e9"}', '{"n":"e\u0301"}'),
+        ("{", "{}"),
+    ],
+)
+def test_arguments_that_differ_are_told_apart(one: str, other: str) -> None:
+    """Rule R4: no number, key or letter is lost where arguments are read and written anew."""
+    assert canonical_arguments(one) != canonical_arguments(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"a": 1, "b": [2]}', '{"b":[2],"a":1}'),
+        ('{"a":"\\u00e9"}', '{"a":"\u00e9"}'),
+        ('{"a":"\\u0022"}', '{"a":"\\""}'),
+        ('{"n":1e2}', '{"n":100.0}'),
+        ('{"a": "page123", "b": "1234567890123456"}', '{"b":"1234567890123456","a":"page123"}'),
+        ('{"a": "\\"", "b": "-e400"}', '{"b":"-e400","a":"\\""}'),
+    ],
+)
+def test_arguments_written_in_another_way_are_the_same(one: str, other: str) -> None:
+    """Spaces, order and escapes are the library's, not the conversation's; digits in a text are text."""
+    assert canonical_arguments(one) == canonical_arguments(other)
+
+
+def test_what_is_no_object_goes_back_as_an_empty_one() -> None:
+    """Rule W8: arguments as the upstream gets them, for a comparison with what it got."""
+    assert [sent_arguments(text) for text in ("{", "[1]", "", None, "{}", ' {"a": 1}')] == [
+        "{}", "{}", "{}", "{}", "{}", '{"a":1}'
+    ]  # fmt: skip

@@ -1,0 +1,111 @@
+"""Which field an upstream's words refuse, and what of a history is sent without it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from proxy.wires.base import HeldTurn
+from proxy.wires.chat.body import ChatBody
+from proxy.wires.chat.request import parse_chat_request
+from proxy.wires.turn.refused_fields import MESSAGE_FIELDS, RefusedFields
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "t", "arguments": "{}"}, "extra_content": {}}
+OURS = {
+    "role": "assistant", "content": None, "reasoning": "r", "reasoning_content": "rc", "annotations": [],
+    "tool_calls": [CALL],
+}  # fmt: skip
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
+
+
+def by_model(message: Mapping[str, Any]) -> bool:
+    """Whether an assistant said it."""
+    return message["role"] == "assistant"
+
+
+def learned(said: str) -> frozenset[str]:
+    """What these words teach of a history whose second message is ours."""
+    messages = [orjson.dumps(each) for each in (USER, OURS, RESULT)]
+    fields = RefusedFields("messages", MESSAGE_FIELDS, by_model)
+    assert fields.learn(said, messages, messages[:1]) is bool(fields.learned)
+    return fields.learned
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("('messages.1' : property 'reasoning' is unsupported)", {"reasoning"}),
+        ("property 'reasoning_content' is unsupported, or is it 'role'?", {"reasoning_content"}),
+        ("body.messages.1.assistant.reasoning: Extra inputs are not permitted", {"reasoning"}),
+        ("messages.1.tool_calls.0.extra_content: Extra inputs are not permitted", {"extra_content"}),
+        ("Unknown parameter: 'messages[1].annotations'.", {"annotations"}),
+        ("Additional properties are not allowed ('reasoning' was unexpected) - 'messages.1'", {"reasoning"}),
+        ("Unknown name \"reasoning\" at 'messages[1]': Cannot find field.", {"reasoning"}),
+        ("Extra inputs are not permitted, field: 'messages[1].reasoning', value: 'r'", {"reasoning"}),
+        # About another message, or about the request.
+        ("('messages.0' : property 'reasoning' is unsupported)", set()),
+        ("Unknown parameter: 'reasoning_effort'.", set()),
+        # Not a refusal, or of what cannot be left out.
+        ("The `reasoning_content` in the thinking mode must be passed back to the API.", set()),
+        ("messages.1: property 'tool_calls' is unsupported", set()),
+        ("messages.1.content: Extra inputs are not permitted", set()),
+        # A name that is only a word of the text, or far from the refusal.
+        ("This reasoning is not supported by messages.1", set()),
+        ("Unknown thing. " + "x " * 200 + "'reasoning'", set()),
+        ("", set()),
+    ],
+)  # fmt: skip
+def test_what_words_refuse(said: str, names: set[str]) -> None:
+    """Only a field of our own message that stands there as a field, beside words of refusal."""
+    assert learned(said) == names
+
+
+def body_with_restored() -> ChatBody:
+    """A request whose second message stands for hidden turns of ours, and whose fourth is the client's."""
+    shown = {"role": "assistant", "content": "It is noon."}
+    theirs = {"role": "assistant", "content": "x", "reasoning": "theirs"}
+    raw = {"model": "m", "messages": [USER, shown, USER, theirs, USER]}
+    editor = ChatBody(orjson.dumps(raw), parse_chat_request(raw))
+    last = {**shown, "reasoning": "r2"}
+    before = ChatBody(orjson.dumps(raw), parse_chat_request(raw))
+    before.append_turn(orjson.dumps(OURS), [orjson.dumps(RESULT)])
+    held = before.suspend(orjson.dumps(last), list[HeldTurn](), lambda name, arguments: arguments)
+    editor.restore(1, held, needed=False)
+    return editor
+
+
+def test_restored_turns_are_sent_without_it() -> None:
+    """What came back of earlier requests is ours, too; the client's own message stays as it is."""
+    editor = body_with_restored()
+    before = json.loads(editor.render())["messages"]
+    assert [m.get("reasoning") for m in before if m["role"] == "assistant"] == ["r", "r2", "theirs"]
+    assert editor.recover("('messages.1' : property 'reasoning' is unsupported)", None)
+    after = json.loads(editor.render())["messages"]
+    assert [m.get("reasoning") for m in after if m["role"] == "assistant"] == [None, None, "theirs"]
+    assert [{k: v for k, v in m.items() if k != "reasoning"} for m in before] == [
+        {k: v for k, v in m.items() if k != "reasoning"} for m in after
+    ]
+    assert editor.fields_refused == {"reasoning"}
+    assert not editor.recover("('messages.1' : property 'reasoning' is unsupported)", None)
+
+
+def test_the_record_keeps_what_is_not_sent() -> None:
+    """Another upstream may want it: what is held for later has the field."""
+    editor = body_with_restored()
+    editor.leave_out_fields({"reasoning"})
+    editor.append_turn(orjson.dumps(OURS), [orjson.dumps(RESULT)])
+    held = editor.suspend(orjson.dumps(OURS), [], lambda name, arguments: arguments)
+    assert held.count(b'\\"reasoning\\"') == 2
+    assert editor.render().count(b'"reasoning"') == 1
+    assert editor.fields_refused == set()
+
+
+def test_one_request_is_tried_again_four_times_at_most() -> None:
+    """An upstream that finds fault with everything is not asked for ever."""
+    message = {"role": "assistant", "content": "x", **{f"f{n}": n for n in range(9)}}
+    fields = RefusedFields("messages", MESSAGE_FIELDS, by_model)
+    tried = [fields.learn(f"Unknown parameter: 'f{n}'", [orjson.dumps(message)], []) for n in range(9)]
+    assert tried == [True] * 4 + [False] * 5
