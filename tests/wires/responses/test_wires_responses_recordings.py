@@ -5,6 +5,7 @@ What was found in them stands in the other tests, on streams of our own.
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,16 @@ def _streams() -> list[Path]:
 def _wire(file: Path) -> str:
     meta = file.with_name("meta.json")
     return str(json.loads(meta.read_bytes()).get("wire", "")) if meta.exists() else "responses"
+
+
+def one_response(file: Path) -> bytes:
+    """A recorded stream; of a file with the responses of several turns the first, where a reader ends."""
+    data = file.read_bytes()
+    if data.count(b"\nevent: response.created\n") + data.startswith(b"event: response.created\n") < 2:
+        return data
+    end = re.search(rb"event: response\.(?:completed|incomplete|failed)\n.*\n\n", data)
+    assert end is not None
+    return data[: end.end()]
 
 
 STREAMS = _streams()
@@ -62,7 +73,7 @@ def test_the_recordings_are_there() -> None:
 @pytest.mark.parametrize("file", STREAMS, **NAMED)
 def test_a_stream_is_read_and_handed_on(file: Path) -> None:
     """Calls as its items say, an end, and the same bytes where nothing is ours, for every cut."""
-    data = file.read_bytes()
+    data = one_response(file)
     names = {name for name, _ in final_calls(data)}
     at = random.Random(0).sample(range(1, len(data)), min(30, len(data) - 1))
     whole, pieces = play(data, None, *names), play(data, None, *names, at=at)
@@ -89,7 +100,7 @@ def _events(data: bytes) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("file", STREAMS, **NAMED)
 def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
     """Behind a hidden turn of ours it is composed, and keeps the rules whatever its provider's habits."""
-    data = file.read_bytes()
+    data = one_response(file)
     names = {name for name, _ in final_calls(data)}
     writer = writer_for(names)
     out = play(turn(CALL), writer, *names).out + writer.turn_ended("hidden")
@@ -106,7 +117,7 @@ def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
 @pytest.mark.parametrize("file", [file for file in STREAMS if final_calls(file.read_bytes())], **NAMED)
 def test_a_streams_calls_are_hidden(file: Path) -> None:
     """Where its calls are ours the client gets the rest of it, and the next turn."""
-    data = file.read_bytes()
+    data = one_response(file)
     writer = writer_for(set())
     played = play(data, writer)
     out = played.out + writer.turn_ended("hidden")
