@@ -7,7 +7,11 @@ takes thirty times its own size in memory.
 
 from typing import Final
 
-__all__ = ["count_values"]
+__all__ = ["MOST_READ_VALUES", "count_values"]
+
+MOST_READ_VALUES: Final = 1_000_000
+"""Of one event or reply of an upstream's that is read: a long answer with the likeliest twenty of each token
+has half of it."""
 
 _WINDOW: Final = 1 << 16
 _OPENERS_AND_COMMAS: Final = (b",", b"{", b"[")

@@ -1,15 +1,13 @@
 """Real reverse proxies in front of a proxy under test, each as the shortest configuration has it."""
 
-import asyncio
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from child_server import child_server, free_port
 from require import require
 from running_proxy import Door
-from waiting import until
 
 __all__ = ["haproxy", "nginx"]
 
@@ -54,23 +52,23 @@ backend back
 async def nginx(folder: Path, behind: int, more: str = "") -> AsyncIterator[Door]:
     """nginx with a bare ``proxy_pass`` to a port, and ``more`` beside it."""
     found = _program("nginx")
-    port = _free_port()
+    port = free_port()
     file = folder / f"nginx-{port}.conf"
     file.write_text(_NGINX.format(folder=folder, port=port, behind=behind, more=more))
     command = (found, "-c", str(file), "-p", str(folder), "-e", str(folder / "nginx.err"))
-    async with _running(port, *command) as door:
-        yield door
+    async with child_server(*command, port=port):
+        yield Door(port)
 
 
 @asynccontextmanager
 async def haproxy(folder: Path, behind: int, more: str = "") -> AsyncIterator[Door]:
     """HAProxy with one server, and ``more`` for it."""
     found = _program("haproxy")
-    port = _free_port()
+    port = free_port()
     file = folder / f"haproxy-{port}.cfg"
     file.write_text(_HAPROXY.format(port=port, behind=behind, more=more))
-    async with _running(port, found, "-db", "-q", "-f", str(file)) as door:
-        yield door
+    async with child_server(found, "-db", "-q", "-f", str(file), port=port):
+        yield Door(port)
 
 
 def _program(name: str) -> str:
@@ -78,32 +76,3 @@ def _program(name: str) -> str:
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     require(name, found is not None, f"{name} is not installed")
     return found or ""
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-@asynccontextmanager
-async def _running(port: int, *command: str) -> AsyncIterator[Door]:
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-    )
-
-    async def listens() -> bool:
-        assert process.returncode is None, f"{command[0]} ended with {process.returncode}"
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-    try:
-        await until(listens)
-        yield Door(port)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()

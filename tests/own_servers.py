@@ -6,16 +6,15 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from child_server import child_server, free_port
 from process_tree import children
 from require import require
-from waiting import until
 
 __all__ = ["frozen", "own_postgres", "own_redis"]
 
@@ -34,35 +33,6 @@ def frozen(pid: int) -> Iterator[None]:
         for one in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGCONT)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
-@asynccontextmanager
-async def _running(command: Sequence[str], port: int, user: str | None) -> AsyncIterator[int]:
-    """A server that listens; its process id."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user
-    )
-
-    async def listens() -> bool:
-        assert process.returncode is None, f"{command[0]} did not start"
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-    try:
-        await until(listens)
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGQUIT)
-        await process.wait()
 
 
 def _binary(name: str) -> str:
@@ -85,7 +55,7 @@ async def own_postgres() -> AsyncIterator[tuple[str, int]]:
     try:
         if user is not None:
             shutil.chown(folder, user)
-        data, port = folder / "data", _free_port()
+        data, port = folder / "data", free_port()
         await asyncio.to_thread(
             subprocess.run,
             [initdb, "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"],
@@ -95,7 +65,7 @@ async def own_postgres() -> AsyncIterator[tuple[str, int]]:
             cwd=folder,
         )
         command = [server, "-D", str(data), "-p", str(port), "-k", str(folder), "-h", "127.0.0.1", "-F"]
-        async with _running(command, port, user) as pid:
+        async with child_server(*command, port=port, user=user, stop=signal.SIGQUIT) as pid:
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres", pid
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -106,7 +76,7 @@ async def own_redis(folder: Path) -> AsyncIterator[tuple[str, int]]:
     """A Redis: its URL and its process id."""
     server = _binary("redis-server")
     require("redis", bool(server), "redis-server is not installed")
-    port = _free_port()
+    port = free_port()
     command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    async with _running(command, port, None) as pid:
+    async with child_server(*command, port=port) as pid:
         yield f"redis://127.0.0.1:{port}/0", pid

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
+from child_server import free_port
 from require import require
 from running_proxy import SERVER_KEY
 from strict_chat import StrictChat, serving_chat
@@ -122,11 +122,6 @@ async def _tap(target: str, heads: list[list[tuple[str, str]]]) -> AsyncIterator
         await session.close()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @asynccontextmanager
 async def _process(command: Sequence[str], folder: Path, alive: str) -> AsyncIterator[None]:
     """A gateway's process from when it answers at ``alive``; killed at the end."""
@@ -161,7 +156,7 @@ async def _gateway(
         provider, evil = StrictChat(emits={}), StrictChat(emits={})
         good_url = await stack.enter_async_context(serving_chat(provider))
         evil_url = await stack.enter_async_context(serving_chat(evil))
-        port = _free_port()
+        port = free_port()
         address = f"http://127.0.0.1:{port}"
         await stack.enter_async_context(_process(command(port, good_url), folder, address + alive))
         heads: list[list[tuple[str, str]]] = []

@@ -10,12 +10,12 @@ from faults_rig import ask, before, served_next
 from raw_upstream import chunked, whole
 from wire_kits import Kit
 
+from proxy.json_size import MOST_READ_VALUES
 from proxy.wires.chat import ChatWire
-from proxy.wires.json.lenient import MOST_VALUES
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.stream.usage_tap import UsageTap
 
-MANY = b"[" + b"{}," * MOST_VALUES + b"{}]"
+MANY = b"[" + b"{}," * MOST_READ_VALUES + b"{}]"
 both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 
 

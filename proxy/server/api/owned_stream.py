@@ -13,7 +13,7 @@ import orjson
 
 from proxy.errors import WireError
 from proxy.http.headers import Headers
-from proxy.json_size import count_values
+from proxy.json_size import MOST_READ_VALUES, count_values
 from proxy.relay.memory.threads import Threads
 from proxy.relay.run.settling import Settling
 from proxy.server.serving.draining import Draining
@@ -30,7 +30,6 @@ Own = Callable[[str, Callable[[bool], None]], None]
 Settle = Callable[[], Awaitable[None]]
 """Waits for the commit of all that was noted so far, for a bounded time."""
 
-_MOST_VALUES: Final = 1_000_000
 _MOST_EVENTS: Final = 256
 """Events before the one that says it: nobody sends as many."""
 _MAX_BYTES: Final = 8 << 20
@@ -147,7 +146,7 @@ class OwnedClientStream(HttpClientStream):
             self._read(bytes(self._seen))
 
     def _read(self, text: bytes) -> None:
-        if count_values(text, _MOST_VALUES) > _MOST_VALUES:
+        if count_values(text, MOST_READ_VALUES) > MOST_READ_VALUES:
             return
         try:
             said = orjson.loads(text)

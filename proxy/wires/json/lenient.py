@@ -2,16 +2,15 @@
 
 import json
 import re
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from proxy.errors import TooManyValues
-from proxy.json_size import count_values
+from proxy.json_size import MOST_READ_VALUES, count_values
 
 __all__ = [
     "MALFORMED",
-    "MOST_VALUES",
     "UNREADABLE_EVENT",
     "UNREADABLE_REPLY",
     "loads",
@@ -32,8 +31,6 @@ UNREADABLE_REPLY = (
     "The upstream sent a reply that may hold a tool call and cannot be read: it is not a JSON object, "
     "or nested too deeply."
 )
-MOST_VALUES: Final = 1_000_000
-"""Of one event or reply: a long answer with the likeliest twenty of each token has half of it."""
 _MAX_DEPTH = 200
 _MOST_LENIENT = 4 * 1024 * 1024
 """Bytes that are looked at once more in the hope that they are nearly JSON."""
@@ -54,8 +51,8 @@ def loads(data: bytes, what: str = "an event") -> Any:
     NaN and infinities, which JSON does not have: Python servers write them as log probabilities, and
     clients in Python read them.  Raises :class:`~proxy.errors.TooManyValues`, which names ``what`` it is.
     """
-    if len(data) > MOST_VALUES and count_values(data, MOST_VALUES) > MOST_VALUES:
-        raise TooManyValues(what, MOST_VALUES)
+    if len(data) > MOST_READ_VALUES and count_values(data, MOST_READ_VALUES) > MOST_READ_VALUES:
+        raise TooManyValues(what, MOST_READ_VALUES)
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:

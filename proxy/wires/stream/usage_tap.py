@@ -13,8 +13,7 @@ import orjson
 
 from proxy.errors import FrameTooLarge
 from proxy.events import Usage
-from proxy.json_size import count_values
-from proxy.wires.json.lenient import MOST_VALUES
+from proxy.json_size import MOST_READ_VALUES, count_values
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.usage import usage_of, without_null_usage
 
@@ -98,7 +97,7 @@ class UsageTap:
         return encode_event(orjson.dumps({k: v for k, v in payload.items() if k != "usage"}), event.event)
 
     def _read(self, data: bytes) -> object:
-        if len(data) > MOST_VALUES and count_values(data, MOST_VALUES) > MOST_VALUES:
+        if len(data) > MOST_READ_VALUES and count_values(data, MOST_READ_VALUES) > MOST_READ_VALUES:
             return None
         try:
             payload = orjson.loads(data)
