@@ -35,7 +35,7 @@ _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class PageReader:
-    """FairTurns HTML into text in a process for each page, few at once, killed when its time is up."""
+    """Turns HTML into text in a process for each page, few at once, killed when its time is up."""
 
     def __init__(self, *, timeout_s: float = _READ_S, program: Path = _PROGRAM) -> None:
         self._timeout_s = timeout_s

@@ -18,7 +18,7 @@ __all__ = ["Broadcast"]
 
 _LONGEST_S = 10.0
 _MOST = 256
-"""Broadcast under way; one more is answered with nothing."""
+"""Questions under way; one more is answered with nothing."""
 
 
 @dataclass(slots=True)

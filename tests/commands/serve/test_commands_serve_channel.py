@@ -82,7 +82,7 @@ async def test_a_peer_that_does_not_read_holds_nobody_up() -> None:
         assert not one.send("told", b"x" * (MAX_BODY + 1))
 
 
-# Broadcast.
+# Questions.
 
 
 class Member:

@@ -1,4 +1,4 @@
-"""Idempotency of a group in regular expressions, which Pythons before 3.11.5 read wrong."""
+"""Repeats of a group in regular expressions, which Pythons before 3.11.5 read wrong."""
 
 import importlib.util
 import re
