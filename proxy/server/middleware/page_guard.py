@@ -261,7 +261,7 @@ def _check_unmarked(request: EdgeRequest) -> None:
     if len(referers) == 1 and _is_own("/".join(referers[0].split("/")[:3]), "".join(said).lower()):
         return
     raise _not_allowed(
-        "By this address, without client keys, a GET could be a web page's. Send any key, as in "
+        "Without client keys, a web page could send this GET to this address. Send any key, as in "
         "Authorization: Bearer unused: a page of another site cannot"
     )
 

@@ -55,6 +55,6 @@ class RefusedOrigins:
             check_origins((*self._listed, origin))
         except PydanticCustomError:
             # What no browser writes for a page with an origin of its own cannot be listed.
-            return "this is no origin that server.cors_origins can list; serve the page over http or https"
+            return "server.cors_origins cannot list this origin; serve the page over http or https"
         listed = json.dumps([*self._listed, origin])
         return f"to allow pages of this origin, set server.cors_origins = {listed}"

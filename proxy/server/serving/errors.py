@@ -59,7 +59,7 @@ def store_unavailable() -> web.Response:
     """What the client is told where only the record knows, and it does not answer."""
     return error_response(
         503,
-        "The record does not answer now, and only it knows what was asked for. Try again in a moment.",
+        "The record does not answer, and this request needs it. Try again in a moment.",
         type="server_error",
         code="store_unavailable",
         headers={"Retry-After": "1"},

@@ -95,8 +95,8 @@ FAMILIES = (
     Family("toolrelay_cost_total", "counter", "Cost of what was asked, in the unit of [prices].", ("model",)),
     Family("toolrelay_store_waiting_writes", "gauge", "Writes to the record that wait to be committed."),
     Family("toolrelay_store_lost_writes_total", "counter", "Writes that never reached the record."),
-    Family("toolrelay_cache_bytes", "gauge", "What is kept for later, estimated.", ("cache",)),
-    Family("toolrelay_cache_limit_bytes", "gauge", "What is kept of it at most.", ("cache",)),
+    Family("toolrelay_cache_bytes", "gauge", "Bytes that a cache holds, estimated.", ("cache",)),
+    Family("toolrelay_cache_limit_bytes", "gauge", "Bytes that a cache may hold.", ("cache",)),
     Family(
         "toolrelay_record_late_total",
         "counter",
@@ -107,12 +107,14 @@ FAMILIES = (
     Family(
         "toolrelay_loop_held_seconds",
         "histogram",
-        "Processor time for which the event loop was held when a timer of it was due, ten times a second.",
+        "CPU seconds by which a timer of the event loop ran late, sampled ten times a second.",
         (),
         _HELD_S,
     ),
     Family(
-        "toolrelay_log_dropped_lines_total", "counter", "Log lines that were dropped since nobody read them."
+        "toolrelay_log_dropped_lines_total",
+        "counter",
+        "Log lines that were dropped because nobody read them.",
     ),
     Family(
         "gen_ai_client_operation_duration_seconds",

@@ -50,8 +50,8 @@ _UNSAID = ("sequence_number", "obfuscation")
 """Members of an event of text that say nothing of it."""
 _CALL_TYPES = ("function_call", "custom_tool_call")
 _MISPLACED = (
-    "The upstream says a call of a server tool where no call of a function is said: as a call of a custom "
-    "tool, in the response that opens the stream, or in an event of another kind."
+    "The upstream sent a call of a server tool where function calls do not belong: as a custom tool call, "
+    "in the response that opens the stream, or in an event of another kind."
 )
 _MAX_ITEMS = 4096
 _MAX_TURN_BYTES = 64 * 1024 * 1024
