@@ -187,8 +187,8 @@ class NotOnRecord(ToolRelayError):
 
     def __init__(self) -> None:
         self.message = (
-            "The turn that these calls belong to could not be put on record, so the proxy could not use their "
-            "results. Do not run these calls; send the request again."
+            "The turn that these calls belong to could not be put on record, so the proxy could not use "
+            "their results. Do not run these calls; send the request again."
         )
         super().__init__(self.message)
 

@@ -7,14 +7,27 @@ takes thirty times its own size in memory.
 
 from typing import Final
 
-__all__ = ["MOST_READ_VALUES", "count_values"]
+from proxy.in_thread import LARGE_BYTES
+
+__all__ = ["MOST_READ_VALUES", "SMALL_BYTES", "count_values", "is_large"]
 
 MOST_READ_VALUES: Final = 1_000_000
 """Of one event or reply of an upstream's that is read: a long answer with the likeliest twenty of each token
 has half of it."""
 
+SMALL_BYTES: Final = 64 * 1024
+"""A text of no more than that is parsed where it stands, whatever it holds."""
+_FEW_VALUES: Final = 10_000
+"""Parsed in 5 to 20 ms, with the check for repeated keys."""
+
 _WINDOW: Final = 1 << 16
 _OPENERS_AND_COMMAS: Final = (b",", b"{", b"[")
+
+
+def is_large(raw: bytes | bytearray) -> bool:
+    """Whether a text is not to be parsed on the event loop."""
+    size = len(raw)
+    return size > SMALL_BYTES and (size > LARGE_BYTES or count_values(raw, _FEW_VALUES) > _FEW_VALUES)
 
 
 def count_values(data: bytes | bytearray, limit: int) -> int:

@@ -23,6 +23,7 @@ WORDS = {
     "proxy.errors",
     "proxy.events",
     "proxy.globs",
+    "proxy.in_thread",
     "proxy.in_time",
     "proxy.json_size",
     "proxy.plain_text",

@@ -6,6 +6,7 @@ The same bytes are planned for anew for each upstream that is asked: its tools, 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from multidict import istr
@@ -14,6 +15,7 @@ from proxy.caches import Memo
 from proxy.errors import RequestError
 from proxy.http.headers import HeaderSection
 from proxy.http.rules import without
+from proxy.in_thread import LARGE_BYTES, in_thread
 from proxy.relay.headers import forwardable
 from proxy.relay.memory.fingerprint import prompt_shape
 from proxy.relay.memory.history import History, Restored
@@ -133,7 +135,9 @@ class Planner:
         selection = view.selections[route.served.upstream.name]
         takes = self._takes_tools(route)
         offer = self._offers.decide(asked, selection, call.wanted, upstream_takes_tools=takes)
-        editor = wire.editor(call.raw, asked, route.served.responses_state, caller=caller)
+        large = len(call.raw) > LARGE_BYTES
+        made = partial(wire.editor, call.raw, asked, route.served.responses_state, caller=caller)
+        editor = await in_thread(made) if large else made()
         if offer:
             asked.check_history(lambda name: is_reserved(name, offer, asked))
         named = call.named or bool(asked.people and not self._end_user)
@@ -176,6 +180,7 @@ class Planner:
             ledger=ledger,
             prompt_shape=prompt_shape(payload, offer.shape),
             kept_request=call.raw if self._keep_requests else b"",
+            large=large,
             meter=request.admission,
             price=price_of(request.admission, self._prices, route, payload),
             candidates=call.candidates,

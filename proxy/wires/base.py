@@ -317,11 +317,19 @@ class TurnReader(Protocol):
         """Whether whole events were taken in that have not been read yet."""
         ...
 
-    def feed(self, chunk: bytes, *, together: bool = False, most: int = 0) -> list[Frame]:
+    @property
+    def large_next(self) -> bool:
+        """Whether the next of those events takes so long to read that it is to be read in a thread."""
+        ...
+
+    def feed(
+        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
+    ) -> list[Frame]:
         """Frames that ``chunk`` completes, up to a :attr:`fault`.
 
-        With ``most`` no more is read than takes as long as so many ordinary events; where some is left,
-        :attr:`behind` is true, and the next piece may be ``b""``.
+        With ``most`` no more is read than takes as long as so many ordinary events, and nothing from a
+        large event on unless ``large`` is true; where some is left, :attr:`behind` is true, and the next
+        piece may be ``b""``.
 
         ``together`` says that the writer hands frames on as they come.  Then events that differ in
         their text alone may be told together, once their bytes have gone out.

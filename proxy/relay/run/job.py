@@ -30,7 +30,8 @@ class Job:
     be held.
     ``shape`` is a digest of the offered tools, for an answer that is to be remembered;
     ``None`` where it is not.  ``prompt_shape`` is a digest of how the model is asked, for the record.
-    ``kept_request`` is the client's body where it is to be kept, else empty.
+    ``kept_request`` is the client's body where it is to be kept, else empty.  ``large`` says that its
+    body is written anew in a thread.
     ``repeat`` is what a repeat of this request has in common with it, ``ledger`` holds the effects.
     ``headers`` are those an upstream may see, ``query`` goes with every turn; ``policy`` is the
     caller's, already intersected.  ``meter`` counts what the caller uses; ``price`` is the model's.
@@ -59,6 +60,7 @@ class Job:
     query: str = ""
     prompt_shape: str = ""
     kept_request: bytes = b""
+    large: bool = False
     meter: Meter | None = None
     price: Price | None = None
     candidates: Candidates | None = None

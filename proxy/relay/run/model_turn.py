@@ -10,6 +10,7 @@ import orjson
 from proxy.caches import CacheSize, declare, text_bytes
 from proxy.errors import ToolRelayError, Unreadable, UpstreamError, WireError
 from proxy.http.headers import Headers
+from proxy.in_thread import LARGE_EVENT_BYTES, in_thread
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.begun import Begun
 from proxy.relay.headers import RESTORED, is_coded, restored_words, returned
@@ -198,12 +199,13 @@ class ModelTurns:
             attempt += 1
 
     async def _request(self, job: Job, *, first: bool = False) -> UpstreamResponse:
+        body = await in_thread(job.editor.render) if job.large else job.editor.render()
         request = UpstreamRequest(
             "POST",
             job.wire.path,
             query=job.query,
             headers=job.headers,
-            body=job.editor.render(),
+            body=body,
             # What comes back has to be read here, streamed or not, so it must not be compressed.
             expect_stream=True,
         )
@@ -278,11 +280,13 @@ class ModelTurns:
         if streamed or (job.request.stream and command.number > 1):
             raise TurnRejected(502, _unexpected(response), "upstream_malformed")
         body = await response.read(self._settings.max_reply_bytes)
+        large = len(body) > LARGE_EVENT_BYTES
         if (secrets := job.route.served.secrets) is not None:
             # Not for the client alone, whose stream does it again: what is read is kept on record, too.
-            body = secrets.blanked(body)
+            body = await in_thread(secrets.blanked, body) if large else secrets.blanked(body)
         try:
-            frame = state.reader.read_reply(body)
+            read = state.reader.read_reply
+            frame = await in_thread(read, body) if large else read(body)
         except Unreadable:
             raise
         except WireError:
@@ -309,7 +313,10 @@ class ModelTurns:
             for frame in frames:
                 state.run.observe(frame.events)
             await asyncio.sleep(0)
-            frames = reader.feed(b"", most=MOST_EVENTS) if reader.behind else []
+            if reader.large_next:
+                frames = await in_thread(reader.feed, b"", most=1, large=True)
+            else:
+                frames = reader.feed(b"", most=MOST_EVENTS) if reader.behind else []
         for frame in reader.close():
             state.run.observe(frame.events)
         return bool(state.run.hidden_calls) or reader.fault is not None

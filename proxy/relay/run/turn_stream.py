@@ -7,6 +7,7 @@ from typing import Final
 from proxy.errors import UpstreamError
 from proxy.events import Frame
 from proxy.http.secrets import Secrets, UncutSecrets
+from proxy.in_thread import in_thread
 from proxy.relay.passthrough import AFTER_END_S, flush_soon
 from proxy.relay.run.job import State
 from proxy.upstreams.base import UpstreamResponse
@@ -122,9 +123,18 @@ class _TurnStream:
                 raise reader.fault
             if not reader.behind:
                 return
+            if reader.large_next:
+                ended, out = await in_thread(self._read_large)
+                wait = self._send(out, ended)
+                continue
             await asyncio.sleep(0)
             together = self._passing is not None
             wait = self._write(reader.feed(b"", together=together, most=MOST_EVENTS))
+
+    def _read_large(self) -> tuple[bool, list[bytes]]:
+        """Read a large event and write what comes of it; called in a thread while the stream waits."""
+        together = self._passing is not None
+        return self._written(self._reader.feed(b"", together=together, most=1, large=True))
 
     async def _sent(self, wait: Awaitable[None]) -> None:
         """Wait for the client, whose time is not the upstream's: what that has said last is not lost."""
@@ -141,14 +151,24 @@ class _TurnStream:
 
     def _write(self, frames: Sequence[Frame]) -> Awaitable[None] | None:
         """Give frames to the run and the writer, and send what comes of them."""
+        ended, out = self._written(frames)
+        return self._send(out, ended)
+
+    def _written(self, frames: Sequence[Frame]) -> tuple[bool, list[bytes]]:
+        """Whether the turn has ended with these frames, and what the client gets of them."""
         run, writer = self._run, self._writer
         out = []
-        had_ended = ended = self._ended
+        ended = self._ended
         for frame in frames:
             run.observe(frame.events)
             ended = ended or frame.is_end_mark
             out.append(writer.write(frame))
-        self._ended = ended
+        return ended, out
+
+    def _send(self, out: Sequence[bytes], ended: bool) -> Awaitable[None] | None:
+        """Send what was written."""
+        run, writer = self._run, self._writer
+        had_ended, self._ended = self._ended, ended
         self._passing = writer.passing()
         if ended or (writer.composing and run.turn.reason is not None):
             self._wait_no_longer()

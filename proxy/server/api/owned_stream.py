@@ -13,6 +13,7 @@ import orjson
 
 from proxy.errors import WireError
 from proxy.http.headers import Headers
+from proxy.in_thread import LARGE_EVENT_BYTES, in_thread
 from proxy.json_size import MOST_READ_VALUES, count_values
 from proxy.relay.memory.threads import Threads
 from proxy.relay.run.settling import Settling
@@ -38,6 +39,8 @@ _MAX_BYTES: Final = 8 << 20
 _ENDING: Final = re.compile(rb"response\.(?:completed|incomplete|failed)")
 """In the event after which a client need not wait for the stream's end."""
 
+_MOST_READ_AT_END: Final = 50_000
+"""Values of an object whose end nobody announced, which is read on the loop."""
 _OVERLAP: Final = 32
 """Bytes of a piece that may be the beginning of such a word."""
 
@@ -66,6 +69,7 @@ class OwnedClientStream(HttpClientStream):
         self._size = 0
         self._length = ""
         self._again = 0
+        self._large = b""
         self._looking = False
         self._events_left = _MOST_EVENTS
 
@@ -80,6 +84,11 @@ class OwnedClientStream(HttpClientStream):
     def _push(self, data: bytes, last: bool) -> Awaitable[None] | None:
         if self._looking:
             self._look(data)
+        if self._large:
+            return self._push_read(data, last)
+        return self._push_known(data, last)
+
+    def _push_known(self, data: bytes, last: bool) -> Awaitable[None] | None:
         if self._pending and data and (last or not self._streams or self._ends(data)):
             return self._push_settled(data, last)
         return self._push_on(data, last)
@@ -89,6 +98,12 @@ class OwnedClientStream(HttpClientStream):
         # While the id is looked for, or its note is not committed, each piece has to come by here.
         self._flows = self._flows and not (self._looking or self._pending)
         return wait
+
+    async def _push_read(self, data: bytes, last: bool) -> None:
+        text, self._large = self._large, b""
+        self._found(await in_thread(_object_in, text))
+        if (wait := self._push_known(data, last)) is not None:
+            await wait
 
     async def _push_settled(self, data: bytes, last: bool) -> None:
         await self._settled()
@@ -122,7 +137,7 @@ class OwnedClientStream(HttpClientStream):
         if self._events is not None:
             try:
                 self._events.take(data)
-                while self._looking and (event := self._events.next()) is not None:
+                while self._looking and not self._large and (event := self._events.next()) is not None:
                     self._events_left -= 1
                     self._read(event.data)
                     if not self._events_left:
@@ -143,27 +158,40 @@ class OwnedClientStream(HttpClientStream):
     def _look_once_more(self) -> None:
         """Read an object of which nobody knew that it was whole."""
         if self._looking and self._seen:
-            self._read(bytes(self._seen))
+            self._found(_object_in(bytes(self._seen), _MOST_READ_AT_END))
 
     def _read(self, text: bytes) -> None:
-        if count_values(text, MOST_READ_VALUES) > MOST_READ_VALUES:
+        if len(text) > LARGE_EVENT_BYTES:
+            self._large = text
+        else:
+            self._found(_object_in(text))
+
+    def _found(self, said: dict[str, Any] | None) -> None:
+        """Note the id of the response in an event or an object, if one is there."""
+        if said is None or not self._looking:
             return
-        try:
-            said = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return
-        if isinstance(said, dict):
-            response = said.get("response", said)
-            found = response.get("id") if isinstance(response, dict) else None
-            if isinstance(found, str) and found:
-                self._stop()
-                self._pending = self._settle is not None
-                self._own(found, self._noted)
+        response = said.get("response", said)
+        found = response.get("id") if isinstance(response, dict) else None
+        if isinstance(found, str) and found:
+            self._stop()
+            self._pending = self._settle is not None
+            self._own(found, self._noted)
 
     def _stop(self) -> None:
         self._looking = False
         self._seen.clear()
         self._events = None
+
+
+def _object_in(text: bytes, most_values: int = MOST_READ_VALUES) -> dict[str, Any] | None:
+    """The JSON object that a text is, if it holds no more values than that."""
+    if count_values(text, most_values) > most_values:
+        return None
+    try:
+        said = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return said if isinstance(said, dict) else None
 
 
 class ClientStreams:

@@ -7,24 +7,14 @@ large is told by counting, which takes a hundredth of that.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any, Final
+from typing import Any
 
 from proxy.errors import RequestError
-from proxy.json_size import count_values
+from proxy.in_thread import in_thread
+from proxy.json_size import SMALL_BYTES, count_values, is_large
 from proxy.wires.json.splice import load_strict
 
-__all__ = ["JsonBodies", "is_large"]
-
-_SMALL_BYTES: Final = 64 * 1024
-_LARGE_BYTES: Final = 1024 * 1024
-_FEW_VALUES: Final = 10_000
-"""Parsed in 5 to 20 ms; a thread takes a tenth of a millisecond, and the loop gets its turn meanwhile."""
-
-
-def is_large(raw: bytes) -> bool:
-    """Whether a body is not to be parsed on the loop."""
-    size = len(raw)
-    return size > _SMALL_BYTES and (size > _LARGE_BYTES or count_values(raw, _FEW_VALUES) > _FEW_VALUES)
+__all__ = ["JsonBodies"]
 
 
 class JsonBodies:
@@ -33,7 +23,7 @@ class JsonBodies:
     def __init__(self, most_values: int) -> None:
         self._most = most_values
         # So short a body is small, and holds fewer values than bytes.
-        self._certain = min(_SMALL_BYTES, most_values)
+        self._certain = min(SMALL_BYTES, most_values)
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def load_now(self, raw: bytes) -> dict[str, Any] | None:
@@ -52,7 +42,7 @@ class JsonBodies:
             return self._load(raw)
         # The narrower one first, so that each of them has one body in line for the other.
         async with self._alone(caller), self._alone(among) if among is not None else nullcontext():
-            return await _in_thread(self._load, raw)
+            return await in_thread(self._load, raw)
 
     @asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[None]:
@@ -78,16 +68,3 @@ class JsonBodies:
                 code="too_many_entries",
             )
         return load_strict(raw)
-
-
-async def _in_thread(load: Any, raw: bytes) -> dict[str, Any]:
-    """Parse in a thread, and leave no sooner than it does: its caller's next body must wait for it."""
-    work = asyncio.ensure_future(asyncio.to_thread(load, raw))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        # Nobody wants it any more, but its thread cannot be stopped.
-        await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()
-        raise

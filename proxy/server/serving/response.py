@@ -23,11 +23,13 @@ from proxy.caches import declare_lru
 from proxy.errors import UpstreamBroken
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names
 from proxy.http.secrets import Secrets
+from proxy.in_thread import LARGE_BYTES
 from proxy.server.serving.request import EdgeRequest
 
 __all__ = ["HttpClientStream"]
 
 _MAX_UNREAD_BYTES = 64 * 1024
+_PAST_LARGE = LARGE_BYTES + 1
 """Bytes in the transport's buffer above which the upstream has to wait."""
 
 _SMALL = 512
@@ -165,6 +167,8 @@ class HttpClientStream:
             (secrets.sign in data and data.replace(secrets.beginning, b"*") is not data) or b"\\u00" in data
         ):
             data = secrets.blanked(data)
+        if data[LARGE_BYTES:_PAST_LARGE]:  # Without a call.
+            return self._push_large(data, last)
         if last or not self._flows or not data:
             return self._push(data, last)
         transport = self._transport
@@ -200,6 +204,27 @@ class HttpClientStream:
         if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             return self._request.writer.drain()
         return None
+
+    async def _push_large(self, data: bytes, last: bool) -> None:
+        """Send megabytes in parts, each when the client has read the one before, and let others have turns.
+
+        An event is sent whole, or a client would take what follows for the rest of it: whoever is cancelled
+        meanwhile leaves what is left of it to the connection.
+        """
+        at = 0
+        try:
+            while len(data) - at > LARGE_BYTES:
+                wait = self._push(data[at : at + LARGE_BYTES], False)
+                at += LARGE_BYTES
+                await (asyncio.sleep(0) if wait is None else wait)
+            rest, at = data[at:], len(data)
+            if (wait := self._push(rest, last)) is not None:
+                await wait
+        except asyncio.CancelledError:
+            left = self._push(data[at:], last) if at < len(data) else None
+            if asyncio.iscoroutine(left):
+                left.close()
+            raise
 
     async def write(self, data: bytes) -> None:
         if (wait := self.push(data)) is not None:

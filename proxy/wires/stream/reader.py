@@ -18,9 +18,10 @@ from proxy.events import (
     TurnEvent,
     TurnFailed,
 )
+from proxy.in_thread import LARGE_EVENT_BYTES
 from proxy.wires.json.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
 from proxy.wires.stream.sse import SSEEvent, SSEParser, decode_event
-from proxy.wires.stream.template import Template
+from proxy.wires.stream.template import MOST_TEMPLATE_BYTES, Template
 from proxy.wires.turn.assembler import ToolCallAssembler, is_object
 
 __all__ = ["StreamReader"]
@@ -60,6 +61,7 @@ class StreamReader(ABC):
         self._vain = 0
         self._stopped = False
         self.behind = False
+        self.large_next = False
         self.fault: WireError | None = None
 
     @property
@@ -79,25 +81,29 @@ class StreamReader(ABC):
         that is not certain.
         """
 
-    def feed(self, chunk: bytes, *, together: bool = False, most: int = 0) -> list[Frame]:
+    def feed(
+        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
+    ) -> list[Frame]:
         """See :meth:`proxy.wires.base.TurnReader.feed`."""
         if self._stopped:
             return []
         frames: list[Frame] = []
         try:
-            self._feed(chunk, frames, together, most)
+            self._feed(chunk, frames, together, most, None if large or not most else LARGE_EVENT_BYTES)
         except WireError as fault:
             # What came before it in the same read leaves all the same (rule W6).
             self._stop(fault)
         return frames
 
-    def _feed(self, chunk: bytes, frames: list[Frame], together: bool, most: int) -> None:
-        """Read ``chunk`` into ``frames``."""
+    def _feed(
+        self, chunk: bytes, frames: list[Frame], together: bool, most: int, most_bytes: int | None
+    ) -> None:
+        """Read ``chunk`` into ``frames``, up to an event of more than ``most_bytes``."""
         parser = self._parser
         self._ready = None
         if chunk or not self.behind:
             parser.take(chunk)
-        self.behind = False
+        self.behind = self.large_next = False
         work = 0
         until = perf_counter() + _MOST_S if most else 0.0
         while True:
@@ -108,8 +114,9 @@ class StreamReader(ABC):
                 if 0 < most <= work:
                     self.behind = True
                     return
-            event = parser.next()
+            event = parser.next(most_bytes)
             if event is None:
+                self.behind = self.large_next = parser.too_large
                 return
             frames += self.catch_up()
             frame = self._read(event)
@@ -226,7 +233,12 @@ class StreamReader(ABC):
             # What comes after it may be read otherwise than what came before.
             self._mould = self._example = None
             self._vain = _MOST_VAIN
-        elif frame.events and isinstance(frame.events[0], _TEXTS) and self._vain < _MOST_VAIN:
+        elif (
+            frame.events
+            and isinstance(frame.events[0], _TEXTS)
+            and self._vain < _MOST_VAIN
+            and len(frame.raw) <= MOST_TEMPLATE_BYTES
+        ):
             self._example = frame
 
     def _make_mould(self, example: Frame) -> None:

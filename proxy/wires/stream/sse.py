@@ -91,7 +91,9 @@ class SSEParser:
     def __init__(self, *, max_event_bytes: int = 16 * 1024 * 1024, at_start: bool = True) -> None:
         self.data = b""
         self.at = 0
+        self.too_large = False
         self._has_cr = False
+        self._end = 0
         self._pending = bytearray()
         self._searched = 0
         self._max = max_event_bytes
@@ -123,29 +125,39 @@ class SSEParser:
         """
         if self.at < len(self.data):
             chunk = self.data[self.at :] + chunk
-        self.data, self.at = chunk, 0
+        self.data, self.at, self._end = chunk, 0, 0
         if pending := self._pending:
             pending += chunk
             self.data = b""
             self._has_cr = pending.find(b"\r", self._searched) >= 0
-            if _next_boundary(pending, self._searched, self._has_cr) < 0:
+            end = _next_boundary(pending, self._searched, self._has_cr)
+            if end < 0:
                 self._keep()
                 return
+            self._end = end
             self.data = bytes(pending)
             pending.clear()
         self._has_cr = b"\r" in self.data
 
-    def next(self) -> SSEEvent | None:
-        """The next event of those that were taken in.  Raises :class:`FrameTooLarge`."""
+    def next(self, most_bytes: int | None = None) -> SSEEvent | None:
+        """The next event of those that were taken in.  Raises :class:`FrameTooLarge`.
+
+        One of more than ``most_bytes`` stays where it is, and :attr:`too_large` is true until it is taken.
+        """
         start = self.at
         if self.data[start : start + 1] in _FILLERS and (end := self._filler_end(start)):
             self.at = end
             return SSEEvent(self.data[start:end])
-        end = _next_boundary(self.data, start, self._has_cr)
+        # The end of an event that came in many pieces was found when its last piece came.
+        end = self._end if self._end > start else _next_boundary(self.data, start, self._has_cr)
         if end < 0:
             self._pending += self.data[start:]
             self.data, self.at = b"", 0
             self._keep()
+            return None
+        self.too_large = most_bytes is not None and end - start > most_bytes
+        if self.too_large:
+            self._end = end
             return None
         self.at = end
         return self._event(self.data[start:end])

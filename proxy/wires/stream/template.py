@@ -12,10 +12,13 @@ from typing import Final
 
 from proxy.wires.json.patterns import repeated
 
-__all__ = ["Template"]
+__all__ = ["MOST_TEMPLATE_BYTES", "Template"]
 
 MOST_KEPT: Final = 256
 """Events that one mould keeps the values of before they are cast."""
+
+MOST_TEMPLATE_BYTES: Final = 16 * 1024
+"""Of an event that is skimmed: so many of them as are kept are cast and read in some milliseconds."""
 
 _MOST_TAKEN_BYTES: Final = 32 * 1024
 """Of a chunk of several events that is taken at once; a larger one is looked at in parts, with pauses."""
@@ -105,9 +108,10 @@ class Template:
         before = len(self.found)
         if before >= self._most:
             return False
-        if self._fits(chunk):
+        size = len(chunk)
+        if size <= MOST_TEMPLATE_BYTES and self._fits(chunk):
             return True  # One event, as nearly always.
-        at, size = 0, len(chunk)
+        at = 0
         if size > _MOST_TAKEN_BYTES:
             return False
         while at < size:
@@ -122,7 +126,7 @@ class Template:
         if not data.startswith(self._head, at):
             return -1
         # Looked for no further than in the event's own line: other events may fill all of the data.
-        line = data.find(b"\n", at + len(self._head))
+        line = data.find(b"\n", at + len(self._head), at + MOST_TEMPLATE_BYTES)
         end = line + self._after_line
         return end if line >= 0 and self._fits(data[at:end]) else -1
 

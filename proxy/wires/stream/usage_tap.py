@@ -13,7 +13,7 @@ import orjson
 
 from proxy.errors import FrameTooLarge
 from proxy.events import Usage
-from proxy.json_size import MOST_READ_VALUES, count_values
+from proxy.json_size import is_large
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.usage import usage_of, without_null_usage
 
@@ -23,6 +23,8 @@ _USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=[{n])')
 _KEY: Final = b'"usage"'
 _WHOLE_REPLY: Final = 1 << 20
 _TAIL: Final = 1 << 16
+_MOST_KEYS: Final = 4
+"""Of that name that are looked at: a tool may have a field that is called so, too."""
 
 
 class UsageTap:
@@ -97,7 +99,9 @@ class UsageTap:
         return encode_event(orjson.dumps({k: v for k, v in payload.items() if k != "usage"}), event.event)
 
     def _read(self, data: bytes) -> object:
-        if len(data) > MOST_READ_VALUES and count_values(data, MOST_READ_VALUES) > MOST_READ_VALUES:
+        if is_large(data):
+            # The loop would serve nobody else while it parsed this.
+            self._find_in(data[-_TAIL:], data[:_TAIL])
             return None
         try:
             payload = orjson.loads(data)
@@ -121,12 +125,18 @@ class UsageTap:
         if not self._cut:
             self._read(bytes(self._reply))
             return
-        # Embeddings and images fill megabytes, and usage stands behind or before them.
-        for part in (self._reply, self._head):
-            *_, last = (None, *_USAGE.finditer(part))
-            if last is not None:
-                text = part[last.end() :].decode("utf-8", "replace")
+        self._find_in(self._reply, self._head)
+
+    def _find_in(self, *parts: bytes | bytearray) -> None:
+        """Read usage where it stands in one of these parts of a long text.
+
+        Embeddings and images fill megabytes, and usage stands behind or before them.
+        """
+        for part in parts:
+            for found in reversed([*_USAGE.finditer(part)][-_MOST_KEYS:]):
+                text = part[found.end() :].decode("utf-8", "replace")
                 with contextlib.suppress(ValueError, RecursionError):
                     native, _ = json.JSONDecoder().raw_decode(text)
-                    self.usage = usage_of({"usage": native}) or self.usage
-                    return
+                    if (usage := usage_of({"usage": native})) is not None:
+                        self.usage = usage
+                        return

@@ -13,8 +13,9 @@ from running_proxy import Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
 from proxy.errors import RequestError
+from proxy.json_size import is_large
 from proxy.server.serving import json_bodies
-from proxy.server.serving.json_bodies import JsonBodies, is_large
+from proxy.server.serving.json_bodies import JsonBodies
 from proxy.wires.json.splice import load_strict
 
 LARGE = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "x": [0] * 60_000}
