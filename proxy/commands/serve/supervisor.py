@@ -34,6 +34,9 @@ _LONGEST_BACKOFF_S = 30.0
 _STEADY_S = 60.0
 """A worker that served for so long begins its back-off anew when it dies."""
 
+_DEATH_S = 5.0
+"""What a killed worker gets to be gone."""
+
 _MARGIN_S = 15.0
 """What a worker gets beyond its own times to end, before it is killed."""
 
@@ -357,7 +360,10 @@ class Supervisor:
                 self._order(worker, "hurry")
             if not await first_of(self._empty(), within_s=_MARGIN_S):
                 self._kill()
-        await self._empty()
+        if self._all and not await first_of(self._empty(), within_s=_DEATH_S):
+            # A process that waits for a disk cannot be killed; nothing else is left to wait for.
+            for worker in self._all:
+                self._log.error("worker_stuck", worker=worker.number, pid=worker.process.pid)
 
     def _patience_s(self) -> float:
         # Streams get the drain, and tools with effects once more as long.

@@ -83,6 +83,8 @@ async def connect(path: Path) -> SqliteConnection:
         return sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
 
     db = SqliteConnection(connector, _ROWS_AT_ONCE)
+    # Where the disk never answers, the end of the process waits for no thread that asked it.
+    db._thread.daemon = True
     await db
     try:
         await db.execute("PRAGMA foreign_keys = ON")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy.errors import StoreUnavailable
+from proxy.in_time import InTime
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.seal import Seal
@@ -39,6 +40,8 @@ _log = logging.getLogger(__name__)
 _TIDY_ROWS: Final = 500
 _TIDY_RETRY_S: Final = 5.0
 _SCRUB_PAUSE_S: Final = 0.1
+_CLOSE_S: Final = 2.0
+"""For closing a file of which nothing is left to be written."""
 
 _PUT_OWNER: Final = (
     "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
@@ -159,7 +162,10 @@ class SqliteStore(SqlStore):
             except sqlite3.Error as error:
                 _log.warning("the record could not be closed in order: %s", store_error(error, self.path))
         self._owner.release(remove=ended)
-        await self._disconnect()
+        try:
+            await InTime().of(self._disconnect(), _CLOSE_S)
+        except TimeoutError:
+            _log.error("the record did not close within %g s: its disk does not answer", _CLOSE_S)
         self._mark.close()
 
     async def _disconnect(self) -> None:
