@@ -32,7 +32,6 @@ __all__ = [
     "UpstreamTimeout",
     "UpstreamUnreachable",
     "WireError",
-    "error_body",
     "how_to_install",
 ]
 
@@ -187,8 +186,8 @@ class NotOnRecord(ToolRelayError):
 
     def __init__(self) -> None:
         self.message = (
-            "The turn that these calls belong to could not be put on record, so the proxy could not use their "
-            "results. Do not run these calls; send the request again."
+            "The turn that these calls belong to could not be put on record, so the proxy could not use "
+            "their results. Do not run these calls; send the request again."
         )
         super().__init__(self.message)
 
@@ -241,13 +240,6 @@ class ToolFailure(ToolRelayError):
         self.code: ToolErrorCode = code
         self.transient = transient
         super().__init__(self.message)
-
-
-def error_body(
-    message: str, *, type: str, param: str | None = None, code: str | None = None
-) -> dict[str, dict[str, str | None]]:
-    """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable."""
-    return {"error": {"message": message, "type": type, "param": param, "code": code}}
 
 
 def how_to_install(extra: str) -> str:
