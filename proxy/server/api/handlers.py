@@ -57,13 +57,14 @@ from proxy.server.telemetry.metrics import render
 from proxy.store.base import Store
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.base import Wire
+from proxy.wires.dialects.table import ENDPOINTS
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.responses.routes import is_own_operation, response_path
 
 __all__ = ["Api", "ApiSettings"]
 
-_ROUTED = frozenset({"/completions", "/embeddings", *READS_IDS})
-_FORMS = frozenset({"/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"})
+_ROUTED = frozenset(known.path for known in ENDPOINTS if known.body == "routed")
+_FORMS = frozenset(known.path for known in ENDPOINTS if known.body == "form")
 _FORM = "multipart/form-data"
 """Inference paths that take files, as forms; what else is sent to any of these paths must be JSON."""
 
