@@ -32,7 +32,6 @@ __all__ = [
     "UpstreamTimeout",
     "UpstreamUnreachable",
     "WireError",
-    "error_body",
     "how_to_install",
 ]
 
@@ -241,13 +240,6 @@ class ToolFailure(ToolRelayError):
         self.code: ToolErrorCode = code
         self.transient = transient
         super().__init__(self.message)
-
-
-def error_body(
-    message: str, *, type: str, param: str | None = None, code: str | None = None
-) -> dict[str, dict[str, str | None]]:
-    """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable."""
-    return {"error": {"message": message, "type": type, "param": param, "code": code}}
 
 
 def how_to_install(extra: str) -> str:

@@ -36,6 +36,7 @@ ALLOWED = {
     "http": {"http"},
     "net": {"net"},
     **{room: {room, *HELPERS} for room in LOWER},
+    "upstreams": {"upstreams", "wires", *HELPERS},
     "toolbox": {"toolbox", "tools", *HELPERS},
     "relay": {"relay", *LOWER, *HELPERS},
     "server": {"server", "relay", "toolbox", *LOWER, *HELPERS},
@@ -43,7 +44,18 @@ ALLOWED = {
 }
 """Which rooms a room may import from, beside the words."""
 
+DIALECTS = {
+    "proxy.wires.dialect",
+    "proxy.wires.dialects.chat",
+    "proxy.wires.dialects.openai",
+    "proxy.wires.dialects.responses",
+    "proxy.wires.dialects.table",
+}
+"""Dialects as data, which everybody may read who speaks to a client or to an upstream."""
+
 RELAY_MAY_IMPORT = {
+    "proxy.wires.dialect",
+    "proxy.wires.dialects.responses",
     "proxy.wires.base",
     "proxy.wires.stream.sse",
     "proxy.wires.json.splice",
@@ -63,18 +75,22 @@ COMPOSING = {"proxy.server.app", "proxy.server.open_record"}
 """The composition root, the only one of the server to name concrete classes, and the part of it that a
 supervisor needs without the rest."""
 
-ABSTRACT = RELAY_MAY_IMPORT | {
-    "proxy.tools.contract.bounds",
-    "proxy.tools.contract.capabilities",
-    "proxy.tools.access.egress",
-    "proxy.tools.providers.function",
-    "proxy.tools.providers.modules",
-    "proxy.tools.contract.provider",
-    "proxy.tools.contract.schema",
-    "proxy.http.rules",
-    "proxy.wires.turn.digest",
-    "proxy.wires.responses.routes",
-}
+ABSTRACT = (
+    RELAY_MAY_IMPORT
+    | DIALECTS
+    | {
+        "proxy.tools.contract.bounds",
+        "proxy.tools.contract.capabilities",
+        "proxy.tools.access.egress",
+        "proxy.tools.providers.function",
+        "proxy.tools.providers.modules",
+        "proxy.tools.contract.provider",
+        "proxy.tools.contract.schema",
+        "proxy.http.rules",
+        "proxy.wires.responses.routes",
+        "proxy.wires.turn.digest",
+    }
+)
 """What the rest of the server may import from the lower rooms."""
 
 KNOWS_REPLAY = {"proxy.upstreams.recorded.replay", "proxy.server.app"}
@@ -190,7 +206,7 @@ ORDER = {
     ),
     "tools": ("contract", "access", "running", "providers", "testing", "__init__"),
     "upstreams": ("base", "origin", "filtered_response", "aiohttp", "http1", "recorded"),
-    "wires": ("base", "json", "turn", "stream", "chat", "responses", "__init__"),
+    "wires": ("dialect", "base", "json", "turn", "stream", "dialects", "chat", "responses", "__init__"),
 }
 """What a room is made of, each part below those that may import it; so there is no cycle."""
 
@@ -245,6 +261,13 @@ def test_the_relay_knows_only_ports() -> None:
     for module in in_room("relay"):
         outside = {name for name in imports_of(module) if room_of(name) not in ("words", "relay", *HELPERS)}
         assert outside <= RELAY_MAY_IMPORT, f"{module} imports {outside - RELAY_MAY_IMPORT}"
+
+
+def test_upstreams_know_dialects_as_data_alone() -> None:
+    """An upstream is asked in a dialect and knows nothing of how a wire is read or written."""
+    for module in in_room("upstreams"):
+        wires = {name for name in imports_of(module) if room_of(name) == "wires"}
+        assert wires <= DIALECTS, f"{module} imports {wires - DIALECTS}"
 
 
 def test_only_the_composition_root_names_concrete_classes() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy import __version__
-from proxy.errors import ConfigError, Guard, ServerStopping, UpstreamError
+from proxy.errors import ConfigError, Guard
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.records import TokenVault
@@ -86,7 +86,9 @@ from proxy.upstreams.base import Upstream
 from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.origin import long_secrets
 from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures
-from proxy.wires.chat import ChatWire, error_event
+from proxy.wires.chat import ChatWire
+from proxy.wires.dialect import Dialect
+from proxy.wires.dialects.table import ENDPOINTS
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.retold import retell
@@ -156,7 +158,7 @@ class Services:
     @property
     def paths(self) -> Mapping[str, str]:
         """Where each wire with server tools is served, below an upstream's base URL."""
-        return {wire.name: wire.path for wire in (ChatWire, ResponsesWire)}
+        return {wire.dialect.name: wire.dialect.path for wire in (ChatWire, ResponsesWire)}
 
     def router(self) -> Router:
         """The upstreams in the order of the configuration."""
@@ -661,10 +663,7 @@ def _served(services: Services, name: str) -> Served:
 def _error_events() -> dict[str, ErrorEvent]:
     """The error event of each path whose event streams end with an end mark."""
 
-    def chat(error: UpstreamError | ServerStopping) -> bytes:
-        return error_event(error.message, type=error.type, code=error.code)
+    def told_by(dialect: Dialect) -> ErrorEvent:
+        return lambda error: dialect.errors.event(error.message, type=error.type, code=error.code)
 
-    def response(error: UpstreamError | ServerStopping) -> bytes:
-        return ResponsesWire().error_event(error.message, type=error.type, code=error.code)
-
-    return {"/chat/completions": chat, "/completions": chat, "/responses": response}
+    return {known.path: told_by(known.dialect) for known in ENDPOINTS if known.streams}

@@ -2,7 +2,6 @@
 
 Elsewhere nothing is read."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from proxy.relay.routing.router import Route
 from proxy.server.auth.body_rights import check_names
 from proxy.server.limits.limiter import Admission
 from proxy.server.serving.request import EdgeRequest
+from proxy.wires.dialects.table import ENDPOINTS, find_endpoint
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.stream.usage_tap import UsageTap
 
@@ -20,7 +20,7 @@ __all__ = ["BY_BODY", "Metered", "ReadBody", "check_switches", "counted_by_body"
 ReadBody = tuple[bytes, dict[str, Any] | None]
 """A JSON body that was read strictly: its bytes, and what they say or, if nothing hangs on it, ``None``."""
 
-_ASKED: Final = frozenset({"/chat/completions", "/completions"})
+_ASKED: Final = frozenset(known.path for known in ENDPOINTS if known.usage == "asked")
 """Paths whose streams report usage only where they are asked to."""
 
 _DECIDING: Final = ("stream", "background")
@@ -29,13 +29,9 @@ _DECIDING: Final = ("stream", "background")
 _FURTHER: Final = ("models", "fallbacks")
 """Fields in which providers take models to fall back on."""
 
-_FREE: Final = frozenset({"/moderations", "/responses/input_tokens"})
-"""Paths whose answers cost nothing, so that they say no usage and none is estimated."""
-
-_NO_ANSWER: Final = re.compile(r"/chat/completions/[^/]+|/.+/cancel")
-"""Paths of an answer there was: what is said of its usage was counted when it was given."""
-
-BY_BODY: Final = frozenset({"/audio/speech", "/images/generations"})
+BY_BODY: Final = frozenset(
+    known.path for known in ENDPOINTS if known.body == "json" and known.usage == "told"
+)
 """Paths whose body is looked into only where what it costs is counted."""
 
 
@@ -87,7 +83,7 @@ def meter(
     streams = payload is not None and below in _ASKED and payload.get("stream") is True
     if not admission.counts_usage and not streams:
         return None
-    if below in _FREE or _NO_ANSWER.fullmatch(below):
+    if find_endpoint("POST", below).usage == "none":
         return None
     if body is None or payload is None:
         # A form, or a path of the provider's own: it counts what it reports, but its model is not known.

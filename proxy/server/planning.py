@@ -195,7 +195,9 @@ class Planner:
             call.ledger = RunLedger()
         elif call.ledger is None:
             of_repeats = call.request.head[_of_repeats]
-            call.repeat, again = repeat_key(call.caller, asked.people, call.wire.path, call.raw, *of_repeats)
+            call.repeat, again = repeat_key(
+                call.caller, asked.people, call.wire.dialect.path, call.raw, *of_repeats
+            )
             call.ledger = self._repeats.begin(call.repeat, is_repeat=again)
         return call.ledger
 

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Iterable
 
 import orjson
 
-from proxy.errors import UpstreamError, error_body
+from proxy.errors import UpstreamError
 from proxy.http.bodies import Inflater, Scrubber
 from proxy.http.headers import Headers, described
 from proxy.http.rules import without
 from proxy.upstreams.base import PulledResponse, read_whole
+from proxy.wires.dialects.openai import OPENAI
 
 __all__ = ["FilteredResponse"]
 
@@ -109,4 +110,4 @@ class FilteredResponse(PulledResponse):
 
 
 def _error_json(message: str) -> bytes:
-    return orjson.dumps(error_body(message, type="upstream_error", code="upstream_error"))
+    return orjson.dumps(OPENAI.errors.body(message, type="upstream_error", code="upstream_error"))

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from proxy.errors import WireError
 from proxy.events import Frame, ResultImage, ToolCall, ToolDefinition, ToolResult
 from proxy.records import MessageRecord
+from proxy.wires.dialect import Dialect
 
 __all__ = [
     "Answer",
@@ -445,11 +446,8 @@ class Wire(Protocol):
     """A dialect that clients and upstreams speak."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def path(self) -> str:
-        """Where an upstream serves it, below its base URL."""
+    def dialect(self) -> Dialect:
+        """What of it is data: its path, framing, errors, the words of refusals."""
         ...
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
@@ -479,7 +477,3 @@ class Wire(Protocol):
         usage_was_added: bool,
         caller: str = "",
     ) -> StreamWriter: ...
-
-    def error_event(self, message: str, *, type: str, code: str | None) -> bytes:
-        """An error in a stream that only passes through; the end mark comes after it."""
-        ...

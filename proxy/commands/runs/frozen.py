@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import ToolFailure, UpstreamError, error_body
+from proxy.errors import ToolFailure, UpstreamError
 from proxy.events import ToolCall
 from proxy.http.headers import Headers
 from proxy.records import MessageRecord, TurnRecord
@@ -21,6 +21,7 @@ from proxy.tools.contract.provider import CallContext, ToolProvider
 from proxy.tools.contract.redaction import MASK, redact_arguments
 from proxy.tools.contract.spec import Redaction, ToolSpec
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
+from proxy.wires.dialects.chat import CHAT
 
 __all__ = ["FrozenProvider", "FrozenResults", "FrozenUpstream", "RecordedRun", "take_apart"]
 
@@ -280,7 +281,7 @@ class FrozenUpstream:
         if error is not None:
             return _error(error)
         if turn is None or reply is None:
-            return _Answer(502, error_body("the record has no further turn", type="upstream_error"))
+            return _Answer(502, CHAT.errors.body("the record has no further turn", type="upstream_error"))
         reason = "tool_calls" if reply.get("tool_calls") else turn.finish_reason or "stop"
         choice = {"index": 0, "message": reply, "finish_reason": reason}
         usage = {
@@ -311,7 +312,7 @@ def _error(code: str) -> UpstreamResponse:
     if code.startswith("upstream_"):
         raise UpstreamError(message, code=code)
     status = int(code[5:]) if code.startswith("http_") and code[5:] in _STATUSES else 502
-    return _Answer(status, error_body(message, type="upstream_error", code=code))
+    return _Answer(status, CHAT.errors.body(message, type="upstream_error", code=code))
 
 
 class _Answer(PulledResponse):

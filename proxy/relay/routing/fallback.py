@@ -7,7 +7,6 @@ answer that breaks off in its head, 408, 429 and 5xx.  Any other 4xx is about th
 client's to see (rule E2).
 """
 
-import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +16,13 @@ import structlog
 from proxy.errors import ToolRelayError, UpstreamError
 from proxy.relay.routing.router import Route, Served
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
+from proxy.wires.dialects.responses import RESPONSES
 
 __all__ = ["BY_ID", "STAYS", "Candidates", "Moves", "NextUpstream", "Reread", "ask", "moves_of"]
 
 _TOO_MANY = 429
 _TRY_LATER = frozenset({408, _TOO_MANY})
 _NOT_FOUND = frozenset({400, 404})
-_NO_SUCH = re.compile(rb"previous_response|\bresponse\b[^.]{0,200}\bnot[ _]found", re.IGNORECASE)
-"""How upstreams say that they do not know a response; a model that they do not know is another thing."""
 _MAX_ERROR_BYTES = 1024 * 1024
 
 _HARMLESS = (
@@ -146,7 +144,8 @@ class Candidates:
             return response
         if status in _NOT_FOUND and (self._moves.absent or self._moves.unknown):
             body = await response.read(_MAX_ERROR_BYTES)
-            if not (_NO_SUCH.search(body) if self._moves.unknown else status == 404):
+            unknown = RESPONSES.quirks.unknown_response
+            if not (unknown.search(body) if self._moves.unknown else status == 404):
                 return Reread(response, body)
             if self._has_more():
                 await response.aclose()

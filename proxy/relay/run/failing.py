@@ -3,7 +3,7 @@
 import orjson
 import structlog
 
-from proxy.errors import NotOnRecord, ServerStopping, UpstreamError, WireError, error_body
+from proxy.errors import NotOnRecord, ServerStopping, UpstreamError, WireError
 from proxy.relay.run.job import Job, State
 from proxy.relay.run.model_turn import TurnRejected
 
@@ -28,7 +28,7 @@ async def tell_failure(
             said = f"{message} ({job.run_id})"
             await client.write(state.writer.fail(said, type=kind, code=code))
         else:
-            body = orjson.dumps(error_body(message, type=kind, code=code))
+            body = orjson.dumps(job.wire.dialect.errors.body(message, type=kind, code=code))
             headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
             headers += getattr(fault, "headers", ())
             if state.effects:

@@ -110,7 +110,7 @@ class Journal:
             id=job.run_id,
             request_id=job.request_id,
             caller=job.caller,
-            wire=job.wire.name,
+            wire=job.wire.dialect.name,
             model=job.request.model[:200],
             upstream=job.route.served.upstream.name,
             stream=job.request.stream,

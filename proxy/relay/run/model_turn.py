@@ -1,11 +1,8 @@
 """One turn of the model: the request upstream, and its response read to the end."""
 
 import asyncio
-import re
 import time
 from typing import Literal
-
-import orjson
 
 from proxy.caches import CacheSize, declare, text_bytes
 from proxy.errors import ToolRelayError, Unreadable, UpstreamError, WireError
@@ -22,31 +19,20 @@ from proxy.relay.run.keepalive import keeping_alive
 from proxy.relay.run.run import CallModel, Command, Finish
 from proxy.relay.run.turn_stream import MOST_EVENTS, read_stream
 from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
+from proxy.wires.dialect import Errors
 
 __all__ = ["ModelTurns", "ToolMemory", "TurnRejected"]
 
 _MAX_ERROR_BYTES = 1024 * 1024
-_MAX_MESSAGE = 4096
 _MAX_WAIT_S = 5.0
 _WAITS = ("retry-after", "retry-after-ms")
 _REFUSALS = (400, 404, 413, 422)
-_MOST_FAULTS = 32
 _MOST_FIELDS = 32
 """Remembered for one model; real ones refuse one or two."""
 _STREAMED = (
     ("cache-control", ("Cache-Control", "no-cache")),
     ("x-accel-buffering", ("X-Accel-Buffering", "no")),
 )
-_NO_TOOLS = re.compile(
-    r"(does not|doesn't|not|no|cannot|can't|without|support\w{0,12})[^.]{0,60}"
-    r"\b(tools?|tool[_ ](use|choice|calling|calls?)|functions?|function[_ ]call\w*)\b"
-    r"|\b(tools?|tool[_ ](use|choice|calling|calls?)|function[_ ]call\w*)\b[^.]{0,60}"
-    r"(not|n't|un)[- ]?(support|allow|available|enabled|permit)"
-    r"|--enable-auto-tool-choice",
-    re.IGNORECASE,
-)
-_MISSING = re.compile(r"\bno tool (output|call)s? (was |were )?found\b", re.IGNORECASE)
-"""About a call or an output that the input lacks, which says nothing about the model."""
 
 
 class TurnRejected(ToolRelayError):
@@ -189,7 +175,7 @@ class ModelTurns:
             retry = response.status == 429 or response.status >= 500
             wait = _retry_wait(response, attempt)
             if not retry or attempt >= job.route.served.retries or wait is None:
-                rejection = await _rejection(response)
+                rejection = await _rejection(response, job.wire.dialect.errors)
                 refused = response.status in _REFUSALS
                 if not refused or not _recover(job, state, rejection.said, rejection.code):
                     raise rejection
@@ -202,7 +188,7 @@ class ModelTurns:
         body = await in_thread(job.editor.render) if job.large else job.editor.render()
         request = UpstreamRequest(
             "POST",
-            job.wire.path,
+            job.wire.dialect.path,
             query=job.query,
             headers=job.headers,
             body=body,
@@ -219,8 +205,9 @@ class ModelTurns:
         Any other refusal goes back as it came, so what was read of it is put back in front.
         """
         body = await response.read(_MAX_ERROR_BYTES)
-        message, code = _error_message(body)
-        no_tools = bool(state.offer and _NO_TOOLS.search(message) and not _MISSING.search(message))
+        dialect = job.wire.dialect
+        message, code = dialect.errors.read(body)
+        no_tools = bool(state.offer) and dialect.quirks.refuses_tools(message)
         # What is said of images in results of tools sounds much the same.
         if not (no_tools and "image" not in message.lower()) and _recover(job, state, message, code):
             await response.aclose()
@@ -268,12 +255,12 @@ class ModelTurns:
                 # Nobody here can tell whether a server's call hides in it (rule W5).
                 raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
             return await self._relay(job, state, response)
-        streamed = response.content_type == "text/event-stream"
+        streamed = response.content_type == job.wire.dialect.framing.content_type
         if job.request.stream and not streamed:
             # Not every server says that it streams, and whoever waited for the end would stream nothing.
             response = Begun(response, job.route.served.upstream.name)
             if streamed := await response.is_stream():
-                state.answer = _labelled(state.answer)
+                state.answer = _labelled(state.answer, job.wire.dialect.framing.content_type)
         if job.request.stream and streamed:
             await read_stream(state, state.reader, response, job.route.served.secrets)
             return True
@@ -355,10 +342,10 @@ def _answer_head(response: UpstreamResponse, stream: bool) -> list[tuple[str, st
     return headers
 
 
-def _labelled(headers: Headers) -> list[tuple[str, str]]:
+def _labelled(headers: Headers, content_type: str) -> list[tuple[str, str]]:
     """The head of a stream whose upstream did not say that it is one."""
     kept = [pair for pair in headers if pair[0].lower() != "content-type"]
-    return [*kept, ("Content-Type", "text/event-stream")]
+    return [*kept, ("Content-Type", content_type)]
 
 
 def _retry_wait(response: UpstreamResponse, attempt: int) -> float | None:
@@ -374,49 +361,16 @@ def _retry_wait(response: UpstreamResponse, attempt: int) -> float | None:
     return min(0.5 * 2.0**attempt, _MAX_WAIT_S)
 
 
-async def _rejection(response: UpstreamResponse) -> TurnRejected:
+async def _rejection(response: UpstreamResponse, errors: Errors) -> TurnRejected:
     """The upstream's own words on why a later turn failed, without its markup."""
     body = await response.read(_MAX_ERROR_BYTES)
     await response.aclose()
-    message, code = _error_message(body)
+    message, code = errors.read(body)
     words = f": {message}" if message else ""
     # An SDK that is not told how long its provider wants it to wait asks again at once.
     waits = [pair for pair in response.headers if pair[0].lower() in _WAITS]
     said = f"The upstream answered {response.status}{words}"[:1000]
     return TurnRejected(response.status, said, code, message, waits)
-
-
-def _error_message(body: bytes) -> tuple[str, str | None]:
-    """Message and code of an error body; empty where it is not JSON (HTML is never shown).
-
-    Of the message only the beginning: it may quote the client at any length, and is searched.
-    """
-    try:
-        payload = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return "", None
-    error = payload.get("error", payload) if isinstance(payload, dict) else None
-    if isinstance(error, str):
-        return error[:_MAX_MESSAGE], None
-    if not isinstance(error, dict):
-        return "", None
-    code = error.get("code")
-    said = _words(error.get("message") or error.get("detail"))[:_MAX_MESSAGE]
-    return said, (code[:_MAX_MESSAGE] if isinstance(code, str) else None)
-
-
-def _words(message: object) -> str:
-    """A message, or the places and words of the list that pydantic makes (FastAPI, Mistral).
-
-    That list repeats what was sent beside each place, which is left out.
-    """
-    if isinstance(message, dict):
-        message = message.get("detail")
-    if not isinstance(message, list):
-        return message if isinstance(message, str) else ""
-    faults = [fault for fault in message[:_MOST_FAULTS] if isinstance(fault, dict)]
-    placed = [(fault["loc"], fault.get("msg")) for fault in faults if isinstance(fault.get("loc"), list)]
-    return "\n".join(f"{'.'.join(map(str, place))}: {words}" for place, words in placed)
 
 
 def _unexpected(response: UpstreamResponse) -> str:

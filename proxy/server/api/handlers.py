@@ -57,13 +57,14 @@ from proxy.server.telemetry.metrics import render
 from proxy.store.base import Store
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.base import Wire
+from proxy.wires.dialects.table import ENDPOINTS
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.responses.routes import is_own_operation, response_path
 
 __all__ = ["Api", "ApiSettings"]
 
-_ROUTED = frozenset({"/completions", "/embeddings", *READS_IDS})
-_FORMS = frozenset({"/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"})
+_ROUTED = frozenset(known.path for known in ENDPOINTS if known.body == "routed")
+_FORMS = frozenset(known.path for known in ENDPOINTS if known.body == "form")
 _FORM = "multipart/form-data"
 """Inference paths that take files, as forms; what else is sent to any of these paths must be JSON."""
 
@@ -113,7 +114,7 @@ class Api:
     ) -> None:
         """``listen`` hears what is answered to requests whose bodies are read."""
         self._views = views
-        self._wires = {wire.path: wire for wire in wires.values()}
+        self._wires = {wire.dialect.path: wire for wire in wires.values()}
         self._error_events = error_events
         self._orchestrator = orchestrator
         self._store = store
@@ -333,11 +334,11 @@ class Api:
         caller, named = self._planner.caller(request, payload)
         if request.caller.rights.keyed:
             check_rights(request.caller.rights, view.router.permits, payload)
-            if wire.path in READS_IDS:
+            if wire.dialect.path in READS_IDS:
                 await check_references(request.caller.rights, payload, caller, self._store, self._settling)
         chooses = request.head[chooses_ours]
         wanted = wanted_of(request.head) if chooses else None
-        routes = self._routes(request, view, payload.get("model"), wire.name)
+        routes = self._routes(request, view, payload.get("model"), wire.dialect.wire)
         if len(routes) > 1 and wanted and wanted.names:
             routes = self._planner.able(routes, wire.parse(payload), view, wanted)
         check_query(target.query, routes)
@@ -352,7 +353,7 @@ class Api:
         if not offers and not (wanted and wanted.names) and not goes_on:
             held: list[ReadBody] = [body]
             del whole, raw, payload, body
-            return await self._pass(request, target, wire.path, held, candidates, caller)
+            return await self._pass(request, target, wire.dialect.path, held, candidates, caller)
         run_id = next(self._planner.run_ids)
         call = Call(
             request, target, wire, view, raw, payload, caller, named, wanted, trace, candidates, run_id,
@@ -363,12 +364,14 @@ class Api:
             if plan.job is not None:
                 return await self._orchestrate(call, plan.job)
             with contextlib.suppress(NextUpstream):
-                return await self._pass_to(request, target, wire.path, [body], plan.route, candidates, caller)
+                return await self._pass_to(
+                    request, target, wire.dialect.path, [body], plan.route, candidates, caller
+                )
 
     async def _orchestrate(self, call: Call, job: Job) -> web.StreamResponse:
         request = call.request
         request.facts.run_id = job.run_id
-        client = self._clients.stream(request, job.wire.path, job.caller)
+        client = self._clients.stream(request, job.wire.dialect.path, job.caller)
         client.tell("x-toolrelay-run", job.run_id)
         bound = structlog.contextvars.bind_contextvars(run_id=job.run_id)
         try:

@@ -11,11 +11,11 @@ from typing import Final
 
 from proxy.errors import RequestError
 from proxy.relay.routing.router import Route
+from proxy.wires.dialects.table import DIALECTS
 
 __all__ = ["check_query"]
 
-_NAMES: Final = frozenset({"api-version", "beta"})
-"""What Azure's and Anthropic's clients send with inference requests."""
+_NAMES: Final = frozenset(name for dialect in DIALECTS.values() for name in dialect.query)
 
 _SEPARATOR = re.compile("[&;]")
 """Some servers end a parameter at a semicolon, too."""

@@ -29,7 +29,7 @@ from proxy.server.config.key_grants import KeyGrants
 from proxy.server.serving.client_address import counted_address
 from proxy.server.serving.request import EdgeRequest
 from proxy.store.base import KeySource
-from proxy.wires.responses.routes import is_own_operation
+from proxy.wires.dialects.table import ENDPOINTS, find_endpoint
 
 __all__ = [
     "INFERENCE",
@@ -53,22 +53,7 @@ TOKENS_PATH: Final = "/toolrelay/tokens"
 """Where tokens are made, below ``/v1``."""
 
 INFERENCE: Final = frozenset(
-    {
-        "/audio/speech",
-        "/audio/transcriptions",
-        "/audio/translations",
-        "/chat/completions",
-        "/completions",
-        "/embeddings",
-        "/images/edits",
-        "/images/generations",
-        "/images/variations",
-        "/moderations",
-        "/responses",
-        "/responses/compact",
-        "/responses/input_tokens",
-        TOKENS_PATH,
-    }
+    {TOKENS_PATH, *(known.path for known in ENDPOINTS if known.kind in ("generate", "count", "infer"))}
 )
 """What any client key may POST to."""
 
@@ -129,9 +114,9 @@ def may_call(rights: Rights, method: str, below: str) -> bool:
         return True
     if method == "POST" and below in INFERENCE:
         return True
-    if method == "GET" and (below == "/models" or below.startswith("/models/")):
+    if find_endpoint(method, below).kind in ("models", "stored"):
         return True
-    return is_own_operation(method, below) or any(fits(below, pattern) for pattern in rights.endpoints)
+    return any(fits(below, pattern) for pattern in rights.endpoints)
 
 
 def _unauthorized(message: str) -> RequestError:

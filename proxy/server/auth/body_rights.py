@@ -9,27 +9,14 @@ from proxy.relay.run.settling import Settling
 from proxy.server.callers import Rights
 from proxy.server.serving.request import EdgeRequest
 from proxy.store.base import Store
+from proxy.wires.dialects.table import ENDPOINTS
 
 __all__ = ["READS_IDS", "check_names", "check_references", "check_rights", "must_read", "not_found"]
 
-READS_IDS: Final = frozenset({"/responses", "/responses/compact", "/responses/input_tokens"})
+READS_IDS: Final = frozenset(known.path for known in ENDPOINTS if known.refers)
 """Paths whose body may name a response or a conversation to go on from."""
 
-_NAMES_ITS_MODEL: Final = frozenset(
-    {
-        "/audio/speech",
-        "/chat/completions",
-        "/completions",
-        "/embeddings",
-        "/images/generations",
-        "/messages",
-        "/messages/count_tokens",
-        "/moderations",
-        "/rerank",
-        "/score",
-        *READS_IDS,
-    }
-)
+_NAMES_ITS_MODEL: Final = frozenset(known.path for known in ENDPOINTS if known.model)
 """Paths whose JSON says at its top which model answers.
 
 Elsewhere a ``model`` there says nothing: that of a batch stands in the lines of its file, that of an

@@ -20,6 +20,7 @@ from proxy.server.middleware.refused_origins import RefusedOrigins
 from proxy.server.serving.client_address import TrustedProxies
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import target_of
+from proxy.wires.dialects.table import DIALECTS
 
 __all__ = ["HostRule", "PageGuard", "host_name"]
 
@@ -55,19 +56,7 @@ _FORWARDED: Final = (
 )
 """What reverse proxies and tunnels add of their own accord, each of them one of these at least."""
 
-_TAKES_FILES: Final = frozenset(
-    {
-        "audio",
-        "containers",
-        "content_provenance_checks",
-        "files",
-        "images",
-        "realtime",
-        "skills",
-        "uploads",
-        "videos",
-    }
-)
+_TAKES_FILES: Final = frozenset(name for dialect in DIALECTS.values() for name in dialect.takes_files)
 """First parts of the paths to which files are sent."""
 
 

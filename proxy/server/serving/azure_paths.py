@@ -14,22 +14,12 @@ from urllib.parse import unquote
 import orjson
 
 from proxy.errors import RequestError
+from proxy.wires.dialects.table import ENDPOINTS
 from proxy.wires.json.splice import extend_object, join_object, members
 
 __all__ = ["below_openai", "name_deployment", "without_slashes"]
 
-_DEPLOYED: Final = frozenset(
-    {
-        "/audio/speech",
-        "/audio/transcriptions",
-        "/audio/translations",
-        "/chat/completions",
-        "/completions",
-        "/embeddings",
-        "/images/edits",
-        "/images/generations",
-    }
-)
+_DEPLOYED: Final = frozenset(known.path for known in ENDPOINTS if known.deployed)
 """What Azure serves below a deployment."""
 _DEPLOYMENT: Final = re.compile(r"/openai/deployments/([^/]+)(/.*)\Z")
 _SLASH: Final = re.compile("%2F", re.IGNORECASE)

@@ -3,7 +3,8 @@
 import orjson
 from aiohttp import web
 
-from proxy.errors import RequestError, UpstreamError, error_body
+from proxy.errors import RequestError, UpstreamError
+from proxy.wires.dialects.openai import OPENAI
 
 __all__ = [
     "ERROR_CODE",
@@ -30,7 +31,7 @@ def error_response(
     """A JSON error with all four fields of the envelope; ``Connection: close`` among ``headers`` is kept."""
     response = web.Response(
         status=status,
-        body=orjson.dumps(error_body(message, type=type, param=param, code=code)),
+        body=orjson.dumps(OPENAI.errors.body(message, type=type, param=param, code=code)),
         content_type="application/json",
         headers=headers,
     )

@@ -18,26 +18,16 @@ from proxy.http.headers import Headers
 from proxy.records import ToolInvocationRecord
 from proxy.server.telemetry.refused_keys import REFUSALS, RefusedKeys
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
+from proxy.wires.dialects.table import DIALECTS, ENDPOINTS
 
 __all__ = ["OWN_PATHS", "Observer", "Observing", "Operation", "RequestFacts", "Sending", "endpoint_class"]
 
-_OPERATIONS = {
-    "/chat/completions": "chat",
-    "/responses": "chat",
-    "/completions": "text_completion",
-    "/embeddings": "embeddings",
-}
+_OPERATIONS = {known.path: known.operation for known in ENDPOINTS if known.operation}
 """What the GenAI conventions call a request to each path of an upstream."""
 
 _SERVED = {f"/v1{path}": name for path, name in _OPERATIONS.items()}
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-_ROOMS = frozenset(
-    {
-        "admin", "assistants", "audio", "batches", "completions", "conversations", "embeddings",
-        "evals", "files", "fine_tuning", "images", "models", "moderations", "responses", "threads",
-        "toolrelay", "uploads", "vector_stores", "videos",
-    }
-)  # fmt: skip
+_FAMILIES = frozenset({"admin", "toolrelay"}).union(*(dialect.families for dialect in DIALECTS.values()))
 
 
 def endpoint_class(path: str, below: str | None) -> str:
@@ -53,7 +43,7 @@ def endpoint_class(path: str, below: str | None) -> str:
     if below in _OPERATIONS or below == "/models":
         return "/v1" + below
     room, _, rest = below[1:].partition("/")
-    if room not in _ROOMS:
+    if room not in _FAMILIES:
         return "/v1/*"
     return f"/v1/{room}/*" if rest else f"/v1/{room}"
 

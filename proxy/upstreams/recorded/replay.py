@@ -15,11 +15,12 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from proxy.errors import ConfigError, UpstreamBroken, UpstreamError, error_body
+from proxy.errors import ConfigError, UpstreamBroken, UpstreamError
 from proxy.http.headers import Headers
 from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.recorded.fixtures import RecordedTurn, conversation_of, load_exchanges
+from proxy.wires.dialects.openai import OPENAI
 
 __all__ = ["ReplayUpstream", "packaged_fixtures", "serve_replay"]
 
@@ -206,7 +207,9 @@ def serve_replay(upstream: Upstream, prefix: str = "/v1") -> web.Application:
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if not request.path.startswith(prefix + "/"):
-            return web.json_response(error_body("no such path", type="invalid_request_error"), status=404)
+            return web.json_response(
+                OPENAI.errors.body("no such path", type="invalid_request_error"), status=404
+            )
         response = await upstream.open(
             UpstreamRequest(
                 request.method,
@@ -379,4 +382,4 @@ def _json(status: int, body: object) -> _ReplayResponse:
 
 
 def _error(status: int, message: str, *, code: str | None) -> _ReplayResponse:
-    return _json(status, error_body(message, type="invalid_request_error", code=code))
+    return _json(status, OPENAI.errors.body(message, type="invalid_request_error", code=code))

@@ -8,16 +8,16 @@ from proxy.wires.chat.body import ChatBody
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
-from proxy.wires.chat.writer import ChatStreamWriter, error_event
+from proxy.wires.chat.writer import ChatStreamWriter
+from proxy.wires.dialects.chat import CHAT
 
-__all__ = ["ChatWire", "error_event"]
+__all__ = ["ChatWire"]
 
 
 class ChatWire:
     """The Chat wire."""
 
-    name = "chat"
-    path = "/chat/completions"
+    dialect = CHAT
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_chat_request(payload)
@@ -60,6 +60,3 @@ class ChatWire:
             hold_text=chat.wants_json,
             used_ids=chat.used_ids(),
         )
-
-    def error_event(self, message: str, *, type: str, code: str | None) -> bytes:
-        return error_event(message, type=type, code=code)

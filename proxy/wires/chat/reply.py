@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import error_body
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolCallStarted, ToolResult, UsageReported
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.chat.message import call_object, part_text
+from proxy.wires.dialects.openai import error_body
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.turn.usage import add_usage

@@ -12,7 +12,6 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import error_body
 from proxy.events import (
     Frame,
     TextDelta,
@@ -24,25 +23,18 @@ from proxy.events import (
 )
 from proxy.wires.base import Trace, TurnEnd
 from proxy.wires.chat.message import part_text
+from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream.held import HeldFrames, unchanged
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.turn.usage import add_usage, without_null_usage
 
-__all__ = ["ChatStreamWriter", "error_event"]
+__all__ = ["ChatStreamWriter"]
 
 _STANDARD = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
 )
-
-
-def error_event(message: str, *, type: str, code: str | None) -> bytes:
-    """An error inside a stream: a data line whose object has the one key ``error``.
-
-    Source: openai-python and openai-node raise on that key.
-    """
-    return encode_event(orjson.dumps(error_body(message, type=type, code=code)))
 
 
 class ChatStreamWriter:

@@ -7,8 +7,8 @@ from typing import Any, cast
 import orjson
 
 from proxy.wires.base import BodyEditor, ClientRequest, StateHabit, StreamWriter, Trace, TurnReader
+from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.responses.body import ResponsesBody
-from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
@@ -16,15 +16,14 @@ from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.responses.writer import ResponsesStreamWriter
 
-__all__ = ["ResponsesWire", "error_event"]
+__all__ = ["ResponsesWire"]
 
 
 class ResponsesWire:
     """The Responses wire.  ``key`` signs the items that show server calls; without it only this process
     knows them again."""
 
-    name = "responses"
-    path = "/responses"
+    dialect = RESPONSES
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(32)
@@ -77,9 +76,6 @@ class ResponsesWire:
             trace=trace,
             hold_text=asked.wants_json,
         )
-
-    def error_event(self, message: str, *, type: str, code: str | None) -> bytes:
-        return error_event(message, type=type, code=code)
 
 
 def _echo(asked: ResponsesRequest) -> dict[str, bytes]:

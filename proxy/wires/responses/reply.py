@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import error_body
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.base import Trace, TurnEnd
+from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.request import answer_text

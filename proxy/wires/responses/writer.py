@@ -14,8 +14,8 @@ import orjson
 
 from proxy.events import Frame, ToolCall, ToolCallStarted, ToolResult, TurnStarted
 from proxy.wires.base import Trace, TurnEnd
+from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
-from proxy.wires.responses.errors import error_event
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys

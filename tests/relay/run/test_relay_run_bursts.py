@@ -188,16 +188,16 @@ async def test_others_are_served_during_a_burst() -> None:
         )
 
 
-@pytest.mark.parametrize("wire", [ChatWire(), ResponsesWire()], ids=lambda wire: str(wire.name))
+@pytest.mark.parametrize("wire", [ChatWire(), ResponsesWire()], ids=lambda wire: str(wire.dialect.name))
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("filler", [*FILLERS, "text"])
 def test_a_part_is_bounded(wire: Any, filler: str, together: bool) -> None:
     """Rule W6: a reader reads no more than it is told to, and nothing comes of it but what comes of all."""
     data = {**FILLERS, "text": TEXT}[filler] * 3000
     whole = wire.reader({TIME}, lambda name: name == TIME, 8192)
-    expected = b"".join(frame.raw for frame in whole.feed(BEGUN[wire.name] + data))
+    expected = b"".join(frame.raw for frame in whole.feed(BEGUN[wire.dialect.name] + data))
     reader = wire.reader({TIME}, lambda name: name == TIME, 8192)
-    frames = reader.feed(BEGUN[wire.name] + data, together=together, most=50)
+    frames = reader.feed(BEGUN[wire.dialect.name] + data, together=together, most=50)
     parts = [frames]
     while reader.behind:
         parts.append(reader.feed(b"", together=together, most=50))

@@ -25,7 +25,7 @@ from looping import ANSWER, ASK, CLIENT_TOOL, ECHO, TIME, called, follow_up, loo
 from probe_tools import Watch
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, Step, chunk, chunked, head, whole
 
-from proxy.relay.run.model_turn import _error_message
+from proxy.wires.dialects.openai import read_error
 
 SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 PLAIN = {**ASK, "stream": False}
@@ -780,7 +780,7 @@ async def test_an_echo_of_the_client_turns_off_nobodys_tools() -> None:
 def test_no_error_of_an_upstream_keeps_the_search_busy(word: str) -> None:
     """What is searched of an error is its beginning: it may quote the client at any length."""
     error = {"message": word * 100_000, "code": word * 100_000}
-    message, code = _error_message(json.dumps({"error": error}).encode())
+    message, code = read_error(json.dumps({"error": error}).encode())
     assert len(message) <= 4096
     assert len(code or "") <= 4096
 

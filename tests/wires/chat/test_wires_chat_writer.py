@@ -17,7 +17,8 @@ from proxy.errors import FrameTooLarge
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.base import Trace
 from proxy.wires.chat.reader import ChatTurnReader
-from proxy.wires.chat.writer import ChatStreamWriter, error_event
+from proxy.wires.chat.writer import ChatStreamWriter
+from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream import held as held_module
 from proxy.wires.stream.sse import END_MARK, SSEParser
 

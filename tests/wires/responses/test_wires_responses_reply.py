@@ -10,7 +10,7 @@ from responses_script import custom, function, function_call, message, reasoning
 
 from proxy.events import ToolCall, ToolResult
 from proxy.wires.base import StreamWriter, Trace
-from proxy.wires.responses import error_event
+from proxy.wires.dialects.responses import error_event
 from proxy.wires.responses.items import own_item_id
 from proxy.wires.responses.retold import retell
 
@@ -248,4 +248,3 @@ def test_an_error_event_is_nested() -> None:
     assert json.loads(data[6:]) == {
         "type": "error", "error": {"type": "t", "code": "c", "message": "m", "param": None}
     }  # fmt: skip
-    assert WIRE.error_event("m", type="t", code="c") == error_event("m", type="t", code="c")

@@ -250,7 +250,7 @@ def test_strange_text_has_a_key() -> None:
 
 def test_the_wire_is_found_by_its_path() -> None:
     """Its name and path."""
-    assert (WIRE.name, WIRE.path) == ("responses", "/responses")
+    assert (WIRE.dialect.name, WIRE.dialect.path) == ("responses", "/responses")
 
 
 def test_where_a_client_returns_by_references() -> None:

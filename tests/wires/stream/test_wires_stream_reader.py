@@ -69,7 +69,7 @@ class Told:
         broken: bool = False,
     ) -> None:
         asks = JSON_ASKS if json_answer else ASKS
-        request = wire.parse({"model": "m", "stream": True, **asks[wire.name]})
+        request = wire.parse({"model": "m", "stream": True, **asks[wire.dialect.name]})
         reader = wire.reader({"time"}, lambda name: hidden, 8192)
         writer = wire.writer(
             request,

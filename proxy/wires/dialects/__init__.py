@@ -1,0 +1,1 @@
+"""The dialects that are served, each as data."""

@@ -1,0 +1,188 @@
+"""What OpenAI's dialects share, and the paths of its API that no dialect with server tools has."""
+
+import re
+from typing import Any, Final
+
+import orjson
+
+from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, Quirks, UsageFields
+from proxy.wires.stream.sse import (
+    DONE,
+    DONE_SIGN,
+    END_MARK,
+    KEEP_ALIVE,
+    EventBoundary,
+    SSEParser,
+    encode_event,
+)
+
+__all__ = [
+    "CREDENTIALS",
+    "ENDPOINTS",
+    "FAMILIES",
+    "FRAMING",
+    "OPENAI",
+    "PREFIX",
+    "QUERY",
+    "QUIRKS",
+    "TAKES_FILES",
+    "error_body",
+    "error_event",
+    "read_error",
+]
+
+PREFIX: Final = "/v1"
+_MAX_MESSAGE: Final = 4096
+_MOST_FAULTS: Final = 32
+
+
+def error_body(
+    message: str, *, type: str, param: str | None = None, code: str | None = None
+) -> dict[str, dict[str, str | None]]:
+    """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable."""
+    return {"error": {"message": message, "type": type, "param": param, "code": code}}
+
+
+def error_event(message: str, *, type: str, code: str | None) -> bytes:
+    """An error inside a stream: a data line whose object has the one key ``error``.
+
+    Source: openai-python and openai-node raise on that key.
+    """
+    return encode_event(orjson.dumps(error_body(message, type=type, code=code)))
+
+
+def read_error(body: bytes) -> tuple[str, str | None]:
+    """Message and code of an error body; empty where it is not JSON (HTML is never shown).
+
+    Of the message only the beginning: it may quote the client at any length, and is searched.
+    """
+    try:
+        payload = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return "", None
+    error = payload.get("error", payload) if isinstance(payload, dict) else None
+    if isinstance(error, str):
+        return error[:_MAX_MESSAGE], None
+    if not isinstance(error, dict):
+        return "", None
+    code = error.get("code")
+    said = _words(error.get("message") or error.get("detail"))[:_MAX_MESSAGE]
+    return said, (code[:_MAX_MESSAGE] if isinstance(code, str) else None)
+
+
+def _words(message: Any) -> str:
+    """A message, or the places and words of the list that pydantic makes (FastAPI, Mistral).
+
+    That list repeats what was sent beside each place, which is left out.
+    """
+    if isinstance(message, dict):
+        message = message.get("detail")
+    if not isinstance(message, list):
+        return message if isinstance(message, str) else ""
+    faults = [fault for fault in message[:_MOST_FAULTS] if isinstance(fault, dict)]
+    placed = [(fault["loc"], fault.get("msg")) for fault in faults if isinstance(fault.get("loc"), list)]
+    return "\n".join(f"{'.'.join(map(str, place))}: {words}" for place, words in placed)
+
+
+_NO_TOOLS = re.compile(
+    r"(does not|doesn't|not|no|cannot|can't|without|support\w{0,12})[^.]{0,60}"
+    r"\b(tools?|tool[_ ](use|choice|calling|calls?)|functions?|function[_ ]call\w*)\b"
+    r"|\b(tools?|tool[_ ](use|choice|calling|calls?)|function[_ ]call\w*)\b[^.]{0,60}"
+    r"(not|n't|un)[- ]?(support|allow|available|enabled|permit)"
+    r"|--enable-auto-tool-choice",
+    re.IGNORECASE,
+)
+_MISSING = re.compile(r"\bno tool (output|call)s? (was |were )?found\b", re.IGNORECASE)
+"""About a call or an output that the input lacks, which says nothing about the model."""
+
+
+def _refuses_tools(message: str) -> bool:
+    return bool(_NO_TOOLS.search(message) and not _MISSING.search(message))
+
+
+QUIRKS: Final = Quirks(
+    refuses_tools=_refuses_tools,
+    # A model that an upstream does not know is another thing.
+    unknown_response=re.compile(rb"previous_response|\bresponse\b[^.]{0,200}\bnot[ _]found", re.IGNORECASE),
+)
+
+FRAMING: Final = Framing(
+    content_type="text/event-stream",
+    event_end=b"\n\n",
+    end_mark=END_MARK,
+    end_text=DONE,
+    end_sign=DONE_SIGN,
+    keep_alive=KEEP_ALIVE,
+    parser=SSEParser,
+    boundary=EventBoundary,
+)
+
+CREDENTIALS: Final = (
+    Credential("Authorization", "Bearer"),
+    Credential("api-key", ""),
+    Credential("x-api-key", ""),
+)
+"""OpenAI's SDKs send the first, Azure's the second, Anthropic's the third."""
+
+QUERY: Final = frozenset({"api-version", "beta"})
+"""What Azure's and Anthropic's clients send with inference requests."""
+
+FAMILIES: Final = frozenset(
+    {
+        "assistants", "audio", "batches", "completions", "conversations", "embeddings", "evals", "files",
+        "fine_tuning", "images", "models", "moderations", "responses", "threads", "uploads",
+        "vector_stores", "videos",
+    }
+)  # fmt: skip
+
+TAKES_FILES: Final = frozenset(
+    {
+        "audio", "containers", "content_provenance_checks", "files", "images", "realtime", "skills",
+        "uploads", "videos",
+    }
+)  # fmt: skip
+
+OPENAI: Final = Dialect(
+    name="openai",
+    wire="chat",
+    prefix=PREFIX,
+    path="",
+    framing=FRAMING,
+    errors=Errors(error_body, error_event, read_error),
+    credentials=CREDENTIALS,
+    usage=UsageFields("prompt_tokens", "completion_tokens", "total_tokens"),
+    quirks=QUIRKS,
+    query=QUERY,
+    families=FAMILIES,
+    takes_files=TAKES_FILES,
+)
+"""Everything below ``/v1`` that belongs to no dialect with server tools."""
+
+ENDPOINTS: Final = (
+    Endpoint(
+        OPENAI, "POST", "/completions", "infer",
+        body="routed", model="named", usage="asked", streams=True, deployed=True,
+        operation="text_completion",
+    ),
+    Endpoint(
+        OPENAI, "POST", "/embeddings", "infer",
+        body="routed", model="named", same_model=True, deployed=True, operation="embeddings",
+    ),
+    Endpoint(OPENAI, "POST", "/moderations", "infer", body="json", model="named", usage="none"),
+    Endpoint(OPENAI, "POST", "/audio/speech", "infer", body="json", model="named", deployed=True),
+    Endpoint(OPENAI, "POST", "/audio/transcriptions", "infer", body="form", deployed=True),
+    Endpoint(OPENAI, "POST", "/audio/translations", "infer", body="form", deployed=True),
+    Endpoint(OPENAI, "POST", "/images/generations", "infer", body="json", model="named", deployed=True),
+    Endpoint(OPENAI, "POST", "/images/edits", "infer", body="form", deployed=True),
+    Endpoint(OPENAI, "POST", "/images/variations", "infer", body="form"),
+    Endpoint(OPENAI, "GET", "/models", "models"),
+    Endpoint(OPENAI, "GET", "/models/{rest}", "models"),
+    Endpoint(OPENAI, "POST", "/conversations", creates="conversation"),
+    # What was cancelled was counted when it was answered.
+    Endpoint(OPENAI, "POST", "/{rest}/cancel", usage="none"),
+    # Other providers have these below the same prefix.
+    Endpoint(OPENAI, "POST", "/messages", model="named"),
+    Endpoint(OPENAI, "POST", "/messages/count_tokens", model="named"),
+    Endpoint(OPENAI, "POST", "/rerank", model="named"),
+    Endpoint(OPENAI, "POST", "/score", model="named"),
+)  # fmt: skip

@@ -1,0 +1,64 @@
+"""OpenAI Responses, as data."""
+
+from typing import Final
+
+import orjson
+
+from proxy.wires.dialect import Dialect, Endpoint, Errors, UsageFields
+from proxy.wires.dialects.openai import (
+    CREDENTIALS,
+    FRAMING,
+    PREFIX,
+    QUERY,
+    QUIRKS,
+    error_body,
+    read_error,
+)
+from proxy.wires.stream.sse import encode_event
+
+__all__ = ["ENDPOINTS", "RESPONSES", "error_event"]
+
+
+def error_event(message: str, *, type: str, code: str | None, sequence_number: int | None = None) -> bytes:
+    """An error event, its fields nested under ``error`` as OpenAI's wire really has them.
+
+    The flat form of the specification is merely yielded by openai-python, the nested one is raised by
+    all SDKs.
+    """
+    payload: dict[str, object] = {"type": "error"}
+    if sequence_number is not None:
+        payload["sequence_number"] = sequence_number
+    payload["error"] = {"type": type, "code": code, "message": message, "param": None}
+    return encode_event(orjson.dumps(payload), b"error")
+
+
+RESPONSES: Final = Dialect(
+    name="responses",
+    wire="responses",
+    prefix=PREFIX,
+    path="/responses",
+    framing=FRAMING,
+    errors=Errors(error_body, error_event, read_error),
+    credentials=CREDENTIALS,
+    usage=UsageFields("input_tokens", "output_tokens", "total_tokens"),
+    quirks=QUIRKS,
+    query=QUERY,
+)
+
+ENDPOINTS: Final = (
+    Endpoint(
+        RESPONSES, "POST", "/responses", "generate",
+        body="routed", model="named", refers=True, streams=True, operation="chat", creates="response",
+    ),
+    Endpoint(
+        RESPONSES, "POST", "/responses/compact", "infer", body="routed", model="named", refers=True
+    ),
+    Endpoint(
+        RESPONSES, "POST", "/responses/input_tokens", "count",
+        body="routed", model="optional", usage="none", refers=True,
+    ),
+    Endpoint(RESPONSES, "GET", "/responses/{id}", "stored", action="retrieve"),
+    Endpoint(RESPONSES, "DELETE", "/responses/{id}", "stored", action="delete"),
+    Endpoint(RESPONSES, "POST", "/responses/{id}/cancel", "stored", action="cancel", usage="none"),
+    Endpoint(RESPONSES, "GET", "/responses/{id}/input_items", "stored", action="input_items"),
+)  # fmt: skip
