@@ -50,3 +50,11 @@ def test_the_index_names_each_decision_once() -> None:
     assert [int(name.partition("-")[0]) for name in pages] == list(range(1, len(pages) + 1))
     index = (DECISIONS / "README.md").read_text("utf-8")
     assert re.findall(r"^- \[.*\]\((.*)\)$", index, re.MULTILINE) == pages
+
+
+@pytest.mark.parametrize("path", sorted(DECISIONS.glob("[0-9]*.md")), ids=lambda path: path.stem)
+def test_each_decision_has_three_sections(path: Path) -> None:
+    """A decision says what led to it, what was decided, and what comes of it."""
+    text = path.read_text("utf-8")
+    sections = re.findall(r"^## (.*)\n\n(?=\S)", text, re.MULTILINE)
+    assert sections == ["Context", "Decision", "Consequences"]
