@@ -1,4 +1,4 @@
-"""ARCHITECTURE's table of what a request waits for names deadlines and tests that there are."""
+"""The table of what a request waits for names deadlines and tests that there are."""
 
 import re
 from pathlib import Path
@@ -10,9 +10,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def rows() -> list[list[str]]:
     """The cells of the table, row by row."""
-    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-    _, _, section = text.partition("## What a request waits for beside its upstream\n")
-    lines = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    text = (ROOT / "docs" / "deadlines.md").read_text("utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 

@@ -76,7 +76,8 @@ def _given(value: object, dotted: str) -> str:
 
 
 def unknown_setting(dotted: str, model: type[BaseModel] | None, source: str) -> ConfigError:
-    """An unknown key with the nearest known one: first among its siblings, then anywhere."""
+    """An unknown key with a known one that looks like it (among its siblings, then anywhere), or with all
+    of its siblings: a guess that is far off only misleads."""
     parent, _, key = dotted.rpartition(".")
     siblings = list(model.model_fields) if model is not None else []
     prefix = f"{parent}." if parent else ""
@@ -89,9 +90,15 @@ def unknown_setting(dotted: str, model: type[BaseModel] | None, source: str) -> 
     else:
         everywhere = {name.rpartition(".")[2]: name for name in _all_settings()}
         far = difflib.get_close_matches(key, everywhere, n=1, cutoff=0.75)
-        nearest = difflib.get_close_matches(key, siblings, n=1, cutoff=0.0) or siblings[:1]
-        remedy = f"Did you mean {everywhere[far[0]] if far else prefix + nearest[0]}?"
+        remedy = f"Did you mean {everywhere[far[0]]}?" if far else _choice(parent, siblings)
     return ConfigError(dotted, f"there is no such setting{where}", remedy)
+
+
+def _choice(parent: str, siblings: list[str]) -> str:
+    """What may stand in the table ``parent`` (empty: at the top of the file)."""
+    if not siblings:
+        return "Remove it"
+    return f"{f'[{parent}] takes' if parent else 'The file takes'}: {', '.join(siblings)}"
 
 
 def _all_settings() -> Iterator[str]:

@@ -166,7 +166,7 @@ def test_commands_that_ask_no_model_need_no_key(tmp_path):
         ("[tools]\nport = 1", "tools.port", "Did you mean server.port?"),
         ("[upstreams.x]\npolicy.allow = ['a']", "upstreams.x.policy", "under a [policy] heading"),
         ("[upstreams.x]\nbaseurl = 'http://x'", "upstreams.x.baseurl", "Did you mean upstreams.x.base_url?"),
-        ("zzzzzzzz = 1", "zzzzzzzz", "Did you mean "),
+        ("zzzzzzzz = 1", "zzzzzzzz", "The file takes: server, "),
         ("[server]\nport = '8080'", "server.port", "a string '8080' (in toolrelay.toml), expected a whole"),
         ("[server]\nport = true", "server.port", "a switch true"),
         ("[server]\nport = 70000", "server.port", "less than or equal to 65535"),

@@ -1,0 +1,60 @@
+"""Documents are short where they promise it, and what they point to is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DECISIONS = ROOT / "docs" / "decisions"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+MOST_WORDS = 1_500
+
+
+def _anchor(title: str) -> str:
+    """The fragment that a Markdown viewer gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_link_within_the_repository_resolves(path: Path) -> None:
+    """A relative link names a file or folder that exists, and its fragment names a heading there."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, fragment = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), link
+        if fragment:
+            headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
+            assert fragment in map(_anchor, headings), link
+
+
+def test_the_map_is_short() -> None:
+    """ARCHITECTURE.md is a map, so that a newcomer reads all of it."""
+    assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_each_file_that_is_named_exists(name: str) -> None:
+    """Whoever looks for a file of the product by these documents finds it."""
+    named = re.findall(r"`(proxy/[\w/.]+)`", (ROOT / name).read_text("utf-8"))
+    assert len(named) >= 15
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_index_names_each_decision_once() -> None:
+    """Decisions have numbers without a gap, and the index lists them in that order."""
+    pages = sorted(path.name for path in DECISIONS.glob("[0-9]*.md"))
+    assert [int(name.partition("-")[0]) for name in pages] == list(range(1, len(pages) + 1))
+    index = (DECISIONS / "README.md").read_text("utf-8")
+    assert re.findall(r"^- \[.*\]\((.*)\)$", index, re.MULTILINE) == pages
+
+
+@pytest.mark.parametrize("path", sorted(DECISIONS.glob("[0-9]*.md")), ids=lambda path: path.stem)
+def test_each_decision_has_three_sections(path: Path) -> None:
+    """A decision says what led to it, what was decided, and what comes of it."""
+    text = path.read_text("utf-8")
+    sections = re.findall(r"^## (.*)\n\n(?=\S)", text, re.MULTILINE)
+    assert sections == ["Context", "Decision", "Consequences"]
