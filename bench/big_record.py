@@ -187,7 +187,7 @@ def _operations() -> dict[str, Work]:
 async def _rehydration(store: SqliteStore, at: int) -> None:
     """What a conversation with ten answers looks for: each of them has hidden turns on record."""
     keys = [f"{(at + answer) % 20 * 10:048x}" for answer in range(10)]
-    found = await store.find_all_hidden(keys)
+    found = await store.find_hidden(keys)
     if not all(found.values()):
         raise LookupError("hidden turns that were filled in are not found")
 

@@ -61,8 +61,11 @@ class ConfigError(ToolRelayError):
     """The operator's configuration cannot be used.
 
     ``setting`` is the dotted name (``server.port``), ``problem`` what is wrong with it and
-    ``remedy`` what to do; together they make the one line that the command prints.
+    ``remedy`` what to do; together they make the one line that the command prints.  ``others`` are the
+    faults that were found with this one.
     """
+
+    others: "tuple[ConfigError, ...]" = ()
 
     def __init__(self, setting: str, problem: str, remedy: str = "") -> None:
         self.setting = setting

@@ -45,7 +45,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         app(list(arguments), standalone_mode=True)
     except ToolRelayError as error:
-        common.say_error(str(error))
+        for fault in (error, *(error.others if isinstance(error, ConfigError) else ())):
+            common.say_error(str(fault))
         return 1
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

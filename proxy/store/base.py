@@ -272,12 +272,11 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol
         """Keep hidden turns beside those of the same key that came about in another way."""
         ...
 
-    async def find_hidden(self, key: str) -> Sequence[HiddenTurns]:
-        """The hidden turns of that key, two variants at the most: more says nothing more."""
-        ...
+    async def find_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
+        """The hidden turns of each key, two variants at the most: more says nothing more.
 
-    async def find_all_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
-        """The same for each of some keys, with one look at the database."""
+        One look at the database answers for all keys.
+        """
         ...
 
     def put_response(self, record: ResponseRecord) -> None:

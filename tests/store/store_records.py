@@ -5,7 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ __all__ = [
     "files_below",
     "fill_disk",
     "hidden",
+    "hidden_of",
     "invocation",
     "kept",
     "locked",
@@ -120,6 +121,11 @@ def message(run_id: str = "run_1", turn: int = 1, seq: int = 0, **changes: Any) 
         "tool_calls": '[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]',
     }
     return MessageRecord(run_id, turn, seq, **(values | changes))
+
+
+async def hidden_of(store: Store, key: str) -> Sequence[HiddenTurns]:
+    """The hidden turns of one key."""
+    return (await store.find_hidden([key]))[key]
 
 
 def invocation(id: str = "inv_1", run_id: str = "run_1", **changes: Any) -> ToolInvocationRecord:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from store_records import T0, hidden, message, response, run, suspended
+from store_records import T0, hidden, hidden_of, message, response, run, suspended
 
 from proxy.store.base import PurgeFilter, RunFilter
 
@@ -26,7 +26,7 @@ async def test_a_clock_that_goes_back_takes_no_content(make: Make) -> None:
         detail = await store.get_run("run_1")
         assert (len(detail.messages) == 1) == kept
         assert (await store.find_suspended("key-1") is not None) == kept
-        assert (len(await store.find_hidden("key-1")) == 1) == kept
+        assert (len(await hidden_of(store, "key-1")) == 1) == kept
         assert (await store.find_response("resp_1", "open") is not None) == kept
 
 

@@ -14,6 +14,7 @@ from store_records import (
     files_below,
     fill_disk,
     hidden,
+    hidden_of,
     locked,
     query,
     quota,
@@ -42,7 +43,7 @@ async def _settle(store: Store, settled: bool) -> None:
 
 
 async def _variants(store: Store, key: str = "key-1") -> str:
-    return "".join(turns.variant for turns in await store.find_hidden(key))
+    return "".join(turns.variant for turns in await hidden_of(store, key))
 
 
 @settled
@@ -51,9 +52,9 @@ async def test_hidden_turns_are_read_not_consumed(store: Store, settled: bool) -
     store.put_hidden(hidden(run_id="run_lost"))
     await _settle(store, settled)
     for _ in range(2):
-        assert list(await store.find_hidden("key-1")) == [hidden(run_id="run_lost")]
+        assert list(await hidden_of(store, "key-1")) == [hidden(run_id="run_lost")]
     for name in ("key-", "KEY-1", "key-1 ", "%", ""):
-        assert list(await store.find_hidden(name)) == []
+        assert list(await hidden_of(store, name)) == []
     assert store.lost == 0  # type: ignore[attr-defined]
 
 
@@ -64,9 +65,9 @@ async def test_the_same_hidden_turns_twice_are_one_variant(store: Store, settled
     await _settle(store, settled)
     again = hidden(run_id="run_2", created_at=T0 + 5)
     store.put_hidden(again)
-    assert list(await store.find_hidden("key-1")) == [again]
+    assert list(await hidden_of(store, "key-1")) == [again]
     await _settle(store, True)
-    assert list(await store.find_hidden("key-1")) == [again]
+    assert list(await hidden_of(store, "key-1")) == [again]
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["queued", "written"])
@@ -134,7 +135,7 @@ async def test_memory_is_bounded_in_bytes_of_hidden_turns() -> None:
     await store.start()
     for number in range(5):
         store.put_hidden(hidden(f"k{number}", payload=b"x" * 1000))
-    held = [len(await store.find_hidden(f"k{number}")) for number in range(5)]
+    held = [len(await hidden_of(store, f"k{number}")) for number in range(5)]
     assert held == [0, 0, 0, 1, 1]
 
 
@@ -202,7 +203,7 @@ async def test_hidden_turns_outlive_the_process(make_sqlite: Callable[..., Sqlit
     await first.aclose()
     second = make_sqlite()
     await second.start()
-    assert list(await second.find_hidden("key-1")) == [hidden()]
+    assert list(await hidden_of(second, "key-1")) == [hidden()]
 
 
 async def test_two_workers_make_a_key_ambiguous(make_sqlite: Callable[..., SqliteStore]) -> None:
@@ -250,7 +251,7 @@ async def test_on_a_full_disk_hidden_turns_stay_in_memory(
     await until_failing(store)
     assert store.lost == 7
     for number in range(12):  # some wait, some are lost to the file
-        assert [len(turns.payload) for turns in await store.find_hidden(f"k{number}")] == [5000]
+        assert [len(turns.payload) for turns in await hidden_of(store, f"k{number}")] == [5000]
     await quota(store, 1_000_000)
     await _settle(store, True)
     assert len(_stored(tmp_path / "r.db")) == 6
@@ -310,10 +311,10 @@ async def test_a_closed_or_damaged_record_says_so(
     with closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
         connection.execute("DROP TABLE hidden_turns")
     with pytest.raises(StoreError, match="no such table"):
-        await store.find_hidden("key-1")
+        await hidden_of(store, "key-1")
     await store.aclose()
     with pytest.raises(StoreUnavailable, match="closed"):
-        await store.find_hidden("key-1")
+        await hidden_of(store, "key-1")
 
 
 _race = st.lists(st.tuples(st.sampled_from(["put", "settle"]), st.sampled_from("abcd")), max_size=12)
@@ -336,7 +337,7 @@ async def test_any_order_of_puts_and_commits_reads_alike(
                     store.put_hidden(hidden(variant=variant, created_at=T0 + number))
             else:
                 await _settle(file, True)
-            assert list(await file.find_hidden("key-1")) == list(await memory.find_hidden("key-1"))
+            assert list(await hidden_of(file, "key-1")) == list(await hidden_of(memory, "key-1"))
     finally:
         await file.aclose()
 
@@ -355,7 +356,7 @@ async def test_many_keys_are_one_look(make_sqlite: Callable[..., SqliteStore]) -
         if number == 7:
             assert await store.settle(5.0)
     keys = ["k2", "k0", "nobody", "k1"]
-    found = await store.find_all_hidden(keys)
+    found = await store.find_hidden(keys)
     assert {key: [turns.variant for turns in found[key]] for key in keys} == {
         "k0": ["v9", "v6"],
         "k1": ["v10", "v7"],
@@ -363,5 +364,5 @@ async def test_many_keys_are_one_look(make_sqlite: Callable[..., SqliteStore]) -
         "nobody": [],
     }
     assert await store.settle(5.0)
-    assert await store.find_all_hidden(keys) == found == await memory.find_all_hidden(keys)
+    assert await store.find_hidden(keys) == found == await memory.find_hidden(keys)
     await store.aclose()

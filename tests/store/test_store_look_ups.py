@@ -15,7 +15,7 @@ from proxy.store.sqlite.store import SqliteStore
 
 LOOKS: dict[str, Callable[[SqliteStore], Any]] = {
     "a held turn": lambda store: store.find_suspended("key"),
-    "hidden turns": lambda store: store.find_all_hidden(["key"]),
+    "hidden turns": lambda store: store.find_hidden(["key"]),
     "a response": lambda store: store.find_response("resp_1", "me"),
     "a deletion": lambda store: store.delete_response("resp_1", "me"),
     "an owner": lambda store: store.owns_response("resp_1", "me"),

@@ -11,6 +11,7 @@ import pytest
 from store_records import (
     T0,
     hidden,
+    hidden_of,
     invocation,
     kept,
     message,
@@ -189,13 +190,13 @@ async def test_a_purged_run_takes_everything_with_it(make: Make, tmp_path: Path)
     assert await store.purge(PurgeFilter(run_id="run_1")) == 0
     assert await store.get_run("run_1") is None
     assert await store.find_suspended("key-run_1") is None
-    assert list(await store.find_hidden("key-run_1")) == []
+    assert list(await hidden_of(store, "key-run_1")) == []
     assert await store.find_response("resp-run_1", "open") is None
     detail = await store.get_run("run_2")
     assert detail is not None
     assert len(detail.turns) == len(detail.messages) == len(detail.invocations) == 1
     assert await store.find_suspended("key-run_2") is not None
-    assert len(await store.find_hidden("key-run_2")) == 1
+    assert len(await hidden_of(store, "key-run_2")) == 1
     assert await store.find_response("resp-run_2", "open") is not None
     if isinstance(store, SqliteStore):
         assert [query(tmp_path / "r.db", f"SELECT count(*) FROM {table}") for table in TABLES] == [
@@ -229,14 +230,14 @@ async def test_a_purge_takes_content_whose_run_is_not_on_record(make_sql: Make) 
         store.put_result(kept(name, run_id=name, created_at=at))
         store.put_native_call(native_call(f"inv-{name}", name))
     assert await store.purge(PurgeFilter(run_id="run_1")) == 0
-    assert len(await store.find_hidden("old")) == 1
+    assert len(await hidden_of(store, "old")) == 1
     assert await store.purge(PurgeFilter(before=T0 + 5)) == 0
     for name, there in (("old", False), ("new", True)):
         store.put_run(ended(name))
         detail = await store.get_run(name)
         assert detail is not None
         assert bool(detail.native_calls) == there
-        assert bool(await store.find_hidden(name)) == there
+        assert bool(await hidden_of(store, name)) == there
         assert (await store.find_response(name, "open") is not None) == there
         assert (await store.find_result(name, "open") is not None) == there
 
@@ -248,7 +249,7 @@ async def test_content_that_is_in_memory_alone_goes_too(make: Make) -> None:
     whole_run(store, "run_1")
     assert await store.purge(PurgeFilter()) == 1
     assert await store.find_suspended("key-run_1") is None
-    assert list(await store.find_hidden("key-run_1")) == []
+    assert list(await hidden_of(store, "key-run_1")) == []
     assert await store.find_response("resp-run_1", "open") is None
 
 

@@ -17,6 +17,7 @@ from store_records import (
     T0,
     files_below,
     hidden,
+    hidden_of,
     invocation,
     kept,
     message,
@@ -76,7 +77,7 @@ async def _check(store: SqliteStore, name: str = "1") -> None:
     turn = await store.find_suspended(f"s-{name}")
     assert turn is not None
     assert turn.payload == SECRET.encode()
-    assert [turns.payload for turns in await store.find_hidden(f"h-{name}")] == [SECRET.encode()]
+    assert [turns.payload for turns in await hidden_of(store, f"h-{name}")] == [SECRET.encode()]
     stored = await store.find_response(f"resp_{name}", "open")
     assert stored is not None
     assert stored.response == SECRET.encode()
@@ -225,7 +226,7 @@ async def test_a_value_in_another_place_does_not_open(make_sqlite: Make) -> None
             assert connection.execute(statement).rowcount == 1
     reads: list[Callable[[], Any]] = [
         lambda: store.find_suspended("s-2"),
-        lambda: store.find_hidden("h-2"),
+        lambda: hidden_of(store, "h-2"),
         lambda: store.find_response("resp_2", "open"),
         lambda: store.get_run("run_2"),
     ]

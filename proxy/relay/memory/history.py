@@ -133,7 +133,7 @@ class History:
         ]
         answers = answers[:_MOST_LOOKUPS]
         keys = [request.answer_key(caller, shape, each.text, upto=each.position) for each in answers]
-        known = await self._store.find_all_hidden(keys) if keys else {}
+        known = await self._store.find_hidden(keys) if keys else {}
         hidden: list[tuple[int, HiddenTurns]] = []
         for answer, key in zip(answers, keys, strict=True):
             variants = known[key]

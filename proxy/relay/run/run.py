@@ -19,7 +19,6 @@ import orjson
 
 from proxy.events import (
     ResultImage,
-    TextDelta,
     ToolCall,
     ToolCallFinished,
     ToolResult,
@@ -99,7 +98,6 @@ class _Turn:
     upstream_model: str = ""
     reason: str | None = None
     ended: bool = False
-    has_text: bool = False
     usage: Usage | None = None
     cost: int | None = None
     counted: bool = False
@@ -174,8 +172,6 @@ class Run:
         turn = self.turn
         for event in events:
             match event:
-                case TextDelta():
-                    turn.has_text = True
                 case TurnStarted(id=upstream_id, model=upstream_model):
                     turn.upstream_id = upstream_id
                     turn.upstream_model = upstream_model

@@ -74,11 +74,13 @@ def load_config(
 
     ``path`` of ``None`` means no file; relative paths then start at the current folder.  With
     ``need_secrets=False`` a missing secret of an upstream becomes no key, for commands that ask no
-    model.  Raises :class:`~proxy.errors.ConfigError` for the first fault found.
+    model.  Raises :class:`~proxy.errors.ConfigError` for the first fault found, with the others.
     """
     config, faults = find_faults(path, env, options, need_secrets=need_secrets)
     if faults or config is None:
-        raise faults[0]
+        first, *others = faults
+        first.others = tuple(others)
+        raise first
     return config
 
 

@@ -231,12 +231,8 @@ class MemoryStore(MemoryKeys):
             if turns not in stay:
                 self._hidden.drop((turns.key, turns.variant))
 
-    async def find_hidden(self, key: str) -> Sequence[HiddenTurns]:
-        """The variants of that key, unless their days are over, the newest first."""
-        return newest_two(self._hidden.find_all(key))
-
-    async def find_all_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
-        """The same for each of some keys."""
+    async def find_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
+        """The variants of each key, unless their days are over, the newest first."""
         return {key: newest_two(self._hidden.find_all(key)) for key in keys}
 
     def put_response(self, record: ResponseRecord) -> None:

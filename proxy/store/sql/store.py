@@ -225,15 +225,11 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
                 record, lambda settled: self._put_content(HIDDEN, rows.hidden_row, record, settled)
             )
 
-    async def find_hidden(self, key: str) -> Sequence[HiddenTurns]:
-        """The two variants of that key that came last, also while they wait or could not be written.
+    async def find_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
+        """The two variants of each key that came last, also while they wait or could not be written.
 
         Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
         """
-        return (await self.find_all_hidden((key,)))[key]
-
-    async def find_all_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
-        """The same for each of some keys, with one look at the database; raises as that does."""
         variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
         asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
         if asked and self._content != "none":

@@ -169,3 +169,20 @@ def test_a_section_that_nothing_needs_is_done_without(tmp_path, here, monkeypatc
     settings = [fault.partition(":")[0] for fault in faults_of(here("check"))]
     assert settings.count("tools.modules") == 1
     assert "limits.storage" in settings
+
+
+def test_every_command_tells_all_faults_of_a_configuration(tmp_path, here):
+    """Who starts a server, or asks for its record, repairs the file once and not fault by fault."""
+    (tmp_path / "toolrelay.toml").write_text(
+        """
+        [server]
+        port = "many"
+        [upstreams.default]
+        base_url = "ftp://nowhere"
+        [limits]
+        rate = "often"
+        """
+    )
+    for command in (("serve",), ("runs", "list")):
+        faults = faults_of(here(*command))
+        assert len(faults) == len({fault.partition(":")[0] for fault in faults}) == 3, faults

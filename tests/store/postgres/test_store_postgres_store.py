@@ -21,6 +21,7 @@ from store_records import (
     T0,
     cut_off_runs,
     hidden,
+    hidden_of,
     invocation,
     kept,
     message,
@@ -337,7 +338,7 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
     assert detail is not None
     assert detail.messages[0].content == "a secret sentence"
     assert await store.find_response("resp_1", "open") == response(response=b"a secret sentence")
-    assert list(await store.find_hidden("key-1")) == [hidden(payload=b"a secret sentence")]
+    assert list(await hidden_of(store, "key-1")) == [hidden(payload=b"a secret sentence")]
     for table in CONTENT:
         ((row, sealed_by),) = await fetch(postgres_url, f"SELECT t::text, sealed_by FROM {table.name} t")
         assert "a secret sentence" not in row

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from store_records import ROWS, files_below, hidden, native_call, query, response, spawn
+from store_records import ROWS, files_below, hidden, hidden_of, native_call, query, response, spawn
 from waiting import LATE_S
 
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
@@ -112,14 +112,14 @@ async def test_a_record_of_an_earlier_schema_keeps_every_row(
             assert [found[: len(row)] for found in query(copy, f"SELECT * FROM {table}")] == [row]
             assert [found[: len(row)] for found in query(path, f"SELECT * FROM {table}")] == [row]
         assert await store.find_response("resp_1", "open") is None
-        assert list(await store.find_hidden("key-1")) == []
+        assert list(await hidden_of(store, "key-1")) == []
         store.put_response(response())
         store.put_hidden(hidden())
         detail = await store.get_run("run_1")
         assert detail is not None
         assert len(detail.turns) == len(detail.messages) == len(detail.invocations) == 1
         assert await store.find_response("resp_1", "open") == response()
-        assert list(await store.find_hidden("key-1")) == [hidden()]
+        assert list(await hidden_of(store, "key-1")) == [hidden()]
         store.put_native_call(native_call())
         detail = await store.get_run("run_1")
         assert detail is not None
@@ -129,7 +129,7 @@ async def test_a_record_of_an_earlier_schema_keeps_every_row(
         assert (found.payload, found.ephemeral) == (b"{\xff}", False)
         assert [listed.id for listed in await store.list_runs(RunFilter(tool="core__f"))] == ["run_1"]
         if "hidden_turns" in held:
-            assert [turns.payload for turns in await store.find_hidden("key-0")] == [b"\xff"]
+            assert [turns.payload for turns in await hidden_of(store, "key-0")] == [b"\xff"]
     finally:
         await store.aclose()
 

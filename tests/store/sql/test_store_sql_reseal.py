@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_records import T0, hidden, invocation, kept, message, query, response, run, suspended
+from store_records import T0, hidden, hidden_of, invocation, kept, message, query, response, run, suspended
 
 from proxy.errors import ConfigError, StoreError
 from proxy.records import EffectClaim, EffectResult
@@ -57,7 +57,7 @@ async def _check(store: SqlStore, name: str) -> None:
     assert effect is not None
     assert (turn.payload, result.content, stored.response) == (SECRET.encode(), SECRET, SECRET.encode())
     assert effect.result == EffectResult(SECRET)
-    assert [turns.payload for turns in await store.find_hidden(f"h-{name}")] == [SECRET.encode()]
+    assert [turns.payload for turns in await hidden_of(store, f"h-{name}")] == [SECRET.encode()]
 
 
 async def _keys(store: SqlStore) -> set[Any]:
@@ -263,7 +263,7 @@ async def test_memory_has_the_same_bound_for_one_caller() -> None:
     assert await store.find_suspended("bob") is not None
     assert await store.find_result("res_0", "ada") is None
     assert await store.find_response("resp_1", "ada") is None
-    assert [len(await store.find_hidden(f"h-{number}")) for number in range(5)] == [0, 0, 1, 1, 1]
+    assert [len(await hidden_of(store, f"h-{number}")) for number in range(5)] == [0, 0, 1, 1, 1]
 
 
 def _overflow(store: Any) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from store_records import T0, hidden, invocation, message, response, run, suspended, until
+from store_records import T0, hidden, hidden_of, invocation, message, response, run, suspended, until
 from waiting import PATIENCE_S
 
 from proxy.server.config.settings import StoreConfig
@@ -59,7 +59,7 @@ async def test_the_oldest_content_makes_room(make_sql: Make) -> None:
     assert len(left) > AT_ONCE
     assert len(left) * 4096 <= store._max_bytes
     assert await store.find_suspended("key-1") is None
-    assert list(await store.find_hidden("key-1")) == []
+    assert list(await hidden_of(store, "key-1")) == []
     assert len(await store.list_runs(RunFilter())) == 1
     before = len(left)
     await _tidied(store)
@@ -103,7 +103,7 @@ async def test_in_a_file_old_runs_go_before_content_of_today(make_sqlite: Make) 
     await store.list_runs(RunFilter())
     store._max_bytes = 1_000_000
     await _tidied(store)
-    assert list(await store.find_hidden("key-1")) == [hidden(created_at=NOW - 5)]
+    assert list(await hidden_of(store, "key-1")) == [hidden(created_at=NOW - 5)]
     detail = await store.get_run("today")
     assert detail is not None
     assert len(detail.messages) == 1

@@ -10,7 +10,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_records import T0, hidden, invocation, kept, message, query, response, run, suspended, turn
+from store_records import (
+    T0,
+    hidden,
+    hidden_of,
+    invocation,
+    kept,
+    message,
+    query,
+    response,
+    run,
+    suspended,
+    turn,
+)
 
 from proxy.records import EffectClaim, EffectResult
 from proxy.store.base import RunFilter
@@ -115,7 +127,7 @@ async def test_each_statement_of_a_tool_turn_goes_by_an_index(
     await store.find_effect(claim)
     assert await store.number_effects(claim) == {0: "inv_1"}
     await store.find_suspended("key-1")
-    await store.find_hidden("key-1")
+    await hidden_of(store, "key-1")
     await store.find_response("resp_1", "open")
     await store.find_result("res_1", "open")
     await store.get_run("run_1")
