@@ -78,14 +78,15 @@ def test_they_are_counted_before_they_take_memory(wire: ChatWire | ResponsesWire
         assert tracemalloc.get_traced_memory()[1] - base < 20 * len(data)
 
 
-def test_usage_is_not_looked_for_in_it(memory: None) -> None:
-    """What passes through is read for its usage, and not where that would cost a hundred times its size."""
+def test_usage_is_found_without_parsing_it(memory: None) -> None:
+    """What passes through is searched for its usage where to parse it would cost a hundred times its size."""
     data = b'{"usage":{"prompt_tokens":1},"x":' + MANY + b"}"
     tap = UsageTap()
     tracemalloc.reset_peak()
     tap.feed(b"data: " + data + b"\n\n")
     assert tracemalloc.get_traced_memory()[1] < 12 * len(data)
-    assert tap.usage is None
+    assert tap.usage is not None
+    assert tap.usage.input_tokens == 1
 
 
 def test_there_is_room_for_what_models_say() -> None:

@@ -76,7 +76,7 @@ def load_config(
     ``need_secrets=False`` a missing secret of an upstream becomes no key, for commands that ask no
     model.  Raises :class:`~proxy.errors.ConfigError` for the first fault found, with the others.
     """
-    config, faults = find_faults(path, env, options, need_secrets=need_secrets)
+    config, faults = find_faults(path, env, options, need_secrets=need_secrets, go_on=True)
     if faults or config is None:
         first, *others = faults
         first.others = tuple(others)

@@ -90,7 +90,7 @@ def test_a_file_that_is_not_there(tmp_path, here):
 
 def test_a_variable_that_is_no_setting(tmp_path, here):
     """An unknown TOOLRELAY_ variable is named with its nearest setting."""
-    line = complaint(here("serve", env={"TOOLRELAY_SERVER__PROT": "1"}))
+    line = complaint(here("serve", env={"TOOLRELAY_SERVER__PROT": "1", "OPENAI_API_KEY": "sk-test"}))
     assert "TOOLRELAY_SERVER__PROT" in line
     assert "server.port" in line
 
