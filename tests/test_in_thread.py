@@ -21,10 +21,12 @@ from raw_upstream import KEEP, LAST_CHUNK, Step, chunk, head
 from running_proxy import Answer
 
 import proxy.wires.json.lenient
+import proxy.wires.stream.sse
 from proxy.in_thread import LARGE_BYTES, LARGE_EVENT_BYTES, in_thread
 from proxy.server.serving.response import HttpClientStream
 from proxy.wires.chat.body import ChatBody
 from proxy.wires.responses.body import ResponsesBody
+from proxy.wires.stream.usage_tap import UsageTap
 
 MB = 1 << 20
 SSE = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
@@ -208,3 +210,24 @@ async def test_who_is_cancelled_waits_for_the_thread() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended.is_set()
+
+
+@pytest.mark.parametrize("strip", [False, True])
+def test_usage_in_a_large_event_is_searched_for(strip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only passes through is not even taken apart where it is large, and passes whole."""
+
+    def decoded(raw: bytes, text: bytes, decode: Any = proxy.wires.stream.sse._decode) -> Any:
+        assert len(raw) <= LARGE_EVENT_BYTES
+        return decode(raw, text)
+
+    monkeypatch.setattr(proxy.wires.stream.sse, "_decode", decoded)
+    tap = UsageTap(strip=strip)
+    lines = b"data\n" * 30_000
+    large = (
+        b'data: {"choices":[{}],\n' + lines + b'data: "usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
+    )
+    sent = event({"choices": [{"delta": {"content": "a"}}]}) + large + b"data: [DONE]\n\n"
+    passed = b"".join(tap.feed(sent[at : at + 65536]) for at in range(0, len(sent), 65536)) + tap.close()
+    assert passed == sent
+    assert tap.usage is not None
+    assert (tap.usage.input_tokens, tap.usage.output_tokens) == (3, 4)

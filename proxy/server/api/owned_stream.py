@@ -21,7 +21,7 @@ from proxy.server.serving.draining import Draining
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.response import HttpClientStream
 from proxy.store.base import Store
-from proxy.wires.stream.sse import SSEParser
+from proxy.wires.stream.sse import SSEParser, decode_event
 
 __all__ = ["ClientStreams", "Own", "OwnedClientStream", "Settle"]
 
@@ -69,7 +69,7 @@ class OwnedClientStream(HttpClientStream):
         self._size = 0
         self._length = ""
         self._again = 0
-        self._large = b""
+        self._large: Callable[[], dict[str, Any] | None] | None = None
         self._looking = False
         self._events_left = _MOST_EVENTS
 
@@ -100,8 +100,9 @@ class OwnedClientStream(HttpClientStream):
         return wait
 
     async def _push_read(self, data: bytes, last: bool) -> None:
-        text, self._large = self._large, b""
-        self._found(await in_thread(_object_in, text))
+        read, self._large = self._large, None
+        if read is not None:
+            self._found(await in_thread(read))
         if (wait := self._push_known(data, last)) is not None:
             await wait
 
@@ -137,9 +138,15 @@ class OwnedClientStream(HttpClientStream):
         if self._events is not None:
             try:
                 self._events.take(data)
-                while self._looking and not self._large and (event := self._events.next()) is not None:
+                while self._looking and not self._large:
+                    event = self._events.next(LARGE_EVENT_BYTES)
+                    if event is None and not self._events.too_large:
+                        break
                     self._events_left -= 1
-                    self._read(event.data)
+                    if event is None:
+                        self._large = partial(_said_in_event, self._events.skip())
+                    else:
+                        self._found(_object_in(event.data))
                     if not self._events_left:
                         self._stop()
             except WireError:
@@ -162,7 +169,7 @@ class OwnedClientStream(HttpClientStream):
 
     def _read(self, text: bytes) -> None:
         if len(text) > LARGE_EVENT_BYTES:
-            self._large = text
+            self._large = partial(_object_in, text)
         else:
             self._found(_object_in(text))
 
@@ -192,6 +199,10 @@ def _object_in(text: bytes, most_values: int = MOST_READ_VALUES) -> dict[str, An
     except orjson.JSONDecodeError:
         return None
     return said if isinstance(said, dict) else None
+
+
+def _said_in_event(raw: bytes) -> dict[str, Any] | None:
+    return _object_in(decode_event(raw).data)
 
 
 class ClientStreams:

@@ -162,6 +162,12 @@ class SSEParser:
         self.at = end
         return self._event(self.data[start:end])
 
+    def skip(self) -> bytes:
+        """The bytes of the event that is :attr:`too_large`, which is taken without being read."""
+        raw = self.data[self.at : self._end]
+        self.at, self.too_large, self._at_start = self._end, False, False
+        return raw
+
     def _filler_end(self, start: int) -> int:
         """The end of the blank lines or comments that begin here; 0 where that is not certain."""
         if self._at_start:

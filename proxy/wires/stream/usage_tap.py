@@ -13,6 +13,7 @@ import orjson
 
 from proxy.errors import FrameTooLarge
 from proxy.events import Usage
+from proxy.in_thread import LARGE_EVENT_BYTES
 from proxy.json_size import is_large
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.usage import usage_of, without_null_usage
@@ -58,16 +59,28 @@ class UsageTap:
             if _KEY not in less:
                 return less if self._strip else chunk
         try:
-            events = self._parser.feed(chunk)
+            pieces = self._read_events(self._parser, chunk)
         except FrameTooLarge:
             # No event of any API; what it says of usage stays unknown, the stream itself whole.
             tail, self._parser = self._parser.tail, None
             return tail if self._strip else chunk
-        if not self._strip:
-            for event in events:
-                self._look(event)
-            return chunk
-        return b"".join(map(self._stripped, events))
+        return b"".join(pieces) if self._strip else chunk
+
+    def _read_events(self, parser: SSEParser, chunk: bytes) -> list[bytes]:
+        """Read the events that ``chunk`` completes; what of each may go on."""
+        parser.take(chunk)
+        pieces = []
+        while True:
+            event = parser.next(LARGE_EVENT_BYTES)
+            if event is not None:
+                pieces.append(self._stripped(event) if self._strip else self._look(event))
+            elif parser.too_large:
+                # The loop would serve nobody else while it took this apart.
+                raw = parser.skip()
+                self._find_in(raw[-_TAIL:], raw[:_TAIL])
+                pieces.append(raw)
+            else:
+                return pieces
 
     def close(self) -> bytes:
         """The end of a stream that ended properly; what of it is left to go on."""
