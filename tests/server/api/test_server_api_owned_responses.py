@@ -30,7 +30,13 @@ BODIES: dict[str, list[Step]] = {
     "pieces": chunked(b'{"id":"res', b'p_1","output":[{}', b"]}", content_type="application/json"),
     "cut event": chunked(b': hello\n\ndata: {"type":"response.created","response":{"id":"resp', b'_1"}}\n\n'),
     "crlf": chunked(b'data: {"response":{"id":"resp_1"}}\r\n\r\n'),
+    "large event": chunked(event('{"response":{"instructions":"%s","id":"resp_1"}}' % ("x" * 200_000))),
+    "large reply": whole(b'{"output":[{"x":"%s"}],"id":"resp_1"}' % (b"y" * 200_000)),
+    "large pieces": chunked(
+        b'{"output":[{"x":"' + b"z" * 200_000, b'"}],"id":"resp_1"}', content_type="application/json"
+    ),
 }
+STREAMS = ("stream", "cut event", "crlf", "large event")
 
 
 @pytest.mark.parametrize("kind", sorted(BODIES))
@@ -40,9 +46,7 @@ async def test_a_response_is_its_askers(tmp_path: Any, kind: str, allow: tuple[s
     """The id of an answer is its asker's alone: everybody else is told that there is no such response."""
     url = url if url == "memory:" else f"sqlite:///{tmp_path / 'r.db'}"
     async with keyed(BODIES[kind], DELETED, allow=allow, store={"url": url}) as (proxy, upstream):
-        answer = await proxy.ask(
-            {**ASK, "stream": kind in ("stream", "cut event", "crlf")}, bearer(ALICE), path=RESPONSES
-        )
+        answer = await proxy.ask({**ASK, "stream": kind in STREAMS}, bearer(ALICE), path=RESPONSES)
         assert answer.status == 200
         for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
             path = f"{RESPONSES}/resp_1{rest}"
