@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from proxy.errors import UpstreamBroken
 from proxy.http.headers import Headers
 from proxy.http.secrets import Sink
+from proxy.in_thread import LARGE_BYTES, in_thread
 
 __all__ = [
     "PulledResponse",
@@ -117,7 +118,7 @@ async def read_whole(response: UpstreamResponse, upstream: str, limit: int) -> b
     except BaseException:  # A reader that gives up, for whatever reason, holds no connection.
         await response.aclose()
         raise
-    return b"".join(pieces)
+    return await in_thread(b"".join, pieces) if size > LARGE_BYTES else b"".join(pieces)
 
 
 class Upstream(Protocol):

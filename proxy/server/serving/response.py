@@ -23,7 +23,7 @@ from proxy.caches import declare_lru
 from proxy.errors import UpstreamBroken
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names
 from proxy.http.secrets import Secrets
-from proxy.in_thread import LARGE_BYTES
+from proxy.in_thread import LARGE_BYTES, in_thread
 from proxy.server.serving.request import EdgeRequest
 
 __all__ = ["HttpClientStream"]
@@ -160,6 +160,8 @@ class HttpClientStream:
                 self._send(b"")
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if data[LARGE_BYTES:_PAST_LARGE]:  # Without a call.
+            return self._push_large(data, last)
         secrets = self._secrets
         # Where there is nothing to replace the same object comes back, in two thirds of the time of a search.
         # Its letters may be escaped as well, but few providers escape any that are in ASCII.
@@ -167,8 +169,6 @@ class HttpClientStream:
             (secrets.sign in data and data.replace(secrets.beginning, b"*") is not data) or b"\\u00" in data
         ):
             data = secrets.blanked(data)
-        if data[LARGE_BYTES:_PAST_LARGE]:  # Without a call.
-            return self._push_large(data, last)
         if last or not self._flows or not data:
             return self._push(data, last)
         transport = self._transport
@@ -212,6 +212,8 @@ class HttpClientStream:
         meanwhile leaves what is left of it to the connection.
         """
         at = 0
+        if self._secrets is not None:
+            data = await in_thread(self._secrets.blanked, data)
         try:
             while len(data) - at > LARGE_BYTES:
                 wait = self._push(data[at : at + LARGE_BYTES], False)
