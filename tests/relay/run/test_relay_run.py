@@ -115,14 +115,14 @@ BROKEN = {
 def test_an_answer_ends_the_run() -> None:
     """A turn without calls is the answer, under the upstream's own reason."""
     run = trace(CallModel(1), said(text="hello"), Finish())
-    assert run.turn.has_text
+    assert not run.turn.calls
     assert run.turn.upstream_id == "chatcmpl-1"
     assert run.turn.reason == "stop"
     assert run.turns_hidden == 0
 
 
-def test_a_turn_without_text_has_none() -> None:
-    """Reasoning and deltas of calls are no text of the answer, and are let through."""
+def test_pieces_decide_nothing() -> None:
+    """Reasoning and deltas of a call that is never finished end a turn as an answer does."""
     run = trace(
         CallModel(1),
         Turn(
@@ -135,7 +135,7 @@ def test_a_turn_without_text_has_none() -> None:
         ),
         Finish(),
     )
-    assert not run.turn.has_text
+    assert not run.turn.calls
 
 
 def test_client_calls_alone_are_the_upstreams_own_stream() -> None:
@@ -226,10 +226,10 @@ def test_server_calls_run_whatever_the_reason(reason: str) -> None:
 
 
 def test_each_turn_begins_with_nothing_of_the_one_before() -> None:
-    """Calls, reason, end mark and text of a turn are its own."""
+    """Calls, reason and end mark of a turn are its own."""
     run = trace(CallModel(1), said(ONE, text="wait"), RunTools((ONE,)), RAN, CallModel(2))
     turn = run.turn
-    assert (turn.calls, turn.reason, turn.ended, turn.has_text, turn.usage) == ([], None, False, False, None)
+    assert (turn.calls, turn.reason, turn.ended, turn.usage) == ([], None, False, None)
 
 
 def test_a_later_turn_that_calls_the_client_suspends() -> None:
