@@ -112,7 +112,8 @@ async def test_requests_are_answered_while_the_disk_stands_still(tmp_path: Path,
         try:
             assert await asked(running) == "It is noon."
             assert await asked(running, LATER) == "It is noon."
-            assert await status_of(running, "/v1/responses/resp_tr_unknown0000000000") in (404, 503)
+            assert await status_of(running, "/v1/responses/resp_tr_1") == 503
+            assert await status_of(running, "/readyz") == 503
             assert await status_of(running, "/healthz") == 200
             assert await status_of(running, "/metrics") == 200
         finally:
@@ -154,3 +155,7 @@ async def test_a_stop_does_not_wait_for_the_disk(tmp_path: Path, disk: Disk) -> 
             await running.says("worker_stuck")
         finally:
             disk.thaw()
+    async with served(tmp_path, disk, ANSWER) as (again, _):
+        assert await asked(again) == "It is noon."
+        # What was on record before is there, and what was said to be lost is not.
+        await until(lambda: _runs(disk, 2))
