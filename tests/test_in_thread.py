@@ -112,7 +112,7 @@ ENDS = {
 }
 LARGE_EVENTS: dict[str, tuple[str, bytes]] = {
     "text": ("chat", event({"choices": [{"index": 0, "delta": {"content": IMAGE}}]})),
-    "values": ("chat", event({"choices": [{"index": 0, "delta": {"content": "a"}}], "x": [{}] * 300_000})),
+    "values": ("chat", event({"choices": [{"index": 0, "delta": {"content": "a"}}], "x": [{}] * 200_000})),
     "lines": ("chat", b"data: {}\n" + b"data\n" * 300_000 + b"\n"),
     "an image": (
         "responses",
