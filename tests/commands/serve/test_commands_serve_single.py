@@ -212,7 +212,11 @@ async def test_closing_the_terminal_ends_the_server(tmp_path: Path) -> None:
 
 ORPHAN = """
 import subprocess, sys
-program = "import os, time; open('orphan', 'w').write(str(os.getpid())); time.sleep(0.5)"
+program = (
+    "import os, time; file = open('begun', 'w'); "
+    "file.write(str(os.getpid())); file.close(); "
+    "os.replace('begun', 'orphan'); time.sleep(0.5)"
+)
 subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
 """
 
