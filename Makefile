@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test check format lock image
+.PHONY: help setup demo test check format mutants lock image
 
 help: ## Say what there is.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -26,10 +26,14 @@ format: ## Format, and correct what can be corrected.
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+mutants: ## List small changes of the most delicate code that no test notices; PART=policy for one part.
+	$(BIN)/pip install --quiet 'mutmut>=3.8,<4'
+	$(BIN)/python tests/mutants.py $(PART)
+
 lock: ## Lock the versions of the dependencies anew.
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
-		--python-version 3.11 --custom-compile-command 'make lock' --extra otel --extra postgres --extra redis --extra web pyproject.toml -o requirements.lock
+		--python-version 3.11 --custom-compile-command 'make lock' --extra mcp --extra otel --extra postgres --extra redis --extra web pyproject.toml -o requirements.lock
 
 image: ## Build the container image.
 	docker build --tag toolrelay .

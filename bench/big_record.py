@@ -19,8 +19,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.records import EffectClaim, HiddenTurns, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.effect_records import EffectClaim
+from proxy.records import HiddenTurns, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.store.base import RunFilter
+from proxy.store.options import StoreOptions
 from proxy.store.sql.migrate import migrate_sqlite
 from proxy.store.sqlite.store import SqliteStore
 
@@ -153,7 +155,7 @@ def growth(small: Path, large: Path, rounds: int = 100) -> dict[str, tuple[float
 
 
 async def _growth(small: Path, large: Path, rounds: int) -> dict[str, tuple[float, float, float]]:
-    stores = [SqliteStore(path, keep_days=0, clock=lambda: END + 1) for path in (small, large)]
+    stores = [SqliteStore(path, StoreOptions(keep_days=0, clock=lambda: END + 1)) for path in (small, large)]
     for store in stores:
         await store.start()
     found = {}

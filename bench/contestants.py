@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ __all__ = ["INSTRUMENT_CORE", "PROXY_CORE", "Field", "field_of", "toolrelay", "t
 
 HERE = Path(__file__).resolve().parent
 PROXY_CORE, INSTRUMENT_CORE = 0, 1
+_WIRES = ("chat", "responses")
 
 _NGINX = """\
 worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.err;
@@ -38,6 +39,8 @@ port = {port}
 [upstreams.default]
 base_url = "http://127.0.0.1:{upstream}/v1"
 api_key = ""
+text_calls = "{text_calls}"
+wires = [{wires}]
 [keys.bench]
 secret = "env:BENCH_KEY"
 [tools]
@@ -72,11 +75,27 @@ class Field:
 
 
 def toolrelay_config(
-    folder: Path, port: int, upstream: int, *, tools: bool, store: Path, limits: bool = True
+    folder: Path,
+    port: int,
+    upstream: int,
+    *,
+    tools: bool,
+    store: Path,
+    limits: bool = True,
+    text_calls: str = "off",
+    wires: Sequence[str] = _WIRES,
 ) -> Path:
-    """A configuration with every door on, and limits that are counted and never reached."""
+    """A configuration with every check on, and limits that are counted and never reached."""
     allow = '"bench_tools__*"' if tools else ""
-    text = _TOOLRELAY.format(port=port, upstream=upstream, here=HERE, allow=allow, store=store)
+    text = _TOOLRELAY.format(
+        port=port,
+        upstream=upstream,
+        here=HERE,
+        allow=allow,
+        store=store,
+        text_calls=text_calls,
+        wires=", ".join(f'"{wire}"' for wire in wires),
+    )
     path = folder / f"toolrelay-{port}.toml"
     path.write_text(text + (_LIMITS if limits else _NO_LIMITS))
     return path
@@ -92,6 +111,8 @@ def toolrelay(
     store: Path | None = None,
     core: int | None,
     workers: int | None = None,
+    text_calls: str = "off",
+    wires: Sequence[str] = _WIRES,
 ) -> Iterator[Process]:
     """A proxy as ``serve`` starts it; its log goes to a file.
 
@@ -99,7 +120,16 @@ def toolrelay(
     """
     port = free_port()
     store = store or folder / f"record-{port}.db"
-    config = toolrelay_config(folder, port, upstream, tools=tools, store=store, limits=workers is None)
+    config = toolrelay_config(
+        folder,
+        port,
+        upstream,
+        tools=tools,
+        store=store,
+        limits=workers is None,
+        text_calls=text_calls,
+        wires=wires,
+    )
     command = python("-m", "proxy", "serve", "--config", str(config), "--workers", str(workers or 1))
     log = folder / f"{name.replace(' ', '-')}.log"
     with started(name, port, command, log, core=core, env={"BENCH_KEY": KEY}) as process:
@@ -131,6 +161,12 @@ def field_of(folder: Path, *, core: int | None, instruments: int | None) -> Iter
         proxies["aiohttp"] = stack.enter_context(
             started("aiohttp", own, command, folder / "aiohttp.log", core=core)
         )
-        for name, tools in (("toolrelay", False), ("toolrelay, tools offered", True)):
-            proxies[name] = stack.enter_context(toolrelay(name, folder, mock.port, tools=tools, core=core))
+        for name, tools, text_calls in (
+            ("toolrelay", False, "off"),
+            ("toolrelay, tools offered", True, "off"),
+            ("toolrelay, text read for calls", True, "hermes"),
+        ):
+            proxies[name] = stack.enter_context(
+                toolrelay(name, folder, mock.port, tools=tools, core=core, text_calls=text_calls)
+            )
         yield Field(mock, proxies)

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from functools import _lru_cache_wrapper
 
-__all__ = ["CacheSize", "Memo", "cache_sizes", "declare", "declare_lru", "text_bytes", "value_bytes"]
+__all__ = [
+    "CacheSize",
+    "Derived",
+    "Memo",
+    "Snapshot",
+    "cache_sizes",
+    "declare",
+    "declare_lru",
+    "text_bytes",
+    "value_bytes",
+]
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -111,11 +121,12 @@ class Memo(Generic[_Key, _Value]):
     """What was worked out before, by what it was worked out from; all of it goes when it is too much.
 
     For what a handful of entries serve nearly every request with, and whose makers one cannot trust to stay
-    a handful.  ``get`` is a dictionary's own.
+    a handful.  ``get`` is a dictionary's own.  A key is held as long as its entry, so an object that is
+    equal to itself alone can be one: no other takes its place.
     """
 
-    def __init__(self, name: str, limit: int, size_of: Callable[[_Value], int]) -> None:
-        """``size_of`` an entry is its bytes, its key included."""
+    def __init__(self, name: str, limit: int, size_of: Callable[[_Key, _Value], int]) -> None:
+        """``size_of`` an entry is its bytes, from its key and its value."""
         self._found: dict[_Key, _Value] = {}
         self._limit = limit
         self._size_of = size_of
@@ -128,7 +139,7 @@ class Memo(Generic[_Key, _Value]):
 
     def put(self, key: _Key, value: _Value) -> _Value:
         """Keep a value under a key that has none, and give it back."""
-        size = self._size_of(value)
+        size = self._size_of(key, value)
         if size > self._limit:
             return value
         if self._held + size > self._limit:
@@ -140,3 +151,48 @@ class Memo(Generic[_Key, _Value]):
 
     def _cache_size(self) -> CacheSize:
         return CacheSize(self._held, self._limit)
+
+
+class Snapshot:
+    """One version of something that is replaced as a whole, and what was worked out from it.
+
+    That is kept with the version itself (see :class:`Derived`): nobody takes it for another version's, and it
+    goes when the last who uses the version goes.
+    """
+
+    def __init__(self, version: int) -> None:
+        self.version: Final = version
+        self.memos: Final[dict[Derived[Any, Any], Memo[Any, Any]]] = {}
+        self._retired = False
+
+    def retire(self) -> None:
+        """Another version has taken the place: whoever still uses this one works out anew what it needs."""
+        self._retired = True
+        self.memos.clear()
+
+    def begin(self, derived: "Derived[Any, Any]", memo: "Memo[Any, Any]") -> None:
+        """Keep a memo as long as this version; not once it is retired."""
+        if not self._retired:
+            self.memos[derived] = memo
+
+
+class Derived(Generic[_Key, _Value]):
+    """What is worked out from a snapshot: a memo for each version, which lives no longer than that.
+
+    >>> offers = Derived("offers", 16 << 20, lambda key, offer: offer.kept_bytes)
+    >>> offers.of(catalog).get(key)
+    """
+
+    def __init__(self, name: str, limit: int, size_of: Callable[[_Key, _Value], int]) -> None:
+        """``limit`` in bytes for each version that lives; see :class:`Memo`."""
+        self._name = name
+        self._limit = limit
+        self._size_of = size_of
+
+    def of(self, snapshot: Snapshot) -> Memo[_Key, _Value]:
+        """What was worked out from this version so far."""
+        memo: Memo[_Key, _Value] | None = snapshot.memos.get(self)
+        if memo is None:
+            memo = Memo(self._name, self._limit, self._size_of)
+            snapshot.begin(self, memo)
+        return memo

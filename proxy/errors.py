@@ -5,7 +5,7 @@ provider's, ``WireError`` a message that no wire allows, ``ToolFailure`` a tool'
 the record's.  Nothing here does I/O, and no message carries a key or a tool argument.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
@@ -18,6 +18,7 @@ __all__ = [
     "NoRecord",
     "NotOnRecord",
     "RequestError",
+    "RunFault",
     "ServerStopping",
     "StoreError",
     "StoreTooNew",
@@ -127,15 +128,26 @@ class ModelMissing(RequestError):
         super().__init__(400, "You must provide a model parameter.", param="model")
 
 
-class UpstreamError(ToolRelayError):
-    """The model provider failed.  ``status`` is the HTTP status the client gets before its first byte.
+class RunFault(ToolRelayError):
+    """What ends a run in an error that the client reads.
+
+    ``status`` is the HTTP status that the client gets before its first byte; ``code`` and ``type`` stand
+    in the error in either case.  ``headers`` belong to the response that says so.
+    """
+
+    status = 502
+    code = "upstream_malformed"
+    type = "upstream_error"
+    headers: Sequence[tuple[str, str]] = ()
+
+
+class UpstreamError(RunFault):
+    """The model provider failed.
 
     ``unsent`` says that there was no connection, so that the request certainly was not worked on.
     """
 
-    status = 502
     code = "upstream_error"
-    type = "upstream_error"
 
     def __init__(
         self, message: str, *, status: int | None = None, code: str | None = None, unsent: bool = False
@@ -168,7 +180,7 @@ class UpstreamBroken(UpstreamError):
     code = "upstream_broken"
 
 
-class ServerStopping(ToolRelayError):
+class ServerStopping(RunFault):
     """The server ends, and could not wait any longer for a response that is under way."""
 
     status = 503
@@ -180,7 +192,7 @@ class ServerStopping(ToolRelayError):
         super().__init__(self.message)
 
 
-class NotOnRecord(ToolRelayError):
+class NotOnRecord(RunFault):
     """A turn that waits for the client's results is not on record, so that nobody could go on from it."""
 
     status = 503
@@ -195,7 +207,7 @@ class NotOnRecord(ToolRelayError):
         super().__init__(self.message)
 
 
-class WireError(ToolRelayError):
+class WireError(RunFault):
     """A message that its wire does not allow."""
 
 

@@ -4,7 +4,7 @@ A :class:`Frame` pairs the events decoded from one wire message with that messag
 so that a writer of the same wire can forward instead of encode.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "ToolCallFinished",
     "ToolCallStarted",
     "ToolDefinition",
+    "ToolProgress",
     "ToolResult",
     "TurnEvent",
     "TurnFailed",
@@ -30,6 +31,7 @@ __all__ = [
     "Usage",
     "UsageReported",
     "left_out",
+    "pauses",
 ]
 
 
@@ -98,6 +100,18 @@ def left_out(words: str, why: str = "only text can be passed on") -> str:
 
 
 @value_class
+class ToolProgress:
+    """How far a call has come: ``done`` of ``total``, which is ``None`` where nobody knows it.
+
+    ``message`` is a tool's own word on it, and may be a stranger's: it is for whoever sees the result.
+    """
+
+    done: float
+    total: float | None = None
+    message: str = field(default="", repr=False)
+
+
+@value_class
 class ToolResult:
     """What a call came to.
 
@@ -128,14 +142,17 @@ class ToolResult:
 
 @value_class
 class Usage:
-    """Tokens of one turn.  ``native`` is the upstream's own usage object, every field of it;
-    ``cached_tokens`` are those of ``input_tokens`` that the upstream had read before."""
+    """Tokens of one turn.  ``native`` is the upstream's own usage object, every field of it.
+
+    ``cached_tokens`` are those of ``input_tokens`` that the upstream had read before, ``reasoning_tokens``
+    those of ``output_tokens`` that the model spent on reasoning."""
 
     input_tokens: int
     output_tokens: int
     total_tokens: int
     native: Mapping[str, Any] = field(default_factory=dict)
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def all_tokens(self) -> int:
@@ -232,6 +249,14 @@ TurnEvent = (
     | TurnFinished
     | TurnFailed
 )
+
+
+def pauses(events: Sequence[TurnEvent]) -> bool:
+    """Whether a turn stops here only so that it is gone on with, as Anthropic's ``pause_turn`` does."""
+    for event in events:
+        if type(event) is TurnFinished:
+            return event.reason == "pause"
+    return False
 
 
 @value_class

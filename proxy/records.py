@@ -13,13 +13,8 @@ from proxy.errors import ToolErrorCode
 from proxy.values import value_class
 
 __all__ = [
-    "REPEATS_WITHIN_S",
     "RESULTS_KEPT_S",
     "ClientKey",
-    "EarlierEffect",
-    "EffectClaim",
-    "EffectLog",
-    "EffectResult",
     "HiddenTurns",
     "InvocationLog",
     "InvocationStatus",
@@ -44,9 +39,6 @@ __all__ = [
 RunStatus = Literal["running", "completed", "suspended", "failed", "cancelled", "interrupted"]
 InvocationStatus = Literal["started", "success", "error", "cancelled", "interrupted"]
 
-REPEATS_WITHIN_S: Final = 3600.0
-"""Seconds for which a side effect is remembered, so that a repeated request does not cause it again."""
-
 RESULTS_KEPT_S: Final = 3600.0
 """Seconds for which a result that was too large to be shown can be read in pages."""
 
@@ -70,7 +62,8 @@ class RunRecord:
     with one shape asked in the same way.  Both are empty where nothing is known of them.  ``cost`` is
     in billionths of the currency of the prices, ``None`` where the model has no price.  ``spent`` is the
     setting whose budget the run has used up.  ``unreported`` turns ended without a word of the upstream
-    on what they used; the counts of tokens are those of the others.
+    on what they used; the counts of tokens are those of the others.  ``left_out`` are fields of the client's
+    request that an upstream of another dialect was not sent.
     """
 
     id: str
@@ -97,6 +90,7 @@ class RunRecord:
     cost: int | None = None
     spent: str | None = None
     unreported: int = 0
+    left_out: tuple[str, ...] = ()
 
 
 @value_class
@@ -245,76 +239,6 @@ class ResponseRecord:
 
 
 @value_class
-class EffectClaim:
-    """What a call takes for itself before it causes its effect (rule R5).
-
-    ``place`` names the run, the turn and the place in it.  ``request`` is a digest of the client's
-    request and of the call that it led to, ``tool`` one of the request and the tool alone, and ``number``
-    says which of that tool's effects for the request it is, from 0; both digests are empty where equal
-    calls are to have effects of their own.  ``is_repeat`` says that the client called the request a
-    repeat, ``asked_at`` when it came.
-    """
-
-    place: str
-    request: str = ""
-    is_repeat: bool = False
-    asked_at: float = 0.0
-    tool: str = ""
-    number: int = 0
-
-    @property
-    def slot(self) -> str:
-        """The tool's effect of this number, whatever its arguments; empty where they are not counted."""
-        return f"{self.tool}:{self.number}" if self.tool else ""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All that is taken, what says most of an effect first."""
-        return tuple(filter(None, (self.place, self.request, self.slot)))
-
-    def yields_to(self, key: str, *, is_repeat: bool, asked_at: float) -> bool:
-        """Whether what another request has taken under one of these keys is in the way of this claim.
-
-        It is in the way of a repeat, and of a request that its own repeat overtook.  Nobody comes to a
-        place twice with a right to it.
-        """
-        return key == self.place or self.is_repeat or (is_repeat and asked_at >= self.asked_at)
-
-
-@value_class
-class EffectResult:
-    """What the model was given of an effect; this is content (rule R3).
-
-    ``redacted`` is what everyone but the model may see, ``untrusted`` says that a stranger's text
-    is in it.
-    """
-
-    content: str
-    safe_message: str = ""
-    truncated: bool = False
-    redacted: Any = None
-    untrusted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierEffect:
-    """The effect that somebody else has claimed, as far as it is known.
-
-    ``started`` is under way, ``interrupted`` broke off with its process: nobody knows whether it
-    happened.  ``result`` is ``None`` until it is over, and where it was not kept.  ``another`` says that
-    it came of another call of the tool for the same request, with ``arguments_redacted``, if those are
-    still known.
-    """
-
-    invocation_id: str
-    status: InvocationStatus
-    error_code: ToolErrorCode | None = None
-    result: EffectResult | None = None
-    another: bool = False
-    arguments_redacted: Any = None
-
-
-@value_class
 class KeptResult:
     """A result too large to be shown at once, whole, for ``caller`` to read by its ``handle``.
 
@@ -346,46 +270,6 @@ class InvocationLog(Protocol):
 
     def put_native_call(self, record: NativeCall) -> None:
         """Keep a call as it came, as far as content may be kept at all.  Never waits, never raises."""
-        ...
-
-
-class EffectLog(Protocol):
-    """Which side effects have been caused, for all processes that share a record (rule R5)."""
-
-    async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
-        """Commit the row of an execution together with its claim, unless somebody has claimed it.
-
-        ``None``: it is committed, and the effect is the caller's to cause, once.  Else nothing was
-        written, and this is what there is already.  A claim is in the way for
-        :data:`REPEATS_WITHIN_S`; that of a request alone is not in the way of a later request that
-        is no repeat.  Where nothing but the tool's number is taken, it is by ``another`` call.  Raises
-        :class:`~proxy.errors.StoreUnavailable` where nothing is committed.
-        """
-        ...
-
-    async def number_effects(self, claim: EffectClaim) -> Mapping[int, str]:
-        """The effects of the claim's tool for its request that are in its way: ids of their executions
-        by their number, in the order of those.  Raises :class:`~proxy.errors.StoreError` where the record
-        cannot be read.
-        """
-        ...
-
-    async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
-        """What has become of the effect that this claim found taken; ``None`` where it was given back.
-
-        Raises :class:`~proxy.errors.StoreError` where the record cannot be read.
-        """
-        ...
-
-    def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
-        """Queue what the model was given, before the execution's row is closed.  Never waits."""
-        ...
-
-    def release_effect(self, invocation_id: str) -> None:
-        """Queue that the claims of an execution are free again: it was never begun, or nobody repeats it.
-
-        Never waits.
-        """
         ...
 
 
@@ -423,6 +307,11 @@ class Meter(Limiter, Protocol):
         """Whether tokens or cost are limited, so that usage has to be known."""
         ...
 
+    @property
+    def counts_cost(self) -> bool:
+        """Whether cost is limited, so that each model needs a price."""
+        ...
+
     def spend(self, tokens: int, cost: int) -> None:
         """Count what was used; ``cost`` in billionths.  Never waits, never raises."""
         ...
@@ -441,6 +330,10 @@ class TokenVault(Protocol):
 
     async def save(self, name: str, tokens: bytes) -> None:
         """Keep tokens in place of the earlier ones, committed on return; raises StoreUnavailable."""
+        ...
+
+    async def forget(self, name: str) -> None:
+        """Delete what is kept under a name, committed on return; raises StoreUnavailable."""
         ...
 
 

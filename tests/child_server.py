@@ -3,18 +3,25 @@
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from waiting import until
 
-__all__ = ["child_server", "free_port"]
+__all__ = ["child_server", "reserved_port"]
 
 
-def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A TCP port of the loopback for a server that is told its port; nobody else gets it meanwhile.
+
+    A socket holds it that does not listen.  Linux then gives the port to nobody who asks for any, and to
+    whoever asks for this one with SO_REUSEADDR, as servers do.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 @asynccontextmanager

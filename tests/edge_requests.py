@@ -2,21 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from aiohttp.test_utils import make_mocked_request
 
+from proxy.server.serving.application import ConnectionBounds, Handler
+from proxy.server.serving.connection import EdgeConnection
 from proxy.server.serving.draining import Draining
-from proxy.server.serving.head import Head
+from proxy.server.serving.heads.head import Head
 from proxy.server.serving.request import EdgeRequest
-from proxy.server.serving.served import ConnectionBounds, Handler
-from proxy.server.telemetry.hooks import RequestFacts
 
 __all__ = ["Behind", "edge_request"]
 
 
 @dataclass
 class Behind:
-    """One handler behind the connections; a :class:`~proxy.server.serving.served.Served`."""
+    """One handler behind the connections; a :class:`~proxy.server.serving.application.Application`."""
 
     handle: Handler
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
@@ -32,6 +33,5 @@ def edge_request(
 ) -> EdgeRequest:
     """A request that nobody sent."""
     mocked = make_mocked_request(method, path, headers)
-    request = EdgeRequest(Head(mocked._message), mocked.content, mocked.protocol, mocked.task)
-    request.facts = RequestFacts("req_test", method, path, request.headers, 0.0)
-    return request
+    connection = cast(EdgeConnection, mocked.protocol)
+    return EdgeRequest(Head(mocked._message), mocked.content, connection, mocked.task)

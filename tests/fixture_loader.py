@@ -48,7 +48,7 @@ class Exchange:
 
     @property
     def wire(self) -> str:
-        """chat or responses."""
+        """chat, responses or anthropic."""
         return str(self.meta["wire"])
 
     @property

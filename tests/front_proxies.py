@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from child_server import child_server, free_port
+from child_server import child_server, reserved_port
 from require import require
-from running_proxy import Door
+from running_proxy import ProxyAddress
 
 __all__ = ["haproxy", "nginx"]
 
@@ -49,26 +49,26 @@ backend back
 
 
 @asynccontextmanager
-async def nginx(folder: Path, behind: int, more: str = "") -> AsyncIterator[Door]:
+async def nginx(folder: Path, behind: int, more: str = "") -> AsyncIterator[ProxyAddress]:
     """nginx with a bare ``proxy_pass`` to a port, and ``more`` beside it."""
     found = _program("nginx")
-    port = free_port()
-    file = folder / f"nginx-{port}.conf"
-    file.write_text(_NGINX.format(folder=folder, port=port, behind=behind, more=more))
-    command = (found, "-c", str(file), "-p", str(folder), "-e", str(folder / "nginx.err"))
-    async with child_server(*command, port=port):
-        yield Door(port)
+    with reserved_port() as port:
+        file = folder / f"nginx-{port}.conf"
+        file.write_text(_NGINX.format(folder=folder, port=port, behind=behind, more=more))
+        command = (found, "-c", str(file), "-p", str(folder), "-e", str(folder / "nginx.err"))
+        async with child_server(*command, port=port):
+            yield ProxyAddress(port)
 
 
 @asynccontextmanager
-async def haproxy(folder: Path, behind: int, more: str = "") -> AsyncIterator[Door]:
+async def haproxy(folder: Path, behind: int, more: str = "") -> AsyncIterator[ProxyAddress]:
     """HAProxy with one server, and ``more`` for it."""
     found = _program("haproxy")
-    port = free_port()
-    file = folder / f"haproxy-{port}.cfg"
-    file.write_text(_HAPROXY.format(port=port, behind=behind, more=more))
-    async with child_server(found, "-db", "-q", "-f", str(file), port=port):
-        yield Door(port)
+    with reserved_port() as port:
+        file = folder / f"haproxy-{port}.cfg"
+        file.write_text(_HAPROXY.format(port=port, behind=behind, more=more))
+        async with child_server(found, "-db", "-q", "-f", str(file), port=port):
+            yield ProxyAddress(port)
 
 
 def _program(name: str) -> str:

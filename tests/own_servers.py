@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from child_server import child_server, free_port
+from child_server import child_server, reserved_port
 from process_tree import children
 from require import require
 
@@ -55,7 +55,7 @@ async def own_postgres() -> AsyncIterator[tuple[str, int]]:
     try:
         if user is not None:
             shutil.chown(folder, user)
-        data, port = folder / "data", free_port()
+        data = folder / "data"
         await asyncio.to_thread(
             subprocess.run,
             [initdb, "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"],
@@ -64,9 +64,10 @@ async def own_postgres() -> AsyncIterator[tuple[str, int]]:
             user=user,
             cwd=folder,
         )
-        command = [server, "-D", str(data), "-p", str(port), "-k", str(folder), "-h", "127.0.0.1", "-F"]
-        async with child_server(*command, port=port, user=user, stop=signal.SIGQUIT) as pid:
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres", pid
+        with reserved_port() as port:
+            command = [server, "-D", str(data), "-p", str(port), "-k", str(folder), "-h", "127.0.0.1", "-F"]
+            async with child_server(*command, port=port, user=user, stop=signal.SIGQUIT) as pid:
+                yield f"postgresql://postgres@127.0.0.1:{port}/postgres", pid
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -76,7 +77,7 @@ async def own_redis(folder: Path) -> AsyncIterator[tuple[str, int]]:
     """A Redis: its URL and its process id."""
     server = _binary("redis-server")
     require("redis", bool(server), "redis-server is not installed")
-    port = free_port()
-    command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    async with child_server(*command, port=port) as pid:
-        yield f"redis://127.0.0.1:{port}/0", pid
+    with reserved_port() as port:
+        command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        async with child_server(*command, port=port) as pid:
+            yield f"redis://127.0.0.1:{port}/0", pid

@@ -15,7 +15,7 @@ from proxy.tools.providers.function import tool
 
 @dataclass
 class Watch:
-    """What the tools did, and the gates they wait at."""
+    """What the tools did, and the events that they wait for."""
 
     started: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Watch:
         """Forget everything; called before each test."""
         self.__init__()  # type: ignore[misc]
 
-    async def pass_gate(self, name: str) -> None:
+    async def wait_for_release(self, name: str) -> None:
         """Note that a tool runs, and hold it until the test lets it go on."""
         self.started.append(name)
         self.has_started.set()
@@ -66,7 +66,7 @@ async def echo(text: str) -> dict[str, str]:
 @tool(effect="read_only", redaction=Redaction(output=("done",)))
 async def slow() -> dict[str, bool]:
     """Wait for the test."""
-    await WATCH.pass_gate("slow")
+    await WATCH.wait_for_release("slow")
     return {"done": True}
 
 
@@ -88,7 +88,7 @@ async def buy(what: str) -> dict[str, Any]:
 @tool(effect="external_side_effect", redaction=Redaction(output=("done",)))
 async def slow_buy() -> dict[str, bool]:
     """Change the world when the test says so."""
-    await WATCH.pass_gate("slow_buy")
+    await WATCH.wait_for_release("slow_buy")
     return {"done": True}
 
 

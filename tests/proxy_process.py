@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from running_proxy import Door
+from running_proxy import ProxyAddress
 from waiting import PATIENCE_S, until
 
 __all__ = ["ProxyProcess", "serving", "write_config"]
@@ -53,7 +53,7 @@ def write_config(
     )
 
 
-class ProxyProcess(Door):
+class ProxyProcess(ProxyAddress):
     """A running command.  ``lines`` is what it said, ``log`` what it logged, up to now."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:

@@ -14,7 +14,7 @@ __all__ = ["RESOURCE_FIELDS", "BadResponse", "Reading", "check_response_stream",
 OPENING = ("response.created", "response.queued", "response.in_progress")
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 # What the Open Responses schema of a response requires, null where it allows null.
-RESOURCE_FIELDS = {
+RESOURCE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "id": str,
     "object": str,
     "created_at": int,

@@ -118,7 +118,11 @@ def item_events(item: Item, index: int) -> list[Item]:
 def _life(item: Item, index: int) -> Iterator[Item]:
     place = {"item_id": item["id"], "output_index": index}
     kind = item["type"]
-    empty = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}
+    empty: dict[str, dict[str, Any]] = {
+        "message": {"content": []},
+        "function_call": {"arguments": ""},
+        "reasoning": {"summary": []},
+    }
     empty["custom_tool_call"] = {"input": ""}
     opened = {**item, **empty.get(kind, {})}
     if "status" in opened:

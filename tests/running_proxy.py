@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from upstream_client import chosen_settings
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.records import RunRecord, RunStatus
 from proxy.server.app import Overrides, Services, create_app
 from proxy.server.config.load import Config
 from proxy.server.config.secret import Secret
+from proxy.server.serving.application import ConnectionBounds
+from proxy.server.serving.draining import Draining
 from proxy.server.serving.runner import EdgeRunner
-from proxy.server.serving.served import ConnectionBounds
 from proxy.store.base import RunDetail, RunFilter
 
 __all__ = [
@@ -28,8 +28,8 @@ __all__ = [
     "SERVER_KEY",
     "Answer",
     "Conversation",
-    "Door",
     "Proxy",
+    "ProxyAddress",
     "make_config",
     "running",
 ]
@@ -143,7 +143,7 @@ class Conversation:
 
 
 @dataclass
-class Door:
+class ProxyAddress:
     """A proxy's port, and what a client can do there."""
 
     port: int
@@ -198,11 +198,12 @@ class Door:
 
 
 @dataclass
-class Proxy(Door):
+class Proxy(ProxyAddress):
     """A proxy that runs in this process."""
 
     services: Services
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds, kw_only=True)
+    draining: Draining = field(default_factory=Draining, kw_only=True)
 
     async def runs(self) -> Sequence[RunRecord]:
         """All runs on record, the newest first."""
@@ -246,7 +247,6 @@ def make_config(
             "api_key": Secret("env:SERVER_KEY", SERVER_KEY),
             "first_byte_timeout_s": LATE_S,
             "idle_timeout_s": LATE_S,
-            **chosen_settings(),
             **table,
         }
     return Config.model_validate(
@@ -270,6 +270,6 @@ async def running(config: Config, overrides: Overrides | None = None) -> AsyncIt
     await site.start()
     try:
         port = runner.addresses[0][1]
-        yield Proxy(port, app.services, bounds=app.bounds)
+        yield Proxy(port, app.services, bounds=app.bounds, draining=app.draining)
     finally:
         await runner.cleanup()

@@ -140,7 +140,7 @@ def _error(chunk: dict[str, Any], read: Reading, last: bool) -> None:
 def _chunk(
     chunk: dict[str, Any], read: Reading, where: str, *, last: bool, wants_usage: bool, trace: str
 ) -> None:
-    choices = chunk.get("choices")
+    choices: Any = chunk.get("choices")
     _must(isinstance(choices, list), f"{where}: no choices")
     _must(chunk.get("object") == "chat.completion.chunk", f"{where}: object is {chunk.get('object')!r}")
     _head(chunk, read, where)
@@ -206,7 +206,8 @@ def _delta(delta: dict[str, Any], read: Reading, where: str) -> None:
 
 
 def _fragment(fragment: dict[str, Any], read: Reading, where: str) -> None:
-    index, function = fragment.get("index"), fragment.get("function")
+    index: Any = fragment.get("index")
+    function: Any = fragment.get("function")
     _must(type(index) is int and isinstance(function, dict), f"{where}: a call without index or function")
     _must(0 <= index <= len(read.calls), f"{where}: call index {index} after {len(read.calls)} calls")
     if index == len(read.calls):

@@ -118,7 +118,9 @@ async def serving_chat(provider: StrictChat) -> AsyncIterator[str]:
         if not body.get("stream"):
             choice = {"index": 0, "message": message, "finish_reason": reason}
             return web.json_response({**top, "object": "chat.completion", "choices": [choice]})
-        deltas = [({key: value}, None) for key, value in message.items()] + [({}, reason)]
+        deltas: list[tuple[dict[str, Any], Any]] = [
+            ({key: value}, None) for key, value in message.items()
+        ] + [({}, reason)]
         choices = [{"index": 0, "delta": delta, "finish_reason": why} for delta, why in deltas]
         chunks = [{**top, "object": "chat.completion.chunk", "choices": [choice]} for choice in choices]
         said = "".join(f"data: {data}\n\n" for data in [*map(json.dumps, chunks), "[DONE]"])

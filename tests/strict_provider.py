@@ -202,8 +202,8 @@ def _short(output: Any) -> str:
     try:
         told = json.loads(output)
     except ValueError:
-        return output
-    return str(told.get("iso", told)) if isinstance(told, dict) else output
+        return str(output)
+    return str(told.get("iso", told) if isinstance(told, dict) else output)
 
 
 @asynccontextmanager

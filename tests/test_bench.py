@@ -8,13 +8,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from child_server import reserved_port
+from closed_port import closed_port
 
 from bench import soak
 from bench.capacity import DELAY_MS, FULL, PAUSE_MS, Step, Window, climb, hold, load_of
 from bench.contestants import toolrelay_config
 from bench.load import Load, request_bytes
 from bench.measure import DELAY_STREAMS, Table, run_load
-from bench.processes import Process, free_port, python, started
+from bench.processes import Process, python, started
 from bench.record import prepare
 from bench.report import plot_delays, ratios, show_table
 from bench.wire import KEY, Plan, plan_of, stamps
@@ -50,11 +52,10 @@ def test_a_request_has_the_conversation_it_is_to_have() -> None:
 def mock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     """The upstream in its process."""
     monkeypatch.chdir(ROOT)
-    port = free_port()
-    with started(
-        "mock", port, python("-m", "bench.mock", str(port)), tmp_path / "mock.log", core=None
-    ) as mock:
-        yield mock
+    with reserved_port() as port:
+        command = python("-m", "bench.mock", str(port))
+        with started("mock", port, command, tmp_path / "mock.log", core=None) as mock:
+            yield mock
 
 
 @pytest.mark.parametrize(
@@ -150,11 +151,11 @@ def test_held_streams_are_measured_while_all_are_open(mock: Process) -> None:
 
 def test_a_bare_proxy_passes_everything_on(mock: Process, tmp_path: Path) -> None:
     """The proxy that does nothing is a proxy."""
-    port = free_port()
-    command = python("-m", "bench.passthrough", str(port), f"http://127.0.0.1:{mock.port}")
-    with started("aiohttp", port, command, tmp_path / "aiohttp.log", core=None):
-        for load in (Load(port, "json", requests=4), Load(port, "paced", 3, 5, connections=2, requests=2)):
-            assert run_load(load, None).failed == 0
+    with reserved_port() as port:
+        command = python("-m", "bench.passthrough", str(port), f"http://127.0.0.1:{mock.port}")
+        with started("aiohttp", port, command, tmp_path / "aiohttp.log", core=None):
+            loads = Load(port, "json", requests=4), Load(port, "paced", 3, 5, connections=2, requests=2)
+            assert [run_load(load, None).failed for load in loads] == [0, 0]
 
 
 def test_a_process_that_does_not_come_up_says_why(tmp_path: Path) -> None:
@@ -162,14 +163,15 @@ def test_a_process_that_does_not_come_up_says_why(tmp_path: Path) -> None:
     command = python("-c", "raise SystemExit('no such luck')")
     with (
         pytest.raises(RuntimeError, match="no such luck"),
-        started("x", free_port(), command, tmp_path / "log", core=None),
+        closed_port() as port,
+        started("x", port, command, tmp_path / "log", core=None),
     ):
         pass
     assert os.sched_getaffinity(0)
 
 
 def test_the_configuration_is_one_that_serve_takes(tmp_path: Path) -> None:
-    """Every door is on, and the tools are the bench's own."""
+    """Every check is on, and the tools are the bench's own."""
     path = toolrelay_config(tmp_path, 8080, 9000, tools=True, store=tmp_path / "r.db")
     config = load_config(path, {"BENCH_KEY": KEY})
     assert list(config.keys) == ["bench"]

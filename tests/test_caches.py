@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.caches import CacheSize, Memo, cache_sizes, declare, text_bytes, value_bytes
+from proxy.caches import CacheSize, Derived, Memo, Snapshot, cache_sizes, declare, text_bytes, value_bytes
 from proxy.net.resolver import AddressInfo, Resolver
 from proxy.server.limits import memory as limits_memory
 from proxy.server.limits.rules import Limit
@@ -37,14 +37,19 @@ OF_ONE_REQUEST = (
 and what a tool reads of an answer live as long as their request."""
 
 NO_CACHE: dict[str, str] = {
+    "proxy.caches.Snapshot": "memos, each of which is declared",
     "proxy.caches._Declared": "the list of caches itself: weak references",
-    "proxy.in_time.InTime": "work that nobody waits for any more, until it ends",
-    "proxy.relay.begun.Begun": "the first bytes of one response",
+    "proxy.conversation.Conversation": "one request",
+    "proxy.hard_timeout.HardTimeout": "work that nobody waits for any more, until it ends",
+    "proxy.relay.sniffing.SniffedResponse": "the first bytes of one response",
     "proxy.relay.routing.deadlines.Deadlines": "requests that are open",
-    "proxy.relay.routing.router.Router": "part of a view, which counts it: 64 names of 100 characters",
+    "proxy.relay.routing.router.Router": "part of permissions, which count it: 64 names of 100 characters",
     "proxy.relay.run.run.Run": "lives as long as its run",
+    "proxy.relay.run.tool_calls._ShownCalls": "lives as long as the calls of one turn",
     "proxy.server.serving.draining.Draining": "requests that are open",
     "proxy.server.serving.json_bodies.JsonBodies": "callers one of whose large bodies is being parsed",
+    "proxy.server.websockets.session.WebSockets": "connections that are open, which limits.websockets bounds",
+    "proxy.server.websockets.websocket.WebSocket": "messages that wait, bounded in number and bytes",
     "proxy.server.auth.key_ring.KeyRing": "keys that administrators made",
     "proxy.server.limits.memory._Hits": "one of limit_counters",
     "proxy.server.limits.memory._Spent": "one of limit_counters",
@@ -55,24 +60,34 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.auth.minting._Narrowed": "a part of a token",
     "proxy.server.telemetry.output_queue.QueuedStream": "the beginning of a line",
     "proxy.server.peers.Peers": "the questions that workers answer: written in the code",
-    "proxy.server.serving.pending_heads.PendingHeads": "addresses of pending heads, which are bounded",
+    "proxy.server.serving.heads.pending_heads.PendingHeads": "addresses of pending heads, which are bounded",
     "proxy.server.telemetry.refused_keys.RefusedKeys": "upstreams of the configuration",
     "proxy.server.middleware.refused_origins.RefusedOrigins": "sixteen origins of 200 characters",
-    "proxy.server.serving.fairness.FairTurns": "requests that are open",
+    "proxy.server.serving.fairness.FairScheduler": "requests that are open",
+    "proxy.server.mcp.sessions.McpSessions": "requests that are open",
+    "proxy.server.mcp.endpoint._Told": "progress of one call that is about to be sent",
     "proxy.store.postgres.store.PostgresStore": "processes that may have died",
     "proxy.store.sql.write_behind.WriteBehind": "rows that record_queue counts",
+    "proxy.store.memory.pins.MemoryPins": "tools that an operator has allowed",
+    "proxy.tools.mcp.host.service.Service": "workers of this machine",
+    "proxy.tools.mcp.host.stdio.StdioServer": "calls that are open at one server, bounded in number",
+    "proxy.tools.mcp.process.HostProcess": "servers of the configuration",
+    "proxy.tools.mcp.authorization.ServerAuthorizer": "the configured servers",
+    "proxy.tools.mcp.host.authorization.Authorizations": "workers, and what they are asked now",
+    "proxy.tools.mcp.provider.McpProvider": "tools that an operator has allowed",
+    "proxy.tools.mcp.results._Content": "lives as long as its result, which is bounded",
     "proxy.tools.running.concurrency.Slots": "callers whose tools run",
     "proxy.tools.access.single_flight.SingleFlight": "work that is under way",
     "proxy.tools.providers.function.FunctionProvider": "the tools of a module",
     "proxy.tools.running.ledger.RunLedger": "lives as long as its run, and then is one of repeats",
     "proxy.tools.running.runner.Runner": "calls that run",
     "proxy.tools.contract.strict._Converter": "lives as long as a schema is made strict",
-    "proxy.tools.running.supervisor.Supervisor": "calls that run, or do not end",
+    "proxy.tools.running.tool_tasks.ToolTasks": "calls that run, or do not end",
     "proxy.upstreams.http1.connection.Http1Pool": "open connections, bounded in number",
     "proxy.upstreams.http1.exchange.Exchange": "lives as long as its request",
     "proxy.upstreams.http1.reader.LengthReader": "lives as long as its response",
     "proxy.upstreams.http1.reader.ResponseReader": "lives as long as its response",
-    "proxy.upstreams.http1.response_heads.ResponseHeads": "four moulds, each of them one of header_names",
+    "proxy.upstreams.http1.response_heads.ResponseHeads": "four templates, each of them one of header_names",
 }
 
 
@@ -160,6 +175,45 @@ def test_every_remembered_function_is_declared() -> None:
         assert remembered == declared, module
 
 
+BY_IDENTITY = {
+    "proxy.tools.contract.schema": "parts of one schema, which lives longer than the walk through it",
+    "proxy.wires.anthropic.body": "messages of one request, which holds them",
+    "proxy.wires.ollama.body": "messages of one request, which holds them",
+    "proxy.wires.turn.refused_fields": "messages of one request, which holds them",
+}
+"""Modules that call ``id``, for the length of one function."""
+
+
+def test_nothing_is_kept_by_an_address() -> None:
+    """``id()`` of what is gone is another's: what is kept is kept by the object itself, or by its value."""
+    reading = {
+        module
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id == "id" and isinstance(node.ctx, ast.Load)
+    }
+    assert reading == set(BY_IDENTITY)
+
+
+def test_what_is_worked_out_from_a_version_goes_with_it() -> None:
+    """Each version has a memo of its own, with the bound of one; a retired one keeps nothing more."""
+    derived: Derived[str, bytes] = Derived("derived of a test", 100, lambda _, value: len(value))
+    other: Derived[str, bytes] = Derived("derived of a test", 100, lambda _, value: len(value))
+    old, new = Snapshot(1), Snapshot(2)
+    assert derived.of(old).put("key", b"x" * 60) == b"x" * 60
+    assert derived.of(old).get("key") == b"x" * 60
+    assert derived.of(new).get("key") is None
+    assert other.of(old).get("key") is None
+    assert cache_sizes()["derived of a test"] == CacheSize(60, 300)
+    old.retire()
+    assert derived.of(old).get("key") is None
+    assert derived.of(old).put("key", b"y") == b"y"
+    assert derived.of(old).get("key") is None
+    derived.of(new).put("key", b"z")
+    assert derived.of(new).get("key") == b"z"
+    assert cache_sizes()["derived of a test"] == CacheSize(1, 100)
+
+
 class _Kept:
     """A cache for a test."""
 
@@ -187,7 +241,7 @@ def test_caches_of_one_name_are_added_up_while_they_live() -> None:
 
 def test_a_memo_stays_within_its_bytes() -> None:
     """What would be too much empties it, and what is too large by itself is not kept."""
-    memo: Memo[int, bytes] = Memo("memo of a test", 100, len)
+    memo: Memo[int, bytes] = Memo("memo of a test", 100, lambda _, value: len(value))
     assert memo.put(1, b"x" * 60) == b"x" * 60
     assert memo.get(1) is not None
     memo.put(2, b"x" * 60)
@@ -210,7 +264,7 @@ def test_texts_are_counted_as_they_may_lie_in_memory(
 
 def test_values_are_counted_as_what_they_become() -> None:
     """Thousands of empty objects are few bytes on the wire and many in memory, however deep they lie."""
-    wide = [{} for _ in range(10_000)]
+    wide: list[object] = [{} for _ in range(10_000)]
     assert value_bytes(wide) > 10_000 * 60
     deep: list[object] = []
     for _ in range(100_000):
@@ -245,7 +299,7 @@ async def test_hits_are_bounded_in_all_and_the_caller_who_asks_keeps_its_own(
         assert counters.hit_now("d", (limit,)) is not None
     assert counters.hit_now("d", (limit,)) is None
     assert counters.hit_now("a", (limit,)) is None
-    assert (await counters.take("a", (limit,), (), None, "")).standings[0].left == 399
+    assert (await counters.take("a", (limit,), (), None, "")).limit_statuses[0].left == 399
 
 
 async def test_answers_of_a_dns_server_are_bounded_in_bytes() -> None:

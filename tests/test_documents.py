@@ -1,6 +1,8 @@
 """Documents are short where they promise it, and what they point to is there."""
 
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,54 @@ def test_each_decision_has_three_sections(path: Path) -> None:
     text = path.read_text("utf-8")
     sections = re.findall(r"^## (.*)\n\n(?=\S)", text, re.MULTILINE)
     assert sections == ["Context", "Decision", "Consequences"]
+
+
+PRIVATE_WORDS = ("door", "doors", "gate", "mould", "moulds", "moulded", "skim", "skimmed")
+"""Words that only this project would understand: write authentication, admission, template, fast path."""
+
+
+def _prose() -> Iterator[tuple[Path, str]]:
+    """The documents but for the log of changes, and the comments and docstrings of the product."""
+    for path in DOCUMENTS:
+        if path.name != "CHANGELOG.md":
+            yield path, path.read_text("utf-8")
+    for path in (ROOT / "proxy").rglob("*.py"):
+        with path.open("rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                written = token.string.startswith('"""') if token.type == tokenize.STRING else False
+                if written or token.type == tokenize.COMMENT:
+                    yield path, token.string
+
+
+def test_prose_has_no_private_words() -> None:
+    """Documents, comments and docstrings use the field's words, so that a newcomer can look them up."""
+    private = re.compile(rf"\b(?:{'|'.join(PRIVATE_WORDS)})\b", re.IGNORECASE)
+    found = {(str(path.relative_to(ROOT)), word) for path, text in _prose() for word in private.findall(text)}
+    assert found == set()
+
+
+LOOKED_FOR = (
+    "authentication",
+    "rate limits",
+    "idempotency",
+    "keep-alive comments",
+    "hidden turns",
+    "worker signals",
+    "upstream retries",
+    "a new metric",
+    "a new setting",
+    "a new dialect",
+    "a new tool provider",
+    "CORS",
+    "sealing",
+    "draining",
+    "redaction",
+)
+
+
+@pytest.mark.parametrize("what", LOOKED_FOR)
+def test_a_newcomer_is_told_where_to_change_it(what: str) -> None:
+    """CONTRIBUTING.md has a row for it that names a file; another test sees to it that the file exists."""
+    rows = re.findall(rf"^\| {what} \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == 1
+    assert "`proxy/" in rows[0]

@@ -167,7 +167,11 @@ async def test_a_large_reply(work: Work) -> None:
     """The same of a reply that is not streamed."""
     message = {"role": "assistant", "content": IMAGE}
     raw = json.dumps({"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
-    reply = [head("Content-Type: application/json", f"Content-Length: {len(raw)}"), raw.encode(), KEEP]
+    reply: list[Step] = [
+        head("Content-Type: application/json", f"Content-Length: {len(raw)}"),
+        raw.encode(),
+        KEEP,
+    ]
     async with asked("chat", reply, stream=False) as answer:
         assert answer.body == raw.encode()
     assert work.on_loop.get("parsed", 0) <= LARGE_EVENT_BYTES < work.elsewhere["parsed"]

@@ -20,14 +20,17 @@ MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): pat
 
 WORDS = {
     "proxy.caches",
+    "proxy.conversation",
+    "proxy.effect_records",
     "proxy.errors",
     "proxy.events",
     "proxy.globs",
     "proxy.in_thread",
-    "proxy.in_time",
+    "proxy.hard_timeout",
     "proxy.json_size",
     "proxy.plain_text",
     "proxy.records",
+    "proxy.transitions",
     "proxy.values",
 }
 LOWER = {"wires", "tools", "upstreams", "store"}
@@ -35,18 +38,21 @@ HELPERS = {"http", "net"}
 ALLOWED = {
     "http": {"http"},
     "net": {"net"},
-    **{room: {room, *HELPERS} for room in LOWER},
+    **{package: {package, *HELPERS} for package in LOWER},
     "upstreams": {"upstreams", "wires", *HELPERS},
     "toolbox": {"toolbox", "tools", *HELPERS},
     "relay": {"relay", *LOWER, *HELPERS},
     "server": {"server", "relay", "toolbox", *LOWER, *HELPERS},
     "commands": {"commands", "server", "relay", "toolbox", *LOWER, *HELPERS},
 }
-"""Which rooms a room may import from, beside the words."""
+"""Which packages a package may import from, beside the words."""
 
 DIALECTS = {
     "proxy.wires.dialect",
+    "proxy.wires.dialects.anthropic",
     "proxy.wires.dialects.chat",
+    "proxy.wires.dialects.mcp",
+    "proxy.wires.dialects.ollama",
     "proxy.wires.dialects.openai",
     "proxy.wires.dialects.responses",
     "proxy.wires.dialects.table",
@@ -56,7 +62,15 @@ DIALECTS = {
 RELAY_MAY_IMPORT = {
     "proxy.wires.dialect",
     "proxy.wires.dialects.responses",
-    "proxy.wires.base",
+    "proxy.wires.client_port",
+    "proxy.wires.upstream_port",
+    "proxy.wires.wire",
+    "proxy.wires.repairing",
+    "proxy.wires.crossed",
+    "proxy.wires.text_calls.editor",
+    "proxy.wires.text_calls.port",
+    "proxy.wires.text_calls.rules",
+    "proxy.wires.stream.fast_path",
     "proxy.wires.stream.sse",
     "proxy.wires.json.splice",
     "proxy.wires.stream.usage_tap",
@@ -71,7 +85,11 @@ RELAY_MAY_IMPORT = {
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
-COMPOSING = {"proxy.server.app", "proxy.server.open_record"}
+COMPOSING = {
+    "proxy.server.app",
+    "proxy.server.open_record",
+    *(module for module in MODULES if module.startswith("proxy.server.compose.")),
+}
 """The composition root, the only one of the server to name concrete classes, and the part of it that a
 supervisor needs without the rest."""
 
@@ -82,25 +100,33 @@ ABSTRACT = (
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",
+        "proxy.tools.oauth.parameters",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",
         "proxy.tools.contract.provider",
         "proxy.tools.contract.schema",
+        "proxy.tools.mcp.names",
+        "proxy.tools.mcp.overview",
+        "proxy.tools.mcp.servers",
         "proxy.http.rules",
-        "proxy.wires.responses.routes",
         "proxy.wires.turn.digest",
+        "proxy.wires.mcp.messages",
+        "proxy.wires.mcp.results",
     }
 )
-"""What the rest of the server may import from the lower rooms."""
+"""What the rest of the server may import from the lower packages."""
 
-KNOWS_REPLAY = {"proxy.upstreams.recorded.replay", "proxy.server.app"}
+KNOWS_REPLAY = {"proxy.upstreams.recorded.replay", "proxy.server.compose.upstreams"}
 """Replay, and who chooses it; that ``base_url`` may begin with ``replay:`` the settings say too."""
 
-SETTINGS = {"proxy.server.config.settings", "proxy.server.config.types", "proxy.server.config.rules"}
+SETTINGS = {
+    "proxy.server.config.settings",
+    "proxy.server.config.addresses",
+    "proxy.server.config.rules",
+}
 READS_CONFIG = COMPOSING
 
 LONG_FILES: dict[str, str] = {
-    "proxy.server.app": "the composition root: one short function for each thing that is put together",
     "proxy.server.config.settings": "every setting as data, with the one line that explains it",
 }
 """Files that may be longer than 500 lines, and why."""
@@ -111,8 +137,8 @@ LONG_FUNCTIONS: dict[str, str] = {
 """Functions that may be longer than 60 lines, and why."""
 
 
-def room_of(module: str) -> str:
-    """The room a module is in: ``words`` for the three of them, else the name below ``proxy``."""
+def package_of(module: str) -> str:
+    """The package a module is in: ``words`` for the three of them, else the name below ``proxy``."""
     if module in WORDS or module == "proxy":
         return "words"
     return module.split(".")[1]
@@ -138,14 +164,14 @@ def imports_of(module: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def in_room(room: str) -> list[str]:
-    """The modules of a room."""
-    return [module for module in MODULES if room_of(module) == room]
+def in_package(package: str) -> list[str]:
+    """The modules of a package."""
+    return [module for module in MODULES if package_of(module) == package]
 
 
-def test_the_rooms_are_there() -> None:
-    """The seven rooms, the commands and the words exist, and nothing else does."""
-    assert {room_of(module) for module in MODULES} == {*ALLOWED, "words", "__main__", "__init__"}
+def test_the_packages_are_there() -> None:
+    """The seven packages, the commands and the words exist, and nothing else does."""
+    assert {package_of(module) for module in MODULES} == {*ALLOWED, "words", "__main__", "__init__"}
 
 
 def test_imports_are_absolute() -> None:
@@ -157,14 +183,14 @@ def test_imports_are_absolute() -> None:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_point_down(module: str) -> None:
-    """Words know nothing, the four lower rooms not each other, and nobody who stands above."""
-    room = room_of(module)
+    """Words know nothing, the four lower packages not each other, and nobody who stands above."""
+    package = package_of(module)
     for imported in imports_of(module):
-        target = room_of(imported.removesuffix(".__init__"))
+        target = package_of(imported.removesuffix(".__init__"))
         if target == "words":
             continue
-        assert room in ALLOWED or room == "__main__", f"{module} imports {imported}"
-        assert room == "__main__" or target in ALLOWED[room], f"{module} imports {imported}"
+        assert package in ALLOWED or package == "__main__", f"{module} imports {imported}"
+        assert package == "__main__" or target in ALLOWED[package], f"{module} imports {imported}"
 
 
 ORDER = {
@@ -173,7 +199,10 @@ ORDER = {
             "options",
             "printing",
             "common",
+            "fitting",
+            "credentials",
             "keys",
+            "mcp",
             "doctor",
             "runs",
             "serve",
@@ -189,30 +218,55 @@ ORDER = {
         "headers",
         "offer",
         "stopping",
-        "begun",
+        "sniffing",
         "routing",
+        "body",
+        "metering",
+        "repairing",
         "passthrough",
         "memory",
+        "ask",
+        "direct_calls",
         "run",
+        "ports",
+        "planning",
+        "runs",
+        "warming",
         "__init__",
     ),
     "server": (
-        *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "metering"),
-        *("middleware", "planning", "api", "app"),
+        *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
+        *("middleware", "websockets", "api", "mcp", "compose", "app"),
     ),
     "store": (
-        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "tokens", "sql", "memory", "postgres"),
-        *("sqlite", "factory"),
+        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "options", "tokens", "sql", "memory"),
+        *("postgres", "sqlite", "factory"),
     ),
-    "tools": ("contract", "access", "running", "providers", "testing", "__init__"),
-    "upstreams": ("base", "origin", "filtered_response", "aiohttp", "http1", "recorded"),
-    "wires": ("dialect", "base", "json", "turn", "stream", "dialects", "chat", "responses", "__init__"),
+    "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),
+    "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
+    "wires": (
+        *("dialect", "repairing", "crossing", "client_port", "upstream_port", "wire", "json", "turn"),
+        *(
+            "stream",
+            "dialects",
+            "crossed_reader",
+            "crossed_texts",
+            "crossed",
+            "text_calls",
+            "chat",
+            "responses",
+            "anthropic",
+            "ollama",
+            "mcp",
+        ),
+        "__init__",
+    ),
 }
-"""What a room is made of, each part below those that may import it; so there is no cycle."""
+"""What a package is made of, each part below those that may import it; so there is no cycle."""
 
 
 def part_of(module: str) -> str:
-    """The folder or module of its room that a module is, or is in."""
+    """The folder or module of its package that a module is, or is in."""
     return module.split(".")[2]
 
 
@@ -233,14 +287,14 @@ def run_time_imports_of(module: str) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("room", ORDER)
-def test_parts_of_a_room_import_down(room: str) -> None:
-    """Inside of a room, too, imports have one direction."""
-    order = {part: place for place, part in enumerate(ORDER[room])}
-    assert {part_of(module) for module in in_room(room)} == set(order)
-    for module in in_room(room):
+@pytest.mark.parametrize("package", ORDER)
+def test_parts_of_a_package_import_down(package: str) -> None:
+    """Inside of a package, too, imports have one direction."""
+    order = {part: place for place, part in enumerate(ORDER[package])}
+    assert {part_of(module) for module in in_package(package)} == set(order)
+    for module in in_package(package):
         for imported in run_time_imports_of(module):
-            if imported.count(".") > 1 and room_of(imported) == room:
+            if imported.count(".") > 1 and package_of(imported) == package:
                 assert order[part_of(imported)] <= order[part_of(module)], f"{module} imports {imported}"
 
 
@@ -258,22 +312,24 @@ def test_words_know_only_words() -> None:
 
 def test_the_relay_knows_only_ports() -> None:
     """The heart never names a concrete wire, store, upstream or tool."""
-    for module in in_room("relay"):
-        outside = {name for name in imports_of(module) if room_of(name) not in ("words", "relay", *HELPERS)}
+    for module in in_package("relay"):
+        outside = {
+            name for name in imports_of(module) if package_of(name) not in ("words", "relay", *HELPERS)
+        }
         assert outside <= RELAY_MAY_IMPORT, f"{module} imports {outside - RELAY_MAY_IMPORT}"
 
 
 def test_upstreams_know_dialects_as_data_alone() -> None:
     """An upstream is asked in a dialect and knows nothing of how a wire is read or written."""
-    for module in in_room("upstreams"):
-        wires = {name for name in imports_of(module) if room_of(name) == "wires"}
+    for module in in_package("upstreams"):
+        wires = {name for name in imports_of(module) if package_of(name) == "wires"}
         assert wires <= DIALECTS, f"{module} imports {wires - DIALECTS}"
 
 
 def test_only_the_composition_root_names_concrete_classes() -> None:
     """Every other module of the server works through ports."""
-    for module in set(in_room("server")) - COMPOSING:
-        outside = {name for name in imports_of(module) if room_of(name) in (*LOWER, "toolbox")}
+    for module in set(in_package("server")) - COMPOSING:
+        outside = {name for name in imports_of(module) if package_of(name) in (*LOWER, "toolbox")}
         assert outside <= ABSTRACT, f"{module} imports {outside - ABSTRACT}"
 
 
@@ -283,18 +339,99 @@ def test_only_the_composition_root_and_the_commands_read_the_configuration() -> 
     for module in MODULES:
         if settings & set(imports_of(module)) and module not in READS_CONFIG:
             own = module.startswith("proxy.server.config.")
-            assert own or room_of(module) == "commands", module
+            assert own or package_of(module) == "commands", module
 
 
 def test_nobody_knows_that_replay_exists() -> None:
     """Only replay itself, and those who compose it by its URL, say its name."""
     for module, path in MODULES.items():
-        if module in KNOWS_REPLAY | SETTINGS or room_of(module) == "commands":
+        if module in KNOWS_REPLAY | SETTINGS or package_of(module) == "commands":
             continue
         assert "proxy.upstreams.recorded.replay" not in imports_of(module), path
         for node in ast.walk(tree_of(module)):
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             assert "replay:" not in text, f"{path}:{getattr(node, 'lineno', 0)}"
+
+
+MOST_COLLABORATORS = 8
+MADE_OF_DATA: dict[str, str] = {
+    "proxy.relay.base.RunSettings": "one field for each setting of runs",
+    "proxy.relay.offer.Offer": "one decision about names, as data",
+    "proxy.relay.routing.router.ServedUpstream": "one field for each setting of an upstream",
+    "proxy.relay.run.run._Turn": "what is counted of one turn",
+}
+"""Values that hold more fields than that and nobody to work with, and why."""
+
+
+def _fields(kind: ast.ClassDef) -> list[str]:
+    """The fields by which a dataclass or a named tuple is made; none of any other class."""
+    named = any(ast.unparse(base) in ("NamedTuple", "typing.NamedTuple") for base in kind.bases)
+    made = {ast.unparse(how.func if isinstance(how, ast.Call) else how) for how in kind.decorator_list}
+    if not (named or made & {"dataclass", "value_class"}):
+        return []
+    fields = [node for node in kind.body if isinstance(node, ast.AnnAssign)]
+    given = [node for node in fields if "init=False" not in ast.unparse(node.value or node.target)]
+    return [ast.unparse(node.target) for node in given if "ClassVar" not in ast.unparse(node.annotation)]
+
+
+@pytest.mark.parametrize("module", sorted(in_package("relay") + in_package("server")))
+def test_nothing_has_more_collaborators_than_one_can_keep_in_mind(module: str) -> None:
+    """A constructor on the path of a request takes eight arguments at most; what goes together is one."""
+    for kind in (node for node in ast.walk(tree_of(module)) if isinstance(node, ast.ClassDef)):
+        for made in kind.body:
+            if isinstance(made, ast.FunctionDef) and made.name == "__init__":
+                arguments = [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs][1:]
+                assert len(arguments) <= MOST_COLLABORATORS, f"{module}.{kind.name} takes {len(arguments)}"
+
+
+@pytest.mark.parametrize("module", sorted(in_package("relay")))
+def test_values_of_the_relay_are_made_of_few_parts(module: str) -> None:
+    """A value has eight fields at most, or holds data alone and says here of what."""
+    for kind in (node for node in ast.walk(tree_of(module)) if isinstance(node, ast.ClassDef)):
+        fields = _fields(kind)
+        name = f"{module}.{kind.name}"
+        assert len(fields) <= MOST_COLLABORATORS or name in MADE_OF_DATA, f"{name} has {fields}"
+
+
+# ---------------------------------------------------------------- broad handlers
+
+SWALLOWS_ANYTHING: dict[str, str] = {
+    "proxy.tools.contract.validation": "the code of a tool's author",
+    "proxy.tools.running.loop_watch": "thrown into the work that it watches",
+    "proxy.tools.running.plan": "the code of a tool's author",
+    "proxy.tools.running.threads": "the result of a thread",
+    "proxy.tools.running.tool_tasks": "the code of a tool's author",
+}
+"""Modules that catch what ends a process or a task, and do not raise it again; and whose it is."""
+
+
+def _broad(module: str) -> Iterator[ast.ExceptHandler]:
+    """The handlers of a module that catch whatever is raised."""
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ExceptHandler):
+            caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            if any(one is None or ast.unparse(one) in ("Exception", "BaseException") for one in caught):
+                yield node
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_broad_handler_has_its_reason(module: str) -> None:
+    """What catches whatever is raised says why, on its line, above it or below it."""
+    lines = MODULES[module].read_text("utf-8").splitlines()
+    for handler in _broad(module):
+        above, own, below = lines[handler.lineno - 2], lines[handler.lineno - 1], lines[handler.lineno]
+        reason = own.partition("#")[2].replace("noqa: BLE001", "").strip(" -")
+        commented = any(line.strip().startswith("#") for line in (above, below))
+        assert reason or commented, f"{module}:{handler.lineno} does not say why"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_nobody_swallows_a_cancellation(module: str) -> None:
+    """What catches ``BaseException`` raises it again."""
+    for handler in _broad(module):
+        if handler.type is None or ast.unparse(handler.type) != "Exception":
+            raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+            assert raises or module in SWALLOWS_ANYTHING, f"{module}:{handler.lineno} swallows cancellations"
 
 
 # ---------------------------------------------------------------- state

@@ -39,7 +39,9 @@ def declared_dependencies() -> set[str]:
 def optional_dependencies() -> set[str]:
     """What the extras that add a feature ask for."""
     extras = PROJECT["project"]["optional-dependencies"]
-    names = (_NAME.match(line) for line in (*extras["otel"], *extras["redis"], *extras["web"]))
+    names = (
+        _NAME.match(line) for line in (*extras["mcp"], *extras["otel"], *extras["redis"], *extras["web"])
+    )
     return {normal(found.group()) for found in names if found}
 
 

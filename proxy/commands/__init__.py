@@ -15,9 +15,6 @@ def main() -> None:
     if clash is not None:
         print(f"toolrelay: {clash}", file=sys.stderr)
         raise SystemExit(1)
-    from proxy.commands.serve.memory import import_structlog
-
-    import_structlog()
     from proxy.commands.cli import run
 
     raise SystemExit(run(sys.argv[1:]))
@@ -25,9 +22,8 @@ def main() -> None:
 
 def work(channel: int) -> None:
     """Be a worker of the supervisor at the other end of the ``channel``, a file descriptor."""
-    from proxy.commands.serve.memory import import_structlog, share_one_arena
+    from proxy.commands.serve.memory import share_one_arena
 
-    import_structlog()
     share_one_arena()
     from proxy.commands.serve.worker import main as serve
 
@@ -36,9 +32,6 @@ def work(channel: int) -> None:
 
 def supervise(handover: int) -> None:
     """Be the supervisor that the process began for; ``handover`` is a file descriptor to be read."""
-    from proxy.commands.serve.memory import import_structlog
-
-    import_structlog()
     from proxy.commands.serve.supervisor_main import main as start
 
     sys.exit(start(handover))
@@ -46,9 +39,6 @@ def supervise(handover: int) -> None:
 
 def load_again(channel: int) -> None:
     """Read the configuration for the supervisor at the other end of the ``channel``."""
-    from proxy.commands.serve.memory import import_structlog
-
-    import_structlog()
     from proxy.commands.serve.multiprocess import load_again as load
 
     sys.exit(load(channel))

@@ -9,7 +9,9 @@ import typer
 
 from proxy import __version__
 from proxy.commands import common
+from proxy.commands.credentials.cli import credentials_app
 from proxy.commands.keys.cli import keys_app
+from proxy.commands.mcp.cli import mcp_app
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.commands.runs.cli import runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
@@ -22,22 +24,29 @@ __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="toolrelay",
-    help="An OpenAI-compatible reverse proxy that runs curated tools on the server.",
+    help="An OpenAI-compatible reverse proxy that runs the operator's tools on the server.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-tools_app = typer.Typer(help="The tools, and one call of one of them.", cls=ListByDefault)
+tools_app = typer.Typer(help="List the tools, or call one of them.", cls=ListByDefault)
+app.add_typer(credentials_app, name="credentials")
 app.add_typer(keys_app, name="keys")
+app.add_typer(mcp_app, name="mcp")
 app.add_typer(runs_app, name="runs")
 app.add_typer(tools_app, name="tools")
 
-HostOption = Annotated[str | None, typer.Option(help="Address to listen on.")]
-PortOption = Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on.")]
-OpenOption = Annotated[
-    bool, typer.Option("--open", help="Ask for no start token and no key: let in whoever reaches the port.")
+HostOption = Annotated[str | None, typer.Option(help="The address to listen on.")]
+PortOption = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes any free one.")
 ]
-UpstreamOption = Annotated[str | None, typer.Option(metavar="URL", help="The default upstream's base URL.")]
+OpenOption = Annotated[
+    bool,
+    typer.Option("--open", help="Serve everybody who reaches the port, without a start token or client key."),
+]
+UpstreamOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="The base URL of the default upstream.")
+]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -69,7 +78,11 @@ def toolrelay(
 
 
 @app.command()
-def demo(port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8080) -> None:
+def demo(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes any free one.")
+    ] = 8080,
+) -> None:
     """Serve recorded conversations: no key, no network, the real code path."""
     from proxy.commands.demo import demo as start
 
@@ -82,8 +95,13 @@ def serve(
     host: HostOption = None,
     port: PortOption = None,
     upstream: UpstreamOption = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that serve.")] = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Start again when a file changes.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="The number of processes that serve requests.")
+    ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Restart when the configuration or one of your tools changes."),
+    ] = False,
     is_open: OpenOption = False,
 ) -> None:
     """Run the proxy."""
@@ -101,7 +119,7 @@ def serve(
 @app.command()
 def check(
     config: ConfigOption = None,
-    probe: Annotated[bool, typer.Option("--probe", help="Ask each upstream what it can do.")] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Send each upstream a few test requests.")] = False,
 ) -> None:
     """Validate the configuration; list upstreams, tools, and what policy says of each."""
     loaded, faults = find_faults(common.config_path(config), os.environ, go_on=True)
@@ -119,29 +137,89 @@ def check(
 
 
 @app.command()
-def init(path: Annotated[Path, typer.Argument(help="File to write.")] = Path(common.CONFIG_NAME)) -> None:
+def doctor(
+    upstream: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|URL", help="The name of an upstream in the configuration, or a base URL."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model to test. Default: the first model that the upstream lists.")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write the recommended settings into the configuration file.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Send the requests without asking first.")] = False,
+) -> None:
+    """Find out what an upstream can do and gets wrong, and which settings fit it."""
+    by_url = upstream is not None and ("://" in upstream or upstream.startswith("replay:"))
+    loaded = common.load(config, Options(upstream=upstream) if by_url else None)
+    name = next(iter(loaded.upstreams)) if by_url or upstream is None else upstream
+    if name not in loaded.upstreams:
+        known = ", ".join(loaded.upstreams)
+        raise ConfigError(
+            "--upstream",
+            f"the configuration has no upstream named {name!r}",
+            f"Write one of these names, or a base URL: {known}",
+        )
+    file = common.config_path(config) if write else None
+    if write and (file is None or by_url):
+        raise ConfigError(
+            "--write",
+            "works only for an upstream of a configuration file",
+            "Give --config FILE and the upstream's name",
+        )
+    from proxy.commands.doctor.doctor import doctor as examine
+    from proxy.server.telemetry.logging import configure_logging
+
+    configure_logging(level="error", secrets=loaded.secrets())
+    try:
+        status = common.run_async(examine(loaded, name, model=model, as_json=as_json, write=file, yes=yes))
+    except KeyboardInterrupt:
+        common.say_error("stopped; no file was changed")
+        raise typer.Exit(130) from None
+    if status:
+        raise typer.Exit(status)
+
+
+@app.command()
+def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path(common.CONFIG_NAME)) -> None:
     """Write a commented configuration with every key and its default."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(initial_config())
     except FileExistsError:
-        raise ConfigError(str(path), "is there already", "Name another file, or move that one away") from None
+        raise ConfigError(
+            str(path), "the file exists already", "Choose another file name, or move the existing file away"
+        ) from None
     except OSError as error:
-        raise ConfigError(str(path), f"cannot be written: {error.strerror}", "Name another file") from None
-    common.say(f"wrote {path}; start with: toolrelay serve --config {path}")
+        raise ConfigError(
+            str(path), f"the file cannot be written: {error.strerror}", "Choose another file name"
+        ) from None
+    common.say(f"wrote {path}; start the proxy with: toolrelay serve --config {path}")
 
 
 @app.command()
 def migrate(
     config: ConfigOption = None,
     reseal: Annotated[
-        bool, typer.Option("--reseal", help="Seal all content with store.seal_key, also what is not sealed.")
+        bool,
+        typer.Option(
+            "--reseal",
+            help="Encrypt all content with store.seal_key, including content that is not encrypted yet.",
+        ),
     ] = False,
     forget_sealed: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Delete the content that the lost key of this name has sealed."),
+        typer.Option(
+            metavar="KEY",
+            help="Delete the content that was encrypted with this key. Use it if the key is lost.",
+        ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask about --forget-sealed.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before --forget-sealed deletes content.")
+    ] = False,
 ) -> None:
     """Bring the record's database up to date; a copy of a non-empty file is kept."""
     from proxy.commands.runs import sealing
@@ -156,8 +234,8 @@ def migrate(
 
 @app.command()
 def record(
-    upstream: Annotated[str, typer.Option(metavar="URL", help="The provider's base URL.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the exchanges.")],
+    upstream: Annotated[str, typer.Option(metavar="URL", help="The base URL of the provider.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write the exchanges to.")],
     config: ConfigOption = None,
     port: PortOption = None,
     is_open: OpenOption = False,
@@ -189,8 +267,10 @@ def tools_list(config: ConfigOption = None, as_json: JsonOption = False) -> None
 
 @tools_app.command("call")
 def tools_call(
-    name: Annotated[str, typer.Argument(help="The tool, like core__get_weather.")],
-    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object.")] = "{}",
+    name: Annotated[str, typer.Argument(help="The tool's name, for example core__get_weather.")],
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="The tool's arguments as a JSON object.")
+    ] = "{}",
     config: ConfigOption = None,
 ) -> None:
     """Run one tool under the same runner and policy as a model's call."""
@@ -199,4 +279,42 @@ def tools_call(
     loaded = common.load(config, need_secrets=False)
     common.start_logging(loaded)
     if not common.run_async(tools.call_tool(loaded, name, arguments)):
+        raise typer.Exit(1)
+
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", metavar="FILE", help="Keep the pins in this file (for mcp.pins) instead of the store."
+    ),
+]
+
+
+@tools_app.command("allow")
+def tools_allow(
+    pattern: Annotated[
+        str, typer.Argument(help="A tool of an MCP server, or a pattern: mcp__files__read, mcp__files__*.")
+    ],
+    config: ConfigOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow the tools without asking first.")] = False,
+    file: FileOption = None,
+) -> None:
+    """Show tools of MCP servers as they are now, and allow them as they are."""
+    from proxy.commands.mcp import allowing
+
+    if not common.run_async(allowing.allow_tools(common.load(config), pattern, yes=yes, file=file)):
+        raise typer.Exit(1)
+
+
+@tools_app.command("deny")
+def tools_deny(
+    name: Annotated[str, typer.Argument(help="The tool's name, for example mcp__files__read.")],
+    config: ConfigOption = None,
+    file: FileOption = None,
+) -> None:
+    """Take back that a tool of an MCP server was allowed."""
+    from proxy.commands.mcp import allowing
+
+    loaded = common.load(config, need_secrets=False)
+    if not common.run_async(allowing.deny_tool(loaded, name, file=file)):
         raise typer.Exit(1)

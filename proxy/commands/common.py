@@ -51,7 +51,10 @@ MOST_EXITS = 20
 """Prevented exits in one second that are logged."""
 
 _PAUSE_S = 0.01
-_EXIT_HINT = "a task or callback that a tool started raised this; let tools raise ToolFailure instead"
+_EXIT_HINT = (
+    "a tool raised this exception in a task or callback that it had started; raise ToolFailure in "
+    "the call instead"
+)
 
 
 def config_path(given: Path | None) -> Path | None:

@@ -20,8 +20,9 @@ from typing import Any
 from proxy.commands.common import CONFIG_NAME, MAX_LINE, say, start_logging
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
+from proxy.conversation import Conversation, Message, Text
 from proxy.plain_text import counted, plain_text
-from proxy.server.app import Overrides, create_app
+from proxy.server.app import Overrides, built_in_wires, create_app
 from proxy.server.config.load import Config
 from proxy.server.config.settings import (
     AuthConfig,
@@ -34,28 +35,26 @@ from proxy.server.config.settings import (
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.upstreams.recorded.replay import packaged_fixtures
+from proxy.wires.wire import CrossableWire
 
 __all__ = [
     "MODEL",
     "QUESTIONS",
-    "RESPONSES_QUESTION",
     "curl_lines",
     "demo",
     "demo_config",
     "look_line",
     "python_lines",
-    "responses_lines",
     "show_event",
 ]
 
 MODEL = "qwen2.5-coder-0.5b-instruct-q4_k_m"
 QUESTIONS = (
-    ("What time is it in Berlin, and what is the weather there?", "both tools in one turn"),
+    ("What time is it in Berlin, and what is the weather there?", "calls two tools in one turn"),
     ("What time is it in Berlin right now?", "one tool"),
-    ("What is the weather in Berlin?", "the other tool"),
-    ("Write one sentence about rivers.", "no tool, plain text"),
+    ("What is the weather in Berlin?", "calls the other tool"),
+    ("Write one sentence about rivers.", "calls no tool, answers with text"),
 )
-RESPONSES_QUESTION = "What is the weather in Berlin?"
 RECORDED_AT = datetime.fromisoformat("2026-11-21T14:05:00+01:00")
 TOOLS = ("core__get_current_time", "core__get_weather")
 
@@ -80,7 +79,9 @@ async def demo(port: int) -> None:
                 sockets,
                 drain_s=config.server.drain_s,
                 announce=lambda: say("\n".join(_greeting(address_of(sockets)))),
-                draining=lambda: say(f"stopping: the record stays in {folder} until the next demo begins"),
+                draining=lambda: say(
+                    f"stopping; the recorded runs stay in {folder} until the next demo starts"
+                ),
             )
     finally:
         for listener in sockets:
@@ -128,7 +129,8 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
     """The demo's configuration; neither file nor environment has a say in it."""
     return Config(
         server=ServerConfig(port=port, drain_s=5),
-        upstreams={"demo": UpstreamConfig(base_url=f"replay:{fixtures}", api_key=None)},
+        # Clients of every dialect ask one and the same recorded model.
+        upstreams={"demo": UpstreamConfig(base_url=f"replay:{fixtures}", api_key=None, wires=("chat",))},
         policy=PolicyConfig(allow=TOOLS),
         store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}"),
         # It reaches nothing, and its commands are to work as pasted.
@@ -146,44 +148,39 @@ def _overrides(fixtures: Path, folder: Path) -> Overrides:
 def _greeting(address: str) -> list[str]:
     return [
         f"toolrelay demo listens on {address}/v1",
-        "The model is a recording: it answers the questions below, and says so for any other.",
-        f"The clock stands at {RECORDED_AT.isoformat()}, the weather is a stored answer.",
+        "The model is a recording. It answers only the questions below.",
+        f"The clock stands at {RECORDED_AT.isoformat()}, and the weather comes from a recorded response.",
         f"Tools allowed: {', '.join(TOOLS)}.",
         "",
-        "Ask with curl:",
+        "Ask the same question in any dialect; the proxy translates it to Chat:",
         "",
         *curl_lines(address),
-        "",
-        "Or through the Responses API:",
-        "",
-        *responses_lines(address),
         "",
         "Or with Python (pip install openai):",
         "",
         *python_lines(address),
         "",
-        "Other questions it knows:",
+        "Other questions to ask:",
         *(f"  {question}  ({about})" for question, about in QUESTIONS[1:]),
         "",
-        "Behind each run is the command that shows more of it: for any terminal, and also after the demo",
-        "was stopped, until the next one begins.",
+        "Each run below ends with a command that shows its details. The command works in any terminal,",
+        "also after this demo has stopped, until the next demo starts.",
         "",
-        "Stop with Ctrl-C.  Each run shows here:",
+        "Stop with Ctrl-C. Runs appear here:",
     ]
 
 
 def curl_lines(address: str) -> list[str]:
-    """One command, ready to be pasted into a shell."""
-    body = json.dumps(
-        {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": QUESTIONS[0][0]}]}
-    )
-    return [f"curl -N {address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"]
-
-
-def responses_lines(address: str) -> list[str]:
-    """The same for the Responses API, with a question that was recorded there."""
-    body = json.dumps({"model": MODEL, "stream": True, "input": RESPONSES_QUESTION})
-    return [f"curl -N {address}/v1/responses -H 'content-type: application/json' -d '{body}'"]
+    """A command for each dialect, ready to be pasted into a shell: the first question to the same model."""
+    asked = Conversation(MODEL, (Message("user", (Text(QUESTIONS[0][0]),)),), stream=True)
+    lines = []
+    for wire in built_in_wires().values():
+        if isinstance(wire, CrossableWire):
+            dialect = wire.dialect
+            url = address + (dialect.path if dialect.rooted else dialect.prefix + dialect.path)
+            body = wire.codec.write(asked).body.decode()
+            lines.append(f"curl -N {url} -H 'content-type: application/json' -d {shlex.quote(body)}")
+    return lines
 
 
 def python_lines(address: str) -> list[str]:

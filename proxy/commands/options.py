@@ -17,16 +17,32 @@ __all__ = [
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="Configuration; ./toolrelay.toml if it is there."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="The configuration file.  Default: ./toolrelay.toml, if it exists.",
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line, for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 ContentOption = Annotated[
-    bool, typer.Option("--content", help="What people and models said, too.  That it was read is logged.")
+    bool,
+    typer.Option(
+        "--content", help="Also show what users and models wrote.  toolrelay logs that somebody read it."
+    ),
 ]
 SinceOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="From then on: 2026-01-31, 2026-01-31T12:00, or 36h ago.")
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Only what started at this time or later: 2026-01-31, 2026-01-31T12:00, or 36h for "
+        "36 hours ago.",
+    ),
 ]
-UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Before then; read like --since.")]
+UntilOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only what started before this time, in the same notation as --since."),
+]
 
 
 class ListByDefault(TyperGroup):

@@ -18,7 +18,7 @@ __all__ = ["record", "recording"]
 async def record(config: Config, out: Path) -> None:
     """Serve until told to stop, and write what the upstreams were asked and answered below ``out``."""
     folder = await asyncio.to_thread(_private_folder, out)
-    say(f"recording to {folder}; it will hold what people ask and models answer")
+    say(f"recording to {folder}; the files will contain what users ask and models answer")
     await serve(config, recording(folder, config.secrets()))
 
 
@@ -37,6 +37,6 @@ def _private_folder(out: Path) -> Path:
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            "--out", f"{out} cannot be made a folder: {error.strerror}", "Name another"
+            "--out", f"the folder {out} cannot be created: {error.strerror}", "Name another"
         ) from None
     return out.absolute()

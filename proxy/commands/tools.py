@@ -12,13 +12,16 @@ from pathlib import Path
 import proxy.tools as tools_room
 from proxy.commands.common import MAX_LINE, console, say, say_error
 from proxy.commands.doctor.check import tool_table, without_record
+from proxy.commands.mcp.host import mcp_host
+from proxy.commands.mcp.looking import pins_of_record, wait_for_server
 from proxy.events import ToolCall
 from proxy.plain_text import plain_text
 from proxy.records import RunRecord
-from proxy.server.api.json_views import to_line, tool_to_json
+from proxy.server.api.json_output import to_line, tool_to_json
 from proxy.server.app import Overrides, Services, create_services
 from proxy.server.config.load import Config
 from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.mcp.names import PROVIDER
 from proxy.tools.running.ledger import RunContext
 
 __all__ = ["call_tool", "list_tools"]
@@ -26,9 +29,9 @@ __all__ = ["call_tool", "list_tools"]
 
 async def list_tools(config: Config, *, as_json: bool) -> None:
     """Print every loaded tool with effect, decision and rule."""
-    services = await create_services(without_record(config))
+    services = await create_services(without_record(config), overrides=await pins_of_record(config))
     try:
-        tools, policy = services.registry.tools(), services.policy
+        tools, policy = services.catalog.tools(), services.policy
         if not as_json:
             console().print(tool_table(tools, policy))
             return
@@ -44,7 +47,18 @@ async def call_tool(config: Config, name: str, arguments: str) -> bool:
     It runs as any call does: by the policy, within the bounds, and on record.  What the tool raised
     is shown on standard error with its traceback; no model, log or record ever gets that.
     """
-    services = await create_services(config, overrides=Overrides(on_tool_crash=_show_crash))
+    server = name.split("__")[1] if name.startswith(f"{PROVIDER}__") and name.count("__") > 1 else ""
+    async with mcp_host(config if server else None) as mcp_socket:
+        given = Overrides(on_tool_crash=_show_crash, mcp_socket=mcp_socket)
+        services = await create_services(config, overrides=given)
+        if mcp_socket is not None:
+            # The services authorize its requests.
+            await wait_for_server(config, mcp_socket, server)
+        return await _call(services, name, arguments)
+
+
+async def _call(services: Services, name: str, arguments: str) -> bool:
+    """The same with services, which are closed afterwards."""
     try:
         run = RunRecord(
             id=f"run_{uuid.uuid4().hex}",
@@ -83,9 +97,9 @@ async def call_tool(config: Config, name: str, arguments: str) -> bool:
 
 def _rule(services: Services, name: str, code: str | None) -> str:
     """What the operator would have to change where a call was refused as such; models do not read it."""
-    spec = services.registry.get(name)
+    spec = services.catalog.get(name)
     if spec is None:
-        near = get_close_matches(name, [one.name for one in services.registry.tools()], n=1, cutoff=0.6)
+        near = get_close_matches(name, [one.name for one in services.catalog.tools()], n=1, cutoff=0.6)
         return f'. Did you mean "{near[0]}"?' if near else ""
     decision = services.policy.decide(spec)
     refused = code in ("policy_denied", "approval_required") and not decision.allowed

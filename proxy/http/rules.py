@@ -1,6 +1,6 @@
 """Which headers pass between clients and an upstream: in each direction, those on a list.
 
-A gateway used as an upstream takes orders from headers that its vendor invented (where to send the
+A gateway used as an upstream takes instructions from headers that its vendor invented (where to send the
 request, which key to add, which cache to read).  The proxy cannot know them all, so it forwards the
 names that it knows and those that the operator lists for one upstream.
 """
@@ -153,7 +153,7 @@ _NEVER_RETURNED = (
     "x-sendfile",
     "x-toolrelay-*",
 )
-"""Cookies, the provider's account, what browsers would take for the proxy's own word, and orders to a
+"""Cookies, the provider's account, what browsers would take for the proxy's own word, and instructions to a
 reverse proxy in front of this one (``X-Accel-Redirect`` makes nginx send a file of its machine)."""
 
 _LISTED = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:-\*)?")

@@ -1,1 +1,1 @@
-"""How connections find and keep their peers: look-ups in threads of our own, and TCP keepalive."""
+"""How connections find and keep their peers: look-ups, which addresses may be reached, TCP keepalive."""

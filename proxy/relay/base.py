@@ -41,11 +41,11 @@ class ClientStream(Protocol):
         """Whether a cancellation is the server's own end, so that the client is still there to be told."""
         ...
 
-    def keep_back(self, secrets: Secrets | None) -> None:
+    def blank_out(self, secrets: Secrets | None) -> None:
         """From now on blank out what of these stands whole in a piece that is sent."""
         ...
 
-    def tell(self, name: str, value: str) -> None:
+    def set_header(self, name: str, value: str) -> None:
         """Send a header of ours with the response, in place of what was told by this name; none if empty.
 
         Comes too late once the response has started, and then does nothing.
@@ -70,7 +70,7 @@ class ClientStream(Protocol):
         """Send bytes now; waits while the client does not read.  Raises ``ConnectionError``."""
         ...
 
-    def settled(self) -> Awaitable[None] | None:
+    def before_finish(self) -> Awaitable[None] | None:
         """What is to be awaited before :meth:`finish`: the record is to have something first that the
         client's next request is looked up in; ``None`` where there is nothing."""
         ...

@@ -8,9 +8,20 @@ from typing import Final
 
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names, described
 
-__all__ = ["RESTORED", "forwardable", "is_coded", "restored_words", "returned"]
+__all__ = [
+    "LEFT_OUT",
+    "RESTORED",
+    "forwardable",
+    "is_encoded",
+    "of_any_dialect",
+    "restored_header",
+    "returned",
+]
 
 RESTORED: Final = "x-toolrelay-restored"
+LEFT_OUT: Final = "x-toolrelay-left-out"
+"""Names the fields of a request that its upstream, which speaks another dialect, was not sent."""
+_OF_A_DIALECT: Final = ("anthropic-", "openai-", "x-claude-code-", "x-ratelimit-", "x-stainless-")
 
 
 def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
@@ -23,6 +34,12 @@ def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
     return section.only(_going_up_read(section.names) if identity else _going_up(section.names))
 
 
+def of_any_dialect(headers: Headers) -> HeaderSection:
+    """Those of a message's headers that mean the same to every dialect."""
+    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+    return section.only(_of_any_dialect(section.names))
+
+
 def returned(headers: Headers, *, keep_length: bool = False) -> HeaderSection:
     """The upstream's headers as the client gets them: its request id under a name of its own.
 
@@ -32,8 +49,8 @@ def returned(headers: Headers, *, keep_length: bool = False) -> HeaderSection:
     return section.only(_coming_back_whole(section.names) if keep_length else _coming_back(section.names))
 
 
-def is_coded(headers: Headers) -> bool:
-    """Whether a body came in a coding that the upstream room does not take off: nobody here reads it."""
+def is_encoded(headers: Headers) -> bool:
+    """Whether a body came in a coding that `proxy.upstreams` does not decode: nobody here reads it."""
     return described(headers)[1] != ""
 
 
@@ -57,12 +74,17 @@ def _coming_back_whole(names: tuple[str, ...]) -> Columns:
     return _renamed(Columns.where(names, lambda _: True))
 
 
+@by_names
+def _of_any_dialect(names: tuple[str, ...]) -> Columns:
+    return Columns.where(names, lambda name: not name.lower().startswith(_OF_A_DIALECT))
+
+
 def _renamed(columns: Columns) -> Columns:
     """The upstream's own id of the request is not the one that clients know it by."""
     names = ["x-upstream-request-id" if name.lower() == "x-request-id" else name for name in columns.names]
     return columns._replace(names=tuple(names))
 
 
-def restored_words(turns: int, size: int) -> str:
+def restored_header(turns: int, size: int) -> str:
     """What :data:`RESTORED` says of turns that were put back, and the bytes they add; empty for none."""
     return f"turns={turns}, bytes={size}" if turns else ""

@@ -8,13 +8,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from proxy.caches import Memo, text_bytes
+from proxy.caches import Derived, text_bytes
 from proxy.errors import RequestError
 from proxy.events import ToolDefinition
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
-from proxy.wires.base import ClientRequest
+from proxy.wires.client_port import ClientRequest
 
 __all__ = [
     "RESERVED_PREFIX",
@@ -33,7 +33,7 @@ __all__ = [
 RESERVED_PREFIX = "core__"
 HEADER = "x-toolrelay-tools"
 _MAX_BYTES = 16 << 20
-"""Offers that are held: a few for each selection, and selections are few."""
+"""Offers that are held of a catalog: a few for each selection, and selections are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,18 @@ class OfferRules:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Offer:
     """The server tools of one request.
 
     ``added`` go in beside the client's own tools, ``replaced`` take the place of a declaration of
     the client's.  ``names`` maps a name on the wire to the tool's id, ``client_names`` are the
     names whose calls belong to the client; with ``open_names`` every name that is not ours does.
-    ``withheld`` maps the tools that were left out to why.  ``shape`` is a digest of the offered tools,
+    ``withheld`` maps the tools that were left out to why.  ``fingerprint`` is a digest of the offered tools,
     their schemas too: it changes when a model would see something else.  ``guarded`` are names, of
     ``added`` and ``replaced``, that a model is not shown for what it has read; a call of one is still
-    ours to refuse.  ``declared`` is every name that the model is offered.  Most requests share an offer.
+    ours to refuse.  ``declared`` is every name that the model is offered.  Most requests share an offer,
+    which is equal to itself alone.
     """
 
     added: tuple[ToolDefinition, ...] = ()
@@ -88,7 +89,7 @@ class Offer:
     client_names: frozenset[str] = frozenset()
     withheld: Mapping[str, str] = field(default_factory=dict)
     open_names: bool = False
-    shape: str = ""
+    fingerprint: str = ""
     guarded: frozenset[str] = frozenset()
     declared: frozenset[str] = field(init=False, repr=False, compare=False)
     _tool_ids: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -172,7 +173,7 @@ def decide(
         client_names=client_names,
         withheld=withheld,
         open_names=request.open_names,
-        shape=_shape({**{spec.name: spec for spec in added}, **replaced}),
+        fingerprint=_fingerprint({**{spec.name: spec for spec in added}, **replaced}),
     )
 
 
@@ -202,8 +203,8 @@ class Offers:
 
     def __init__(self, rules: OfferRules) -> None:
         self._rules = rules
-        self._known: Memo[tuple[int, str | None, bool], tuple[Selection, Offer]] = Memo(
-            "offers", _MAX_BYTES, lambda known: known[1].kept_bytes
+        self._known: Derived[tuple[Selection, str | None, bool], Offer] = Derived(
+            "offers", _MAX_BYTES, lambda _, offer: offer.kept_bytes
         )
 
     def decide(
@@ -217,14 +218,15 @@ class Offers:
         """See :func:`decide`."""
         if request.declared or wanted is not None:
             return decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
-        # All of such a request that an offer hangs on.  A selection is held, so that no other gets its id.
+        # All of such a request that an offer hangs on.
         obstacle = _obstacle(request, frozenset(), upstream_takes_tools)
-        key = (id(selection), obstacle, request.open_names)
-        known = self._known.get(key)
+        key = (selection, obstacle, request.open_names)
+        offers = self._known.of(selection.catalog)
+        known = offers.get(key)
         if known is None:
             offer = decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
-            known = self._known.put(key, (selection, offer))
-        return known[1]
+            known = offers.put(key, offer)
+        return known
 
 
 def guard(offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: str) -> Offer:
@@ -236,7 +238,9 @@ def guard(offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: st
     return replace(
         offer,
         withheld={**offer.withheld, **{offer.names[name]: rule for name, rule in rules.items()}},
-        shape=_shape({name: by_id[tool] for name, tool in offer.names.items() if name not in rules}),
+        fingerprint=_fingerprint(
+            {name: by_id[tool] for name, tool in offer.names.items() if name not in rules}
+        ),
         guarded=frozenset(rules),
     )
 
@@ -256,7 +260,7 @@ def guarded_names(
     return {name: decision.rule for name, decision in rules.items() if not decision.allowed}
 
 
-def _shape(offered: Mapping[str, ToolSpec]) -> str:
+def _fingerprint(offered: Mapping[str, ToolSpec]) -> str:
     """A digest of the tools by the names they are offered under."""
     lines = (f"{name}={spec.digest}" for name, spec in sorted(offered.items()))
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()

@@ -2,30 +2,31 @@
 
 Bytes leave as they came and as soon as they came.  On an event stream two things are watched, both
 without looking inside an event: where the last event ended, so that a stream that breaks ends on a
-whole one, and whether the end mark came (rule W1).
+whole one, and whether the end mark came (rule W1).  A stream that is defective may be repaired on the way
+(:mod:`proxy.relay.repairing`).
 """
 
 # The types of a function inside of another are not made anew for each stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from typing import NamedTuple
 
 from proxy.errors import ServerStopping, UpstreamError, UpstreamTimeout
-from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets, Sink, WholeSecrets
 from proxy.relay.base import ClientStream, OnBroken, ignore_broken
-from proxy.relay.begun import Begun
-from proxy.relay.headers import is_coded, returned
+from proxy.relay.headers import is_encoded, returned
+from proxy.relay.repairing import StreamRepair
 from proxy.relay.routing.deadlines import Deadlines
-from proxy.relay.routing.fallback import Candidates
-from proxy.relay.routing.router import Route
+from proxy.relay.sniffing import SniffedResponse
 from proxy.relay.stopping import stopped
-from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
-from proxy.wires.stream.sse import DONE, DONE_SIGN, END_MARK, EventBoundary
+from proxy.upstreams.base import UpstreamResponse
+from proxy.wires.dialect import Boundary, Dialect
+from proxy.wires.stream.sse import CONTENT_TYPE
 from proxy.wires.stream.usage_tap import UsageTap
 
-__all__ = ["AFTER_END_S", "ErrorEvent", "flush_soon", "passthrough", "pump"]
+__all__ = ["AFTER_END_S", "flush_soon", "pump"]
 
 AFTER_END_S = 2.0
 """How long a stream may stay open after its end mark: some upstreams never close it."""
@@ -33,56 +34,14 @@ AFTER_END_S = 2.0
 ENDLESS = Deadlines()
 """What bounds a response that may go on for ever."""
 
-ErrorEvent = Callable[[UpstreamError | ServerStopping], bytes]
-
-
-async def passthrough(
-    route: Route,
-    request: UpstreamRequest,
-    client: ClientStream,
-    *,
-    candidates: Candidates,
-    error_event: ErrorEvent | None,
-    headers: Headers = (),
-    tap: UsageTap | None = None,
-    total: Deadlines = ENDLESS,
-    broken: OnBroken = ignore_broken,
-) -> int:
-    """Send ``request`` on and its response back; the response's status.
-
-    ``error_event`` makes the wire's own error event and says by being there that an event stream
-    on this path ends with an end mark.  ``tap`` reads what the response says of usage.  A response
-    that still goes on when its ``total`` has run out after its head is broken off.  Raises
-    :class:`UpstreamError`, and where another upstream may answer
-    :class:`~proxy.relay.routing.fallback.NextUpstream`, only while nothing has been sent to the client.
-    """
-    client.keep_back(route.served.secrets)
-    response = await candidates.ask(route, request)
-    del request  # A conversation is larger than all else that an open stream keeps.
-    try:
-        await pump(
-            response,
-            client,
-            error_event=error_event,
-            headers=headers,
-            tap=tap,
-            total=total,
-            broken=broken,
-            secrets=route.served.secrets,
-            upstream=route.served.upstream.name,
-        )
-    finally:
-        await response.aclose()
-    return response.status
-
 
 async def pump(
     response: UpstreamResponse,
     client: ClientStream,
     *,
-    error_event: ErrorEvent | None,
-    headers: Headers = (),
+    dialect: Dialect | None,
     tap: UsageTap | None = None,
+    repair: StreamRepair | None = None,
     total: Deadlines = ENDLESS,
     broken: OnBroken = ignore_broken,
     secrets: Secrets | None = None,
@@ -90,25 +49,30 @@ async def pump(
 ) -> None:
     """Relay a response whose head is here; ``broken`` is told if it does not come to its end.
 
-    What ``secrets`` has is blanked out by the client's stream where it stands whole in a piece; of a body
-    that is no event stream also where the network cut it.
+    ``dialect`` makes its own error event and says by being there that an event stream on this path ends
+    with its end mark.  ``tap`` reads what the response says of usage.  ``repair`` is given what of an event
+    stream it asks for.  A response that still goes on when
+    its ``total`` has run out after its head is broken off.  What ``secrets`` has is blanked out by the
+    client's stream where it stands whole in a piece; of a body that is no event stream also where the
+    network cut it.
     """
-    streaming = response.content_type == "text/event-stream" and response.status < 300
-    countable = tap is not None and response.status < 300 and not is_coded(response.headers)
-    if countable and error_event is not None and not streaming:
+    kind = CONTENT_TYPE if dialect is None else dialect.framing.content_type
+    streaming = response.content_type == kind and response.status < 300
+    countable = tap is not None and response.status < 300 and not is_encoded(response.headers)
+    if countable and dialect is not None and not streaming:
         # Not every server says that it streams, and of a stream another part says what was used.
-        response = Begun(response, upstream)
+        response = SniffedResponse(response, upstream)
         try:
-            streaming = await response.is_stream()
+            streaming = await response.is_stream(dialect.framing)
         except UpstreamError as error:
             broken(error)
             raise
-    marked = streaming and error_event is not None and not is_coded(response.headers)
+    marked = streaming and dialect is not None and not is_encoded(response.headers)
     theirs = returned(response.headers, keep_length=not marked)
-    client.start(response.status, [*theirs, *headers] if headers else theirs)
+    client.start(response.status, theirs)
     try:
-        if marked and error_event is not None:
-            await _pump_events(response, client, error_event, tap, total, broken)
+        if marked and dialect is not None:
+            await _pump_events(response, client, _EventStream(dialect, tap, repair), total, broken)
         else:
             kept = tap if countable else None
             await _pump_bytes(response, client, kept, total, secrets, streaming=streaming)
@@ -123,9 +87,18 @@ async def pump(
         stopped()
         client.abort()
         return
-    if (wait := client.settled()) is not None:
+    if (wait := client.before_finish()) is not None:
         await wait
     client.finish()
+
+
+async def _wait(rest: Awaitable[None], patience: asyncio.Timeout, total: Deadlines) -> None:
+    """Wait for the rest of a response, as long as its total time allows."""
+    total.begin(patience)
+    try:
+        await rest
+    finally:
+        total.end(patience)
 
 
 async def _pump_bytes(
@@ -144,11 +117,7 @@ async def _pump_bytes(
     if rest is not None:
         client.flush()
         async with asyncio.timeout(None) as patience:
-            total.begin(patience)
-            try:
-                await rest
-            finally:
-                total.end(patience)
+            await _wait(rest, patience, total)
     if uncut is not None and (wait := uncut.finish()) is not None:
         await wait
     if kept is not None:
@@ -166,28 +135,57 @@ def _keeping(push: Sink, tap: UsageTap, streaming: bool) -> Sink:
     return relay
 
 
+class _EventStream(NamedTuple):
+    """What has a part in an event stream on its way to the client."""
+
+    dialect: Dialect
+    tap: UsageTap | None
+    repair: StreamRepair | None
+
+    def rest(self, boundary: Boundary) -> bytes:
+        """What is left of a stream that ended properly, with an end mark if it had none."""
+        tail = (boundary.feed(self.tap.close()) if self.tap is not None else b"") + boundary.close()
+        if self.repair is None or not self.repair.reads:
+            return tail
+        # A mark that the upstream did not send must not be read as its word that the stream is whole.
+        end_mark = self.dialect.framing.end_mark
+        return self.repair.close(tail if boundary.done_seen else tail.removesuffix(end_mark))
+
+    def told(self, error: UpstreamError | ServerStopping) -> bytes:
+        """How a stream ends that cannot go on."""
+        if self.repair is not None and self.repair.composing:
+            return self.repair.fail(error)
+        said = self.dialect.errors.event(error.message, type=error.type, code=error.code)
+        return said + self.dialect.framing.end_mark
+
+
 async def _pump_events(
     response: UpstreamResponse,
     client: ClientStream,
-    error_event: ErrorEvent,
-    tap: UsageTap | None,
+    event_stream: _EventStream,
     total: Deadlines,
     broken: OnBroken,
 ) -> None:
     """Relay an event stream and see to its end."""
-    boundary = EventBoundary()
+    dialect, tap, repair = event_stream
+    framing, boundary = dialect.framing, dialect.framing.boundary()
     push, feed = client.push, boundary.feed
+    end, sign, text, size = framing.event_end, framing.end_sign, framing.end_text, len(framing.event_end)
     patience: asyncio.Timeout | None = None
     failure: UpstreamError | None = None
     ended = False
 
     def relay(chunk: bytes) -> Awaitable[None] | None:
-        nonlocal ended
+        nonlocal ended, repair
         if tap is not None:
             chunk = tap.feed(chunk)
-        if boundary.between and chunk[-2:] == b"\n\n" and (DONE_SIGN not in chunk or chunk.find(DONE) < 0):
+        plain = boundary.between and chunk[-size:] == end and (sign not in chunk or chunk.find(text) < 0)
+        if plain and (repair is None or chunk.find(repair.suspect) < 0):
             return push(chunk)
         ready = feed(chunk)
+        if repair is not None and ready:
+            ready = repair.feed(ready)
+            repair = None if repair.finished else repair
         if last := boundary.done_seen and not ended:
             ended = True
             _end_soon(client, patience, total)
@@ -197,16 +195,11 @@ async def _pump_events(
         if (rest := response.push(relay)) is not None:
             client.flush()
             async with asyncio.timeout(AFTER_END_S if ended else None) as patience:
-                total.begin(patience)
-                try:
-                    await rest
-                finally:
-                    total.end(patience)
+                await _wait(rest, patience, total)
     except TimeoutError:
         if patience is None or not patience.expired():
             raise
-        if not ended:
-            failure = _too_long(total.seconds)
+        failure = None if ended else _too_long(total.seconds)
     except UpstreamError as error:
         if boundary.done_seen:
             return
@@ -214,17 +207,16 @@ async def _pump_events(
     except asyncio.CancelledError:
         if boundary.overflowing or not client.cut_off:
             raise
-        end = stopped()
+        stop = stopped()
         if not boundary.done_seen:
-            await client.write(error_event(end) + END_MARK)
+            await client.write(event_stream.told(stop))
         return
     if failure is not None:
         if boundary.overflowing:
             raise failure
         broken(failure)
-        await client.write(error_event(failure) + END_MARK)
-        return
-    if tail := (feed(tap.close()) if tap is not None else b"") + boundary.close():
+    tail = event_stream.rest(boundary) if failure is None else event_stream.told(failure)
+    if tail:
         await client.write(tail)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.errors import ServerStopping
 
-__all__ = ["said_of", "stopped"]
+__all__ = ["message_of", "stopped"]
 
 
 def stopped() -> ServerStopping:
@@ -21,7 +21,7 @@ def stopped() -> ServerStopping:
     return ServerStopping()
 
 
-def said_of(error: Mapping[str, Any]) -> str:
+def message_of(error: Mapping[str, Any]) -> str:
     """The words of an error object an upstream sent inside its stream."""
     message = error.get("message")
     return message[:1000] if isinstance(message, str) and message else "The upstream reported an error."

@@ -1,14 +1,14 @@
 """Who sent a request, and what they may do: settled once, before anything else is read."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.server.limits.rules import KeyLimits
 from proxy.tools.contract.bounds import ArgumentBound
-from proxy.wires.base import Trace
+from proxy.wires.client_port import Trace
 
-__all__ = ["Caller", "OwnBound", "Rights", "person_name"]
+__all__ = ["Caller", "OwnBound", "Rights", "end_user_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,15 @@ class Rights:
     trace_max: Trace | None = None
     keyed: bool = False
     shared: bool = False
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        narrowed = (self.models, self.upstreams, self.tools, self.arguments, self.endpoints, self.trace_max)
+        object.__setattr__(self, "_hash", hash((narrowed, self.keyed, self.shared)))
+
+    def __hash__(self) -> int:
+        """Worked out once: permissions are looked up by it with each request."""
+        return self._hash
 
 
 EVERYTHING: Final = Rights()
@@ -71,6 +80,6 @@ class Caller:
     end_user: str = ""
 
 
-def person_name(user: str) -> str:
+def end_user_name(user: str) -> str:
     """What the record calls an end user, behind the key and a slash: 24 hexadecimal digits."""
     return hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

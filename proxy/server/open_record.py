@@ -3,21 +3,21 @@
 from proxy.server.config.load import Config
 from proxy.store.base import Store
 from proxy.store.factory import open_store
+from proxy.store.options import StoreOptions
 
 __all__ = ["open_record"]
 
 
-def open_record(config: Config, *, reap: bool = False) -> Store:
-    """The record, not started yet."""
+def open_record(config: Config, *, reap: bool = False, must_exist: bool = False) -> Store:
+    """The record, not started yet; with ``must_exist`` none is made, and NoRecord is raised for that."""
     settings = config.store
-    return open_store(
-        settings.url,
+    options = StoreOptions(
         content=settings.content,
         keep_days=settings.keep_days,
         synchronous=settings.synchronous,
         reap=reap,
-        **settings.seal_keys(),
         max_bytes=settings.max_bytes,
         max_per_caller=settings.max_per_caller,
         max_bytes_per_caller=settings.max_bytes_per_caller,
     )
+    return open_store(settings.url, options, must_exist=must_exist, **settings.seal_keys())

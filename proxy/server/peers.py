@@ -38,7 +38,7 @@ class Peers:
         self.ask_others: AskOthers | None = None
         self._tells: dict[str, Callable[[], bytes]] = {}
 
-    def tell(self, name: str, give: Callable[[], bytes]) -> None:
+    def publish(self, name: str, give: Callable[[], bytes]) -> None:
         """Answer to ``name`` with what ``give`` returns then: quickly, and at most ``MAX_ANSWER`` bytes."""
         self._tells[name] = give
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from proxy.effect_records import EffectLog
 from proxy.records import (
     ClientKey,
-    EffectLog,
     HiddenTurns,
     InvocationLog,
     KeptResults,
@@ -26,6 +26,7 @@ __all__ = [
     "LOOK_UP_S",
     "KeySource",
     "KeyStore",
+    "PinStore",
     "PurgeFilter",
     "RunDetail",
     "RunFilter",
@@ -206,7 +207,23 @@ class ThreadLog(Protocol):
         ...
 
 
-class Store(InvocationLog, EffectLog, KeptResults, KeyStore, ThreadLog, Protocol):
+class PinStore(Protocol):
+    """Where the definitions of MCP tools are kept that an operator has allowed, each as JSON by its id."""
+
+    async def read_pins(self) -> Mapping[str, str]:
+        """All of them, sorted by id; raises StoreError."""
+        ...
+
+    async def put_pins(self, pins: Mapping[str, str]) -> None:
+        """Keep pins in place of earlier ones of the same ids, committed on return; raises StoreError."""
+        ...
+
+    async def delete_pin(self, pin_id: str) -> bool:
+        """Forget one, committed on return; whether there was one.  Raises StoreError."""
+        ...
+
+
+class Store(InvocationLog, EffectLog, KeptResults, KeyStore, PinStore, ThreadLog, Protocol):
     """Runs, turns, messages, invocations, effects, suspended turns, responses, large results, client keys.
 
     The plain (not ``async``) methods queue a write and return at once, whatever the disk does:

@@ -2,18 +2,18 @@
 
 import asyncio
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from proxy.errors import ConfigError, NoRecord, how_to_install
 from proxy.records import KeySet
 from proxy.store.base import Store
 from proxy.store.key_mark import KeyMark, path_beside, state_path
 from proxy.store.memory.store import MAX_CONTENT_BYTES, MemoryStore
+from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.seal import CONTENT, Seal, parse_seal_key
-from proxy.store.shelf import ContentPolicy
 from proxy.store.sql.migrate import (
     MigrationReport,
     find_migrations,
@@ -21,7 +21,7 @@ from proxy.store.sql.migrate import (
     migrate_sqlite,
     sqlite_version,
 )
-from proxy.store.sql.store import SqlStore, Synchronous
+from proxy.store.sql.store import SqlStore
 from proxy.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
@@ -62,54 +62,35 @@ def sqlite_path(url: str, base: Path | None = None) -> Path | None:
 
 def open_store(
     url: str,
+    options: StoreOptions = DEFAULTS,
     *,
     base: Path | None = None,
-    content: ContentPolicy = "tools",
-    keep_days: float = 30,
-    synchronous: Synchronous = "normal",
-    clock: Callable[[], float] = time.time,
-    reap: bool = False,
     seal_key: str = "",
     old_seal_keys: Sequence[str] = (),
-    max_bytes: int = 0,
-    max_per_caller: int = 0,
-    max_bytes_per_caller: int = 0,
     must_exist: bool = False,
 ) -> Store:
     """The store that ``url`` names, not started yet.
 
-    ``base`` is the folder that a relative path starts from.  ``reap`` is for the server alone;
-    ``must_exist`` for commands that read a record and shall not make an empty one.  ``seal_key``
-    is 32 bytes in base64 or hexadecimal; with an empty one content is not sealed.  ``old_seal_keys``
-    only open what they sealed before.  ``max_bytes``, ``max_per_caller`` and ``max_bytes_per_caller`` of 0
-    set no bound, but that of memory, which no setting makes larger.  Raises
+    ``base`` is the folder that a relative path starts from; ``must_exist`` is for commands that read a
+    record and shall not make an empty one.  ``seal_key`` is 32 bytes in base64 or hexadecimal; with an
+    empty one content is not sealed.  ``old_seal_keys`` only open what they sealed before; both take the
+    place of the seals in ``options``.  Memory has a bound of its own, which no option makes larger.  Raises
     :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
     """
     path = sqlite_path(url, base)
-    seal = Seal(parse_seal_key(seal_key)) if seal_key else None
-    old_seals = _old_seals(old_seal_keys)
+    options = _sealing(options, seal_key, old_seal_keys)
     if path is None and not url.startswith(_POSTGRES):
         # Each kind of content has its own shelf, and the same share of the bytes.
-        most = min(max_bytes // len(CONTENT), MAX_CONTENT_BYTES)
-        share = {"max_content_bytes": max(1, most)} if max_bytes else {}
+        most = min(options.max_bytes // len(CONTENT), MAX_CONTENT_BYTES)
+        share = {"max_content_bytes": max(1, most)} if options.max_bytes else {}
         return MemoryStore(
-            content=content, keep_days=keep_days, clock=clock, max_per_caller=max_per_caller, **share
+            content=options.content,
+            keep_days=options.keep_days,
+            clock=options.clock,
+            max_per_caller=options.max_per_caller,
+            **share,
         )
-    return _open_sql(
-        url,
-        path,
-        must_exist=must_exist,
-        content=content,
-        keep_days=keep_days,
-        synchronous=synchronous,
-        clock=clock,
-        reap=reap,
-        seal=seal,
-        old_seals=old_seals,
-        max_bytes=max_bytes,
-        max_per_caller=max_per_caller,
-        max_bytes_per_caller=max_bytes_per_caller,
-    )
+    return _open_sql(url, path, options, must_exist=must_exist)
 
 
 def open_sealed(
@@ -122,25 +103,23 @@ def open_sealed(
     path = sqlite_path(url, base)
     if path is None and not url.startswith(_POSTGRES):
         raise ConfigError(_SETTING, "a store in memory has nothing sealed", "Name a file")
-    return _open_sql(
-        url,
-        path,
-        must_exist=True,
-        seal=Seal(parse_seal_key(seal_key)) if seal_key else None,
-        old_seals=_old_seals(old_seal_keys),
-        needs_all_keys=False,
+    options = _sealing(StoreOptions(needs_all_keys=False), seal_key, old_seal_keys)
+    return _open_sql(url, path, options, must_exist=True)
+
+
+def _sealing(options: StoreOptions, key: str, old_keys: Sequence[str]) -> StoreOptions:
+    return replace(
+        options,
+        seal=Seal(parse_seal_key(key)) if key else None,
+        old_seals=[Seal(parse_seal_key(each, _OLD_KEYS)) for each in old_keys],
     )
 
 
-def _old_seals(keys: Sequence[str]) -> list[Seal]:
-    return [Seal(parse_seal_key(key, _OLD_KEYS)) for key in keys]
-
-
-def _open_sql(url: str, path: Path | None, *, must_exist: bool, **options: Any) -> SqlStore:
+def _open_sql(url: str, path: Path | None, options: StoreOptions, *, must_exist: bool) -> SqlStore:
     if path is None:
-        return _postgres()(url, must_exist=must_exist, **options)
+        return _postgres()(url, options, must_exist=must_exist)
     _check_place(path, must_exist=must_exist)
-    return SqliteStore(path, **options)
+    return SqliteStore(path, options)
 
 
 async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:

@@ -1,8 +1,8 @@
 """A small file that says that client keys were ever made, and counts their changes.
 
-It stands outside of the record, so that a record that is lost does not take the knowledge with it
-that the door was closed.  Beside a SQLite file its number also tells every process of this machine
-that keys changed: one ``pread`` of eight bytes from the page cache is all that a request costs.
+It is stored outside the record: if the record is lost, the server still knows that clients need a key.
+Beside a SQLite file its number also tells every process of this machine that keys changed: one ``pread``
+of eight bytes from the page cache is all that a request costs.
 """
 
 import contextlib

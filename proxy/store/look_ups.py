@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from proxy.errors import StoreError, StoreUnavailable
-from proxy.in_time import InTime
+from proxy.hard_timeout import HardTimeout
 from proxy.store.base import LOOK_UP_S
 
 __all__ = ["LookUps"]
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+_ALMOST_ALL: Final = 0.9
+"""Who has waited for this part of the deadline has found out that the record does not answer."""
 _FIRST_PROBE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -30,7 +32,8 @@ class LookUps:
     def __init__(self, probe: Callable[[], Awaitable[object]]) -> None:
         self._ask = probe
         self._prober: asyncio.Task[None] | None = None
-        self._in_time = InTime()
+        self._doubt: asyncio.Task[None] | None = None
+        self._hard_timeout = HardTimeout()
 
     @property
     def away(self) -> bool:
@@ -49,21 +52,42 @@ class LookUps:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            return await self._in_time.of(work, LOOK_UP_S)
+            return await self._hard_timeout.run(work, LOOK_UP_S)
         except TimeoutError:
             self._went_away()
             raise StoreUnavailable(f"the record did not answer within {LOOK_UP_S:g} s") from None
         except (StoreUnavailable, asyncio.CancelledError):
-            # Its own time-out came first, or that of who asked for several things.
-            if loop.time() - began >= LOOK_UP_S / 2:
-                self._went_away()
+            # Its own time-out came first, or that of a caller of several look-ups, or a client left.
+            self._given_up(after_s=loop.time() - began)
             raise
 
     def close(self) -> None:
         """Ask no more."""
-        if self._prober is not None:
-            self._prober.cancel()
-        self._in_time.close()
+        for task in (self._prober, self._doubt):
+            if task is not None:
+                task.cancel()
+        self._hard_timeout.close()
+
+    def _given_up(self, after_s: float) -> None:
+        """Judge by a look-up that ended early.  If it was late already, ask for the rest of its time."""
+        if after_s >= _ALMOST_ALL * LOOK_UP_S:
+            self._went_away()
+        elif after_s >= LOOK_UP_S / 2 and self._doubt is None:
+            rest = self._ask_within(LOOK_UP_S - after_s)
+            self._doubt = asyncio.get_running_loop().create_task(rest, name="record-doubt")
+
+    async def _ask_within(self, seconds: float) -> None:
+        async def asked() -> None:
+            await self._ask()
+
+        try:
+            await self._hard_timeout.run(asked(), seconds)
+        except TimeoutError:
+            self._went_away()
+        except StoreError:
+            pass  # An error is an answer.
+        finally:
+            self._doubt = None
 
     def _went_away(self) -> None:
         if self._prober is None:

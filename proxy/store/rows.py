@@ -11,9 +11,9 @@ from typing import Any, Final, Self
 
 import orjson
 
+from proxy.effect_records import EffectResult
 from proxy.errors import StoreError
 from proxy.records import (
-    EffectResult,
     HiddenTurns,
     KeptResult,
     MessageRecord,
@@ -84,7 +84,7 @@ RUN_COLUMNS: Final = (
     "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
     "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost",
-    "spent", "unreported",
+    "spent", "unreported", "left_out",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
@@ -208,6 +208,7 @@ def run_row(record: RunRecord) -> Row:
         record.cost,
         record.spent,
         record.unreported,
+        _json(record.left_out) if record.left_out else "[]",
     )
 
 
@@ -332,6 +333,7 @@ def read_run(row: Row) -> RunRecord:
     values["stream"] = bool(values["stream"])
     values["offered"] = tuple(read_json(values["offered"]))
     values["withheld"] = read_json(values["withheld"])
+    values["left_out"] = tuple(read_json(values["left_out"]))
     return RunRecord(**values)
 
 

@@ -27,6 +27,7 @@ TOKENS: Final = ContentTable(
 )
 
 _PUT: Final = rows.upsert(TOKENS.name, ("updated_at", *TOKENS.columns, "sealed_by"), TOKENS.key)
+_DELETE: Final = f"DELETE FROM {TOKENS.name} WHERE id = ?"
 _MAX_WAIT_S: Final = 30.0
 _ASK_EVERY_S: Final = 0.05
 
@@ -65,6 +66,10 @@ class SealedTokens:
         """Keep the tokens, sealed and committed on return; raises StoreUnavailable."""
         sealed = self._seal.close(TOKENS, (name, tokens))
         await self._commit(_PUT, (self._clock(), *sealed, self._seal.id))
+
+    async def forget(self, name: str) -> None:
+        """Delete what is kept under a name, committed on return; raises StoreUnavailable."""
+        await self._commit(_DELETE, (name,))
 
 
 async def waiting(attempt: Callable[[], Awaitable[bool]]) -> None:

@@ -26,7 +26,8 @@ class UpstreamRequest(NamedTuple):
     as they stand.  ``headers`` are the client's that may be forwarded; the upstream adds its own
     key and configured headers.  ``body`` given as bytes can be sent again after a connection
     failure, an iterator cannot.  ``expect_stream`` asks for a body that can be read here: without a
-    coding, and gzip or deflate are taken off where it comes in one all the same.
+    coding, and gzip or deflate are taken off where it comes in one all the same.  A ``rooted`` path is not
+    below the base URL, but where that URL begins without its version (``/v1``).
     """
 
     method: str
@@ -35,6 +36,7 @@ class UpstreamRequest(NamedTuple):
     headers: Headers = ()
     body: bytes | AsyncIterator[bytes] | None = None
     expect_stream: bool = False
+    rooted: bool = False
 
 
 class UpstreamResponse(Protocol):

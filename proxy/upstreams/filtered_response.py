@@ -12,6 +12,7 @@ from proxy.http.headers import Headers, described
 from proxy.http.rules import without
 from proxy.upstreams.base import PulledResponse, read_whole
 from proxy.wires.dialects.openai import OPENAI
+from proxy.wires.dialects.table import STREAM_TYPES
 
 __all__ = ["FilteredResponse"]
 
@@ -42,7 +43,7 @@ class FilteredResponse(PulledResponse):
         self.headers: Headers = headers
         self.content_type, coding = described(headers)
         if coding or status >= 400:
-            self._prepare(headers, coding, secrets, decode or self.content_type == "text/event-stream")
+            self._prepare(headers, coding, secrets, decode or self.content_type in STREAM_TYPES)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives; see :meth:`proxy.upstreams.base.UpstreamResponse.chunks`."""

@@ -1,17 +1,30 @@
 """Where an upstream is and what is sent to it every time, checked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from yarl import URL
 
 from proxy.errors import ConfigError
 from proxy.http.bodies import shapes_of_secrets
 from proxy.http.secrets import Secrets
+from proxy.wires.dialect import Dialect, EndpointTable
+from proxy.wires.dialects.table import SERVED
 
-__all__ = ["checked_base_url", "checked_headers", "long_secrets", "secret_shapes"]
+__all__ = [
+    "UpstreamCredentials",
+    "checked_base_url",
+    "checked_headers",
+    "long_secrets",
+    "root_of",
+    "secret_shapes",
+    "shown_by_path",
+]
 
 _SECRET_NAMES = ("authorization", "key", "token", "secret")
 """A configured header with one of these in its name carries a credential."""
+
+_PREFIXES = tuple(sorted({endpoint.dialect.prefix for endpoint in SERVED.endpoints}))
 
 _LONG = 20
 """Bytes.  A shorter secret may be a placeholder ("ollama"), which stands in ordinary answers."""
@@ -32,6 +45,15 @@ def checked_base_url(name: str, base_url: str) -> str:
     if url.raw_query_string or url.raw_fragment:
         raise ConfigError(setting, "has a query or a fragment", "Leave off everything from ? or # on")
     return base_url.rstrip("/")
+
+
+def root_of(base_url: str) -> str:
+    """Where a server's own paths begin, for dialects that bring their whole path: people paste a base URL
+    with ``/v1`` or ``/api``, and without."""
+    for prefix in _PREFIXES:
+        if base_url.endswith(prefix):
+            return base_url.removesuffix(prefix).rstrip("/")
+    return base_url
 
 
 def checked_headers(name: str, headers: Mapping[str, str]) -> dict[str, str]:
@@ -56,3 +78,32 @@ def secret_shapes(api_key: str, headers: Mapping[str, str]) -> tuple[bytes, ...]
         if any(word in header.lower() for word in _SECRET_NAMES)
     ]
     return shapes_of_secrets([api_key, *credentials])
+
+
+class UpstreamCredentials(NamedTuple):
+    """What an upstream is shown with a request: its key, and headers that a client may have left out."""
+
+    key: tuple[str, str]
+    headers: Sequence[tuple[str, str]]
+
+    @classmethod
+    def of(cls, dialect: Dialect, api_key: str) -> "UpstreamCredentials":
+        """In the way of a dialect."""
+        first = dialect.credentials[0]
+        return cls((first.header, f"{first.scheme} {api_key}".lstrip()), dialect.headers)
+
+
+def shown_by_path(
+    api_key: str, wires: Sequence[str], endpoints: EndpointTable
+) -> tuple[UpstreamCredentials, dict[str, UpstreamCredentials]]:
+    """What goes with a request: in the way of the first of an upstream's dialects, and by path where
+    another one of them is asked otherwise."""
+    known_dialects = {known.dialect.name: known.dialect for known in endpoints.endpoints}
+    spoken = [known_dialects[wire] for wire in wires if wire in known_dialects] or [endpoints.other.dialect]
+    usual = UpstreamCredentials.of(spoken[0], api_key)
+    by_path = {
+        known.path: UpstreamCredentials.of(known.dialect, api_key)
+        for known in endpoints.endpoints
+        if known.dialect in spoken
+    }
+    return usual, {path: shown for path, shown in by_path.items() if shown != usual}

@@ -2,18 +2,20 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
+from command_line import Here
 from logged import logging_put_back
 
 from proxy.commands.cli import run
 
-Here = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capsys) -> Iterator[Here]:
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Here]:
     """``here("runs", "list", env={...})`` runs in ``tmp_path`` with no setting of this environment."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import structlog
@@ -47,7 +48,7 @@ async def raises(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
-def test_a_task_of_a_tool_does_not_end_the_process(run, error):
+def test_a_task_of_a_tool_does_not_end_the_process(run: Callable[..., object], error: BaseException) -> None:
     """Rule T1: what is raised in another task than the main one is logged, and everything goes on."""
 
     async def main() -> str:
@@ -67,7 +68,7 @@ def test_a_task_of_a_tool_does_not_end_the_process(run, error):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError()], ids=repr)
-def test_what_the_main_task_raises_comes_out(run, error):
+def test_what_the_main_task_raises_comes_out(run: Callable[..., object], error: BaseException) -> None:
     """The command itself may end the process, also after a tool has tried to."""
 
     async def main() -> None:
@@ -81,7 +82,7 @@ def test_what_the_main_task_raises_comes_out(run, error):
     assert caught.value is error
 
 
-def test_a_real_interrupt_ends_what_does_not_listen(run):
+def test_a_real_interrupt_ends_what_does_not_listen(run: Callable[..., object]) -> None:
     """Ctrl-C in a command that has no handlers of its own ends it, as does one in a server that stops."""
     ended: list[str] = []
 
@@ -115,7 +116,9 @@ def raises_now() -> None:
     raise SystemExit(4)
 
 
-def test_what_exits_all_the_time_neither_hides_a_signal_nor_takes_the_result(run, monkeypatch):
+def test_what_exits_all_the_time_neither_hides_a_signal_nor_takes_the_result(
+    run: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rule T1: while a callback exits all the time, signals are heard and the main result comes out."""
     monkeypatch.setattr(common, "MOST_EXITS", 2)
 
@@ -136,7 +139,7 @@ def test_what_exits_all_the_time_neither_hides_a_signal_nor_takes_the_result(run
     assert {line["event"] for line in lines} == {"exit_prevented"}
 
 
-def test_a_result_is_kept_that_comes_with_the_exit_of_another(run):
+def test_a_result_is_kept_that_comes_with_the_exit_of_another(run: Callable[..., object]) -> None:
     """Rule T1: the main task ends in the very step of the loop in which another exits."""
 
     async def main() -> str:
@@ -148,9 +151,10 @@ def test_a_result_is_kept_that_comes_with_the_exit_of_another(run):
     assert [line["event"] for line in lines] == ["exit_prevented"]
 
 
-def test_exits_beyond_a_number_are_paused_for_and_not_logged():
+def test_exits_beyond_a_number_are_paused_for_and_not_logged() -> None:
     """In each second so many have a line of their own; each further one costs a pause instead."""
-    now, pauses = [0.0], []
+    now = [0.0]
+    pauses: list[float] = []
     exits = common.ForeignExits(lambda: now[0], pauses.append)
     counts = []
     for second in (0.0, 0.9, 1.0):
@@ -164,7 +168,7 @@ def test_exits_beyond_a_number_are_paused_for_and_not_logged():
 
 
 @pytest.mark.parametrize("kind", ["exit", "interrupt"])
-async def test_a_server_outlives_the_tasks_of_its_tools(tmp_path, kind):
+async def test_a_server_outlives_the_tasks_of_its_tools(tmp_path: Path, kind: str) -> None:
     """Rule T1: the run goes on to its answer, the log names the place, and a signal stops as ever."""
     called = stream(role(), call("c", "deadly__deadly", f'{{"kind":"{kind}"}}'), finish("tool_calls"))
     async with RawUpstream(called, stream(role(), content("Done."), finish())) as upstream:

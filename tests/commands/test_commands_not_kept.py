@@ -12,7 +12,7 @@ from proxy.server.config.load import Config
 @pytest.mark.parametrize(
     ("store", "words"),
     [
-        ({"url": "memory:"}, ["past the end of this process", "hidden turns", "repeated request"]),
+        ({"url": "memory:"}, ["when this process ends", "hidden turns", "repeating side effects"]),
         ({"content": "none"}, ["writes no content", "hidden turns", "large results", "runs replay"]),
         ({"content": "tools"}, []),
     ],
@@ -20,7 +20,7 @@ from proxy.server.config.load import Config
 )
 def test_a_start_names_what_its_record_turns_off(store: dict[str, Any], words: list[str]) -> None:
     """Rule R3: whoever keeps no content is told at start what does not outlive the process for it."""
-    services: Any = SimpleNamespace(registry=SimpleNamespace(tools=list), policy=None)
+    services: Any = SimpleNamespace(catalog=SimpleNamespace(tools=list), policy=None)
     authentication: Any = SimpleNamespace(mode="open", ring=SimpleNamespace(keys=tuple))
     lines = banner(Config.model_validate({"store": store}), services, "http://127.0.0.1:1", authentication)
     said = [line for line in lines if line.startswith("store.")]

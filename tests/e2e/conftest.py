@@ -1,19 +1,24 @@
 """One proxy for each way to the recordings and each set of allowed tools, kept for a whole module."""
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from e2e_packages import SCRIPTS, installed_packages
 from e2e_rig import CORE_TOOLS, PATHS, PINNED_CLOCK, Proxy, ProxyFor, proxy_for
 from fixture_loader import FIXTURES
+from require import require
+
+from proxy.wires.repairing import RepairHabit
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_proxy() -> AsyncIterator[ProxyFor]:
     """Start a proxy, or take the one that was started alike before."""
-    started: dict[tuple[str, tuple[str, ...], str, Path], Proxy] = {}
+    started: dict[tuple[str, tuple[str, ...], str, Path, RepairHabit], Proxy] = {}
     async with AsyncExitStack() as stack:
 
         async def start(
@@ -22,10 +27,11 @@ async def shared_proxy() -> AsyncIterator[ProxyFor]:
             allow: tuple[str, ...] = CORE_TOOLS,
             clock: str = PINNED_CLOCK,
             fixtures: Path = FIXTURES,
+            repair: RepairHabit = "auto",
         ) -> Proxy:
-            key = (way, allow, clock, fixtures)
+            key = (way, allow, clock, fixtures, repair)
             if key not in started:
-                made = proxy_for(way, allow=allow, clock=clock, fixtures=fixtures)
+                made = proxy_for(way, allow=allow, clock=clock, fixtures=fixtures, repair=repair)
                 started[key] = await stack.enter_async_context(made)
             proxy = started[key]
             proxy.upstream_requests.clear()
@@ -38,3 +44,18 @@ async def shared_proxy() -> AsyncIterator[ProxyFor]:
 def way(request: pytest.FixtureRequest) -> str:
     """How the proxy reaches the recordings: embedded, or over a second socket."""
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts beside their packages, which are installed once and kept outside of the project."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    require("node", bool(node and npm), "node and npm are not installed")
+    packages, trouble = installed_packages(str(npm))
+    require("node", packages is not None, f"the npm packages cannot be installed: {trouble}")
+    assert packages is not None
+    folder = tmp_path_factory.mktemp("node")
+    for file in (*SCRIPTS.glob("*.mjs"), SCRIPTS / "package.json"):
+        shutil.copy(file, folder)
+    (folder / "node_modules").symlink_to(packages / "node_modules")
+    return folder

@@ -20,6 +20,7 @@ from e2e_rig import (
     is_orchestrated,
     of_any_run,
     proxy_for,
+    repair_for,
     response_ids,
 )
 from fixture_loader import Exchange, all_exchanges
@@ -37,7 +38,8 @@ async def main(names: list[str]) -> None:
         if names and fixture.name not in names:
             continue
         allow = CORE_TOOLS if is_orchestrated(fixture) else ()
-        async with proxy_for("replay", allow=allow, fixtures=fixtures_for(fixture)) as proxy:
+        repair, fixtures = repair_for(fixture), fixtures_for(fixture)
+        async with proxy_for("replay", allow=allow, fixtures=fixtures, repair=repair) as proxy:
             answers = await proxy.play(fixture)
             for position, answer in enumerate(answers):
                 file = golden_file(fixture, position)

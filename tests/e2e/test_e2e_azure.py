@@ -68,5 +68,5 @@ async def test_a_model_that_the_key_may_not_use(proxy: Proxy) -> None:
         with pytest.raises(openai.NotFoundError, match="does not exist or is not served"):
             await client.chat.completions.create(model="gpt-5", messages=ASK)
     async with client_of(proxy, azure_deployment="gpt-4o") as client:
-        with pytest.raises(openai.BadRequestError, match="Name the same in both"):
+        with pytest.raises(openai.BadRequestError, match="Use the same name in both"):
             await client.chat.completions.create(model="gpt-5", messages=ASK)

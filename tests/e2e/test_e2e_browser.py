@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ async def test_a_listed_page_reads_a_stream_as_it_comes(pages: Pages) -> None:
     """Rule W5: a page of a listed origin streams an answer behind a tool turn, with headers it may read."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked", "x-request-id: up-1")
     # The rest is sent only once the page has read the beginning: a stream that is held back never ends.
-    answer = [
+    answer: list[Step] = [
         opening,
         chunk(role() + content("first ")),
         pages.sign("first"),
@@ -259,6 +260,11 @@ async def test_a_listed_page_cannot_send_what_a_form_can(pages: Pages) -> None:
         assert len(await proxy.runs()) == 1
 
 
+def port_for(page: int, other: int, first: bytes) -> int:
+    """Where a connection goes that begins like this."""
+    return page if first.startswith(b"GET /page") else other
+
+
 @pytest.mark.parametrize("trusted", [False, True])
 async def test_a_page_that_rebinds_its_name_is_refused(pages: Pages, trusted: bool) -> None:
     """A page whose name comes to mean this machine is of one origin with the proxy, and still no caller.
@@ -270,8 +276,7 @@ async def test_a_page_that_rebinds_its_name_is_refused(pages: Pages, trusted: bo
         server = {"host": listening, "allowed_hosts": names}
         auth = {"mode": "open"}
         async with before_pages(pages, reply("noon"), server=server, auth=auth) as (proxy, upstream):
-            ports = {True: pages.port, False: proxy.port}
-            async with Switch(lambda first, ports=ports: ports[first.startswith(b"GET /page")]) as name:
+            async with Switch(partial(port_for, pages.port, proxy.port)) as name:
                 answers = await pages.run(REBOUND, "", host="rebind.test", port=name.port)
             if trusted:
                 assert answers == [[200, None], [200, None], [401, "invalid_api_key"]]

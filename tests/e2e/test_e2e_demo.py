@@ -4,7 +4,9 @@ import json
 import shutil
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e_process import clean_environment, run, serving
@@ -12,6 +14,9 @@ from fixture_loader import FIXTURES
 from require import require
 from responses_check import check_response_stream
 from sse_check import check_chat_stream
+from turn_encoding import read_again, told
+
+from proxy.server.app import built_in_wires
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +25,11 @@ ANSWER = (
     "The current time in Berlin is 2026-11-21T14:05:00+01:00. "
     "The temperature in Berlin is 7.4 degrees Celsius and the weather is light rain."
 )
+CHECKS: dict[str, Callable[[bytes], object]] = {
+    "chat": lambda body: check_chat_stream(body, wants_usage=False, hidden=("core__",), forwarded=1),
+    "responses": lambda body: check_response_stream(body, hidden=("core__",)),
+}
+"""What more must be right in the stream of a dialect."""
 
 
 @pytest.fixture
@@ -37,19 +47,19 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> None:
-    """The printed curl line and program answer as pasted, both runs show, and the record stays for a look."""
+    """The printed lines and program answer as pasted, their runs show, and the record stays for a look."""
     require("curl", shutil.which("curl") is not None, "curl is not installed")
     with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
-        demo.read_until("Each run shows here")
+        demo.read_until("Runs appear here")
         printed = demo.printed
-        curl, responses = [line for line in printed if line.startswith("curl ")]
-        body = run(["sh", "-c", curl], folder, env).encode()
-        read = check_chat_stream(body, wants_usage=False, hidden=("core__",), forwarded=1)
-        assert read.text == ANSWER
-        body = run(["sh", "-c", responses], folder, env).encode()
-        # The upstream of the recording opens without numbers.
-        assert "7.4 degrees" in check_response_stream(body, hidden=("core__",), unnumbered=2).text
-        first, last = printed.index("from openai import OpenAI"), printed.index("Other questions it knows:")
+        lines = [line for line in printed if line.startswith("curl ")]
+        for wire, line in zip(built_in_wires().values(), lines, strict=True):
+            body = run(["sh", "-c", line], folder, env).encode()
+            assert told(read_again(wire, [body]))["TextDelta"] == ANSWER, line
+            assert b"core__" not in body
+            if check := CHECKS.get(wire.dialect.name):
+                check(body)
+        first, last = printed.index("from openai import OpenAI"), printed.index("Other questions to ask:")
         program = "\n".join(printed[first : last - 1]) + "\n"
         assert run([sys.executable, "-W", "error", "-c", program], folder, env).strip() == ANSWER
         # A prompt takes the lines one by one, and would stumble over an indented or a blank one.
@@ -59,8 +69,8 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
         status, out, err = demo.stop()
     assert (status, err) == (0, "")
     shown = [line for line in (*printed, *out.splitlines()) if line.startswith("[")]
-    assert len([line for line in shown if "completed: 2 turns, 2 tool calls" in line]) == 3
-    assert len([line for line in shown if "completed: 2 turns, 1 tool call," in line]) == 1
+    # Each command, the program and the prompt.
+    assert len([line for line in shown if "completed: 2 turns, 2 tool calls" in line]) == len(lines) + 2
     assert len(list(Path(env["TMPDIR"]).iterdir())) == 1
     assert list(folder.iterdir()) == []
     look = next(line.partition(" more: ")[2] for line in shown if " more: " in line)
@@ -82,7 +92,7 @@ def test_runs_are_read_while_the_server_runs(folder: Path, env: dict[str, str]) 
         curl = ["curl", "-sSN", f"{address}/v1/chat/completions", "-H", "content-type: application/json"]
         body = run([*curl, "-d", "@-"], folder, env, stdin=request).encode()
         check_chat_stream(body, wants_usage=True, hidden=("core__",), forwarded=1)
-        listed = {"status": ""}
+        listed: dict[str, Any] = {"status": ""}
         # The record is written beside the answer, so the last row may come a moment later.
         while listed["status"] != "completed":
             lines = run([str(TOOLRELAY), "runs", "list", "--json"], folder, env).splitlines()

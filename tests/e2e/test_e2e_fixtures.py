@@ -4,6 +4,7 @@ Each test runs twice, with the recordings embedded and over a second socket, and
 """
 
 import json
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from e2e_rig import (
     invocation_rows,
     is_orchestrated,
     of_any_run,
+    repair_for,
     with_ids_of,
 )
 from fixture_loader import FIXTURES, Exchange, Turn, all_exchanges
@@ -29,7 +31,7 @@ END_MARK = b"data: [DONE]\n\n"
 ALL = all_exchanges()
 ORCHESTRATED = [e for e in ALL if is_orchestrated(e)]
 PASSED = [e for e in ALL if not is_orchestrated(e)]
-NAMED = {"ids": lambda e: e.name}
+named = attrgetter("name")
 
 
 def expected_rows(fixture: Exchange) -> list[dict[str, Any]]:
@@ -54,7 +56,7 @@ def body_of(turn: Turn, fixture: Exchange) -> bytes:
 def passed_through(turn: Turn, fixture: Exchange) -> bytes:
     """What a turn looks like that nobody changed: the upstream's bytes, with an end mark if it had none."""
     body = body_of(turn, fixture)
-    streamed = fixture.streams and turn.status == 200
+    streamed = fixture.streams and turn.status == 200 and fixture.wire != "anthropic"
     return body + END_MARK if streamed and b"data: [DONE]" not in body else body
 
 
@@ -98,10 +100,11 @@ def other_fields(request: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in request.items() if key not in changed}
 
 
-@pytest.mark.parametrize("fixture", ORCHESTRATED, **NAMED)
+@pytest.mark.parametrize("fixture", ORCHESTRATED, ids=named)
 async def test_an_exchange_with_server_tools(fixture: Exchange, way: str, shared_proxy: ProxyFor) -> None:
     """The client's bytes, the upstream's requests and the rows on record are those of the exchange."""
-    proxy = await shared_proxy(way, clock=fixture.meta.get("clock", PINNED_CLOCK))
+    clock = fixture.meta.get("clock", PINNED_CLOCK)
+    proxy = await shared_proxy(way, clock=clock, repair=repair_for(fixture))
     answers = await proxy.play(fixture)
     assert_golden(fixture, answers)
     assert all(answer.run_id for answer in answers)
@@ -113,22 +116,22 @@ async def test_an_exchange_with_server_tools(fixture: Exchange, way: str, shared
     assert rows == expected_rows(fixture)
 
 
-@pytest.mark.parametrize("fixture", PASSED, **NAMED)
+@pytest.mark.parametrize("fixture", PASSED, ids=named)
 async def test_an_exchange_without_server_tools(fixture: Exchange, way: str, shared_proxy: ProxyFor) -> None:
     """Rule W1: no tool is allowed, so both sides get each other's bytes; only an end mark is added."""
-    proxy = await shared_proxy(way, allow=(), fixtures=fixtures_for(fixture))
+    proxy = await shared_proxy(way, allow=(), fixtures=fixtures_for(fixture), repair=repair_for(fixture))
     answers = await proxy.play(fixture)
     assert_golden(fixture, answers)
     assert [answer.run_id for answer in answers] == [None] * len(answers)
     assert proxy.upstream_requests == fixture.client_requests
 
 
-@pytest.mark.parametrize("fixture", [e for e in PASSED if e.client_requests], **NAMED)
+@pytest.mark.parametrize("fixture", [e for e in PASSED if e.client_requests], ids=named)
 async def test_an_exchange_in_which_no_server_tool_is_called(
     fixture: Exchange, way: str, shared_proxy: ProxyFor
 ) -> None:
     """Rule W2: tools are allowed and offered where that may be, none is called: the same bytes."""
-    proxy = await shared_proxy(way, fixtures=fixtures_for(fixture))
+    proxy = await shared_proxy(way, fixtures=fixtures_for(fixture), repair=repair_for(fixture))
     answers = await proxy.play(fixture)
     assert_golden(fixture, answers)
     for asked, sent in zip(fixture.client_requests, proxy.upstream_requests, strict=True):
@@ -154,14 +157,14 @@ def may_inject(request: dict[str, Any], fixture: Exchange) -> bool:
 # The golden files themselves, so that a wrong one is found whatever the proxy says.
 
 
-@pytest.mark.parametrize("fixture", PASSED, **NAMED)
+@pytest.mark.parametrize("fixture", PASSED, ids=named)
 async def test_a_golden_that_was_passed_through_is_the_upstreams_own(fixture: Exchange) -> None:
     """Rule W1: the upstream's bytes, and an end mark where it sent none."""
     expected = [passed_through(turn, fixture) for turn in fixture.turns[: len(goldens(fixture))]]
     assert goldens(fixture) == expected
 
 
-@pytest.mark.parametrize("fixture", ORCHESTRATED, **NAMED)
+@pytest.mark.parametrize("fixture", ORCHESTRATED, ids=named)
 async def test_a_golden_keeps_the_rules(fixture: Exchange) -> None:
     """Rules W3, W4 and W5 hold for every composed stream; what no tool took part in is the upstream's."""
     rows = expected_rows(fixture)

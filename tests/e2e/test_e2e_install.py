@@ -107,9 +107,9 @@ def test_the_installed_command(installed: Path, tmp_path: Path) -> None:
     assert proxy.__version__ in run([toolrelay, "--version"], empty, env)
     assert proxy.__version__ in run([python, "-m", "proxy", "--version"], empty, env)
     with serving([toolrelay, "demo", "--port", "0"], empty, env) as demo:
-        demo.read_until("Each run shows here")
+        demo.read_until("Runs appear here")
         first, last = (
-            demo.printed.index(line) for line in ("from openai import OpenAI", "Other questions it knows:")
+            demo.printed.index(line) for line in ("from openai import OpenAI", "Other questions to ask:")
         )
         program = "\n".join(demo.printed[first : last - 1])
         answer = run([python, "-W", "error", "-c", program], empty, env)

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import openai
@@ -11,9 +12,7 @@ import pytest
 from e2e_process import clean_environment, run, serving
 from fixture_loader import FIXTURES
 from openai import OpenAI
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "store"))
-
+from openai.types.chat import ChatCompletionMessageParam
 from store_postgres import SERVER, fetch, need_postgres
 
 TOOLRELAY = str(Path(sys.executable).with_name("toolrelay"))
@@ -25,6 +24,7 @@ CONFIG = f"""
 port = 0
 [upstreams.recorded]
 base_url = "replay:{FIXTURES / "demo"}"
+wires = ["chat"]
 [policy]
 allow = ["core__*"]
 [store]
@@ -96,7 +96,7 @@ def test_a_revoked_key_is_out_on_every_server(place: str, folder: Path, env: dic
         for address in addresses:
             for key in (first, second):
                 assert MODEL in models_of(address, key)
-            error = refused(lambda where=address: models_of(where, "sk-nobody"), openai.AuthenticationError)
+            error = refused(partial(models_of, address, "sk-nobody"), openai.AuthenticationError)
             assert error.code == "invalid_api_key"
         run([TOOLRELAY, "keys", "revoke", "second"], folder, env)
         for address in addresses:
@@ -104,13 +104,13 @@ def test_a_revoked_key_is_out_on_every_server(place: str, folder: Path, env: dic
                 # The server's word travels by itself: a moment later than the command may end.
                 while _served(address, second):
                     time.sleep(0.001)
-            refused(lambda where=address: models_of(where, second), openai.AuthenticationError)
+            refused(partial(models_of, address, second), openai.AuthenticationError)
             assert MODEL in models_of(address, first)
         run([TOOLRELAY, "keys", "revoke", "first"], folder, env)
         for address in addresses:
             while place == "postgres" and _served(address, first):
                 time.sleep(0.001)
-            error = refused(lambda where=address: models_of(where, first), openai.InternalServerError)
+            error = refused(partial(models_of, address, first), openai.InternalServerError)
             assert (error.status_code, error.code) == (503, "no_client_keys")
         shown = "".join(line for server in servers for line in (*server.printed, *server.stop()[1:]))
     for key in (first, second):
@@ -142,20 +142,20 @@ def test_the_official_client_with_a_key(served: str, folder: Path, env: dict[str
         name: run([TOOLRELAY, "keys", "create", name, *words], folder, env).strip()
         for name, words in (("ann", ["--mint"]), ("bob", ["--models", "nothing*"]))
     }
-    question = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}]}
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": QUESTION}]
     with client_of(served, keys["ann"]) as ann, client_of(served, keys["bob"]) as bob:
-        stream = ann.chat.completions.create(**question, stream=True)
+        stream = ann.chat.completions.create(model=MODEL, messages=messages, stream=True)
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
         assert "Berlin" in text
         assert models_of(served, keys["bob"]) == []
-        refused(lambda: bob.chat.completions.create(**question), openai.NotFoundError)
+        refused(lambda: bob.chat.completions.create(model=MODEL, messages=messages), openai.NotFoundError)
         refused(lambda: ann.files.list(), openai.PermissionDeniedError)
         foreign = refused(lambda: bob.responses.retrieve("resp_1"), openai.NotFoundError)
         own = refused(lambda: ann.responses.retrieve("resp_1"), openai.NotFoundError)
         assert foreign.body == own.body
         token = ann.post("/toolrelay/tokens", cast_to=dict[str, object], body={"subject": "a page"})["token"]
     with client_of(served, str(token)) as page:
-        answer = page.chat.completions.create(**question)
+        answer = page.chat.completions.create(model=MODEL, messages=messages)
         assert "Berlin" in (answer.choices[0].message.content or "")
     run([TOOLRELAY, "keys", "revoke", "ann"], folder, env)
     refused(lambda: models_of(served, str(token)), openai.AuthenticationError)

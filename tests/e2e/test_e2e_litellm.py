@@ -82,7 +82,7 @@ async def test_a_keys_models_hold(gateway: Gateway, allow: tuple[str, ...]) -> N
     assert set(gateway.provider.keys) == {f"Bearer {SERVER_KEY}"}
 
 
-async def test_a_client_gives_it_no_orders(gateway: Gateway) -> None:
+async def test_a_client_gives_it_no_instructions(gateway: Gateway) -> None:
     """No such header reaches it, under any spelling."""
     async with running(config(gateway)) as proxy:
         answer = await proxy.ask(ASK, gateway.attack())

@@ -1,24 +1,19 @@
 """The official ``openai`` package for Node and the Vercel AI SDK as readers, with nothing on stderr."""
 
-import asyncio
-import json
-import os
-import shutil
-import subprocess
+import base64
 from pathlib import Path
-from typing import Any
 
 import pytest
-from e2e_packages import SCRIPTS, installed_packages
+from crossed_recordings import comparable, crossed, meant, read, recordings
+from e2e_packages import run_node
 from e2e_rig import CORE_TOOLS, Proxy, ProxyFor, golden_file, is_orchestrated
 from fixture_loader import all_exchanges, exchange
-from require import require
+from official_clients import FINISHES, READERS, Heard, parsed
 from responses_rules import ANSWERS, CALENDAR, rig
 from sse_check import check_chat_stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
-RUN_S = 120
 # Passed through as they are, in dialects that our own checker of streams does not take.
 FOREIGN = {"perplexity.chat/cumulative-usage", "mistral.chat/content-parts"}
 FAILING = {
@@ -28,44 +23,6 @@ FAILING = {
     "ollama.chat/truncated",
 }
 MIXED = exchange("openai.chat/mixed-calls")
-
-
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts beside their packages, which are installed once and kept outside of the project."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    require("node", bool(node and npm), "node and npm are not installed")
-    packages, trouble = installed_packages(str(npm))
-    require("node", packages is not None, f"the npm packages cannot be installed: {trouble}")
-    assert packages is not None
-    folder = tmp_path_factory.mktemp("node")
-    for file in (*SCRIPTS.glob("*.mjs"), SCRIPTS / "package.json"):
-        shutil.copy(file, folder)
-    (folder / "node_modules").symlink_to(packages / "node_modules")
-    return folder
-
-
-async def run_node(script: Path, question: dict[str, Any]) -> Any:
-    """What a script answers; it must end well and say nothing on stderr."""
-    process = await asyncio.create_subprocess_exec(
-        "node",
-        script.name,
-        cwd=script.parent,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "NODE_OPTIONS": "", "NO_COLOR": "1"},
-    )
-    try:
-        async with asyncio.timeout(RUN_S):
-            out, err = await process.communicate(json.dumps(question).encode())
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise
-    assert err.decode() == ""
-    assert process.returncode == 0
-    return json.loads(out)
 
 
 async def test_every_stream_is_read(scripts: Path, way: str, shared_proxy: ProxyFor) -> None:
@@ -164,3 +121,29 @@ def assert_both_results_were_told(proxy: Proxy) -> None:
     assert [message["role"] for message in told] == ["user", "assistant", "tool", "tool"]
     assert [call["function"]["name"] for call in told[1]["tool_calls"]] == [CORE_TOOLS[0], "lookup_order"]
     assert [message["tool_call_id"] for message in told[2:]] == [call["id"] for call in told[1]["tool_calls"]]
+
+
+async def test_every_recording_is_read_in_every_other_dialect(scripts: Path) -> None:
+    """Byte by byte, openai's, Anthropic's and Ollama's packages understand what the recorded answer says."""
+    wanted = [
+        (recording, client) for recording in recordings() for client in READERS if client != recording.wire
+    ]
+    cases = [
+        {
+            "dialect": client,
+            "stream": recording.stream,
+            "data": base64.b64encode(crossed(recording, client)).decode(),
+        }
+        for recording, client in wanted
+    ]
+    results = await run_node(scripts / "read_crossed.mjs", {"cases": cases})
+    for (recording, client), result in zip(wanted, results, strict=True):
+        said = meant(read(recording))
+        assert said is not None
+        assert "error" not in result, f"{recording.name} as {client}: {result}"
+        calls = [(call_id, name, parsed(arguments)) for call_id, name, arguments in result["calls"]]
+        reason = FINISHES.get(result["finish"], result["finish"])
+        finish = "calls" if calls and result["finish"] == "completed" else reason
+        used = tuple(result["used"]) if result["used"] else None
+        heard = Heard(result["text"], result["refusal"], calls, finish, used)
+        assert comparable(heard, recording, client) == comparable(said, recording, client), recording.name

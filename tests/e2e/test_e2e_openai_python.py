@@ -11,7 +11,11 @@ import pytest_asyncio
 from e2e_rig import CORE_TOOLS, Proxy, ProxyFor, golden_file, is_orchestrated, proxy_for
 from fixture_loader import Exchange, all_exchanges, exchange
 from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageFunctionToolCall
+from openai.types.chat import (
+    ChatCompletionChunk,
+    ChatCompletionMessageFunctionToolCall,
+    ChatCompletionMessageParam,
+)
 from pydantic import BaseModel
 from sse_check import check_chat_stream
 
@@ -342,7 +346,7 @@ async def test_a_mistake_of_the_client_names_its_field(client: AsyncOpenAI) -> N
     """Rule E1: a 400 is a BadRequestError with the field's name."""
     fixture = exchange("demo/plain")
     question = fixture.client_request["messages"][0]
-    orphan = {"role": "tool", "tool_call_id": "call_nobody", "content": "{}"}
+    orphan: ChatCompletionMessageParam = {"role": "tool", "tool_call_id": "call_nobody", "content": "{}"}
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(
             model=fixture.client_request["model"], messages=[question, orphan]

@@ -1,4 +1,4 @@
-"""Portkey's gateway as the upstream: a client cannot give it orders, and a tool works through it."""
+"""Portkey's gateway as the upstream: a client cannot give it instructions, and a tool works through it."""
 
 import json
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ async def test_the_attack_works_on_the_gateway_itself(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passed", "with tools"])
-async def test_a_client_gives_it_no_orders(gateway: Gateway, allow: tuple[str, ...]) -> None:
+async def test_a_client_gives_it_no_instructions(gateway: Gateway, allow: tuple[str, ...]) -> None:
     """No such header reaches it, under any spelling; the key goes where the operator said."""
     async with running(config(gateway, allow)) as proxy:
         answer = await proxy.ask(ASK, gateway.attack())

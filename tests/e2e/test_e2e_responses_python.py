@@ -25,7 +25,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="function")
 async def ask(client: AsyncOpenAI, streaming: bool, **arguments: Any) -> Response | ParsedResponse[Any]:
     """One response, put together by the SDK's helper or sent whole."""
     if not streaming:
-        return await client.responses.create(**arguments)
+        response: Response = await client.responses.create(**arguments)
+        return response
     async with client.responses.stream(**arguments) as stream:
         kinds = [event.type async for event in stream]
         final = await stream.get_final_response()
@@ -190,7 +191,9 @@ async def test_stored_responses() -> None:
         rest = [event async for event in await responses.retrieve(response.id, stream=True, starting_after=3)]
         assert [event.type for event in rest] == [event.type for event in events[4:]]
         items = [item async for item in responses.input_items.list(response.id)]
-        assert [item.content[0].text for item in items] == ["What time is it?"]  # type: ignore[union-attr]
+        assert [item.to_dict()["content"] for item in items] == [
+            [{"type": "input_text", "text": "What time is it?"}]
+        ]
         with pytest.raises(openai.BadRequestError, match="background"):
             await responses.cancel(response.id)
         kept = list(made.provider.stored)
@@ -223,7 +226,7 @@ async def test_every_recorded_stream(way: str, shared_proxy: ProxyFor) -> None:
         for fixture in all_exchanges():
             if fixture.wire == "responses" and fixture.meta.get("clock"):
                 arguments = {k: v for k, v in fixture.client_request.items() if k not in ("stream", "seed")}
-                extra = (
+                extra: dict[str, Any] = (
                     {"extra_body": {"seed": fixture.client_request["seed"]}}
                     if "seed" in fixture.client_request
                     else {}
@@ -248,7 +251,6 @@ async def test_the_agents_sdk() -> None:
         function_tool,
     )
 
-    @function_tool
     def get_calendar() -> str:
         """The next appointment."""
         return "15:00, dentist"
@@ -258,7 +260,7 @@ async def test_the_agents_sdk() -> None:
             agent = Agent(
                 name="late",
                 model=OpenAIResponsesModel(model="m", openai_client=made.client),
-                tools=[get_calendar],
+                tools=[function_tool(get_calendar)],
                 model_settings=ModelSettings(store=store),
             )
             config = RunConfig(tracing_disabled=True)
@@ -269,14 +271,17 @@ async def test_the_agents_sdk() -> None:
                 async for _ in streamed.stream_events():
                     pass
                 assert streamed.final_output == wanted
-                again = [*result.to_input_list(), {"role": "user", "content": "time?"}]
+                again = result.to_input_list()
+                again.append({"role": "user", "content": "time?"})
                 after = await Runner.run(agent, again, run_config=config)
                 assert after.final_output == f"core__get_current_time={NOON}"
 
 
 async def test_the_recordings_have_what_is_needed() -> None:
     """Parallel calls on a chain, calls of both, encrypted reasoning, JSON output."""
-    assert exchange("openai.responses/parallel-calls").turns[1].request["previous_response_id"]
+    second = exchange("openai.responses/parallel-calls").turns[1].request
+    assert second is not None
+    assert second["previous_response_id"]
     assert exchange("openai.responses/mixed-calls").run_by == "mixed"
     assert exchange("openai.responses/reasoning-encrypted").client_request["store"] is False
 

@@ -156,8 +156,8 @@ async def test_an_end_mark_does_not_wait_for_the_message(
     kit: Kit, allow: Allow, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C10: the end mark, and what comes with it, reaches the client while the upstream stays open."""
-    for room in ("passthrough", "run.turn_stream"):
-        monkeypatch.setattr(f"proxy.relay.{room}.AFTER_END_S", LATE_S)
+    for module in ("passthrough", "run.turn.stream"):
+        monkeypatch.setattr(f"proxy.relay.{module}.AFTER_END_S", LATE_S)
     pieces: list[Step] = [chunk(kit.begun("hello") + DONE)]
     if not at_once:
         pieces = [chunk(kit.begun("hello")), 0.05, chunk(DONE)]
@@ -169,7 +169,8 @@ async def test_an_end_mark_does_not_wait_for_the_message(
 
 async def test_a_stream_without_end(kit: Kit) -> None:
     """C10: a stream that never stalls and never ends is ended, with an error event and the end mark."""
-    endless: list[Step] = [SSE_HEAD, chunk(kit.begun("a")), *[chunk(b": on\n\n"), 0.01] * 2000]
+    on: list[Step] = [chunk(b": on\n\n"), 0.01]
+    endless = [SSE_HEAD, chunk(kit.begun("a")), *on * 2000]
     async with before(endless, allow=(), served={"total_timeout_s": 1.0}) as (proxy, upstream):
         async with asyncio.timeout(PATIENCE_S):
             answer = await ask(proxy, kit)
@@ -184,7 +185,8 @@ async def test_a_stream_without_end(kit: Kit) -> None:
 async def test_a_file_without_end(kit: Kit) -> None:
     """C10: any other response that goes on for too long is left incomplete."""
     opening = head("Content-Type: application/octet-stream", "Transfer-Encoding: chunked")
-    endless: list[Step] = [opening, *[chunk(b"abc"), 0.01] * 2000]
+    on: list[Step] = [chunk(b"abc"), 0.01]
+    endless = [opening, *on * 2000]
     async with before(endless, served={"total_timeout_s": 1.0}) as (proxy, upstream):
         async with asyncio.timeout(PATIENCE_S):
             answer = await proxy.ask(None, method="GET", path="/v1/files/f/content")

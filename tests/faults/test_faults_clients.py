@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from faults_rig import OFFERED, SSE_HEAD, TIME, Allow, ask, before, serve_process, served_next
@@ -167,7 +168,7 @@ async def test_a_client_that_half_closes(kit: Kit) -> None:
 
 
 @pytest.mark.slow
-async def test_a_hundred_clients_leave(kit: Kit, tmp_path) -> None:
+async def test_a_hundred_clients_leave(kit: Kit, tmp_path: Path) -> None:
     """C38: after a hundred departures the process has the descriptors it had."""
     async with (
         RawUpstream([SSE_HEAD, chunk(kit.begun("a")), HANG]) as upstream,
@@ -257,7 +258,7 @@ async def test_an_upstream_that_echoes_our_key_in_its_stream(kit: Kit, allow: Al
             assert b"bad key " + b"*" * len(SERVER_KEY) + b", ask elsewhere" in answer.body
 
 
-async def test_no_key_in_any_line(kit: Kit, tmp_path) -> None:
+async def test_no_key_in_any_line(kit: Kit, tmp_path: Path) -> None:
     """C42: neither key, nor a private argument, in log, record or its files, malformed requests included."""
     log = io.StringIO()
     pin = "314159265358"
@@ -270,11 +271,15 @@ async def test_no_key_in_any_line(kit: Kit, tmp_path) -> None:
             assert kit.read(answer.body).text == "open"
             await _malformed(proxy, kit)
             await proxy.ask(None, SECRET_HEADERS, method="GET", path=f"/v1/models?key={CLIENT_KEY}")
-    at_rest = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    at_rest = _bytes_at_rest(tmp_path)
     assert b"probe_tools__unlock" in at_rest
     for secret in (CLIENT_KEY, SERVER_KEY, pin):
         assert secret not in log.getvalue()
         assert secret.encode() not in at_rest
+
+
+def _bytes_at_rest(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir() if file.is_file())
 
 
 async def _malformed(proxy: Proxy, kit: Kit) -> None:

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ from waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow
 
-SOON_S = 20.0
-"""What no request may take: all deadlines together are shorter, and a frozen disk never answers."""
 CALL = called(("call_s", TIME, '{"timezone":"UTC"}'))
 LATER: dict[str, Any] = {
     **ASK,
@@ -41,26 +39,22 @@ LATER: dict[str, Any] = {
 class Disk:
     """A folder on a file system of its own, which can be stopped."""
 
-    def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, folder: Path, below: "subprocess.Popen[bytes]") -> None:
         self.folder = folder
-        self._process = process
+        self._below = below
 
     def freeze(self) -> None:
         """From now on nothing that is asked of it comes back."""
-        os.kill(self._process.pid, signal.SIGSTOP)
+        os.kill(self._below.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """It goes on where it stood."""
-        os.kill(self._process.pid, signal.SIGCONT)
+        os.kill(self._below.pid, signal.SIGCONT)
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A file system over a folder, served by ``bindfs``."""
-    able = shutil.which("bindfs") and os.access("/dev/fuse", os.R_OK | os.W_OK) and os.geteuid() == 0
-    require("bindfs", bool(able), "this needs bindfs(1) and /dev/fuse, as root")
-    behind, folder = tmp_path / "behind", tmp_path / "disk"
-    behind.mkdir()
+@contextmanager
+def mounted(behind: Path, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """``behind``, shown at ``folder`` by a process of ``bindfs``."""
     folder.mkdir()
     process = subprocess.Popen(["bindfs", "-f", str(behind), str(folder)])
     try:
@@ -69,12 +63,30 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
             assert process.poll() is None, "bindfs could not mount"
             assert time.monotonic() - began < PATIENCE_S
             time.sleep(0.01)
-        yield Disk(folder, process)
+        yield process
     finally:
         # What waits for it gets an error then, and can end.
         process.kill()
-        process.wait()
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        process.wait()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system over another one, which is the one that is stopped.
+
+    The upper one takes each request and waits for the lower one.  Linux lets nobody be killed who waits for
+    a request that was taken; one that waits in the queue of a stopped file system can be.
+    """
+    able = shutil.which("bindfs") and os.access("/dev/fuse", os.R_OK | os.W_OK) and os.geteuid() == 0
+    require("bindfs", bool(able), "this needs bindfs(1) and /dev/fuse, as root")
+    behind = tmp_path / "behind"
+    behind.mkdir()
+    with mounted(behind, tmp_path / "below") as below, mounted(tmp_path / "below", tmp_path / "disk"):
+        try:
+            yield Disk(tmp_path / "disk", below)
+        finally:
+            below.kill()  # First, for the upper one may be waiting for it.
 
 
 @asynccontextmanager
@@ -90,15 +102,15 @@ async def served(
 
 
 async def asked(running: ProxyProcess, body: Any = ASK) -> str:
-    """The text of an answer, which comes soon."""
-    async with asyncio.timeout(SOON_S):
+    """The text of an answer, which does not wait for the disk: a frozen one never answers."""
+    async with asyncio.timeout(PATIENCE_S):
         answer = await running.ask(body)
     assert answer.status == 200, answer.body
     return text_of(payloads_of(answer.body))
 
 
 async def status_of(running: ProxyProcess, path: str) -> int:
-    async with asyncio.timeout(SOON_S):
+    async with asyncio.timeout(PATIENCE_S):
         return (await running.ask(method="GET", path=path)).status
 
 
@@ -131,7 +143,8 @@ async def _runs(disk: Disk, count: int) -> bool:
     """Whether so many runs are on record with their end."""
 
     def finished() -> int:
-        with sqlite3.connect(f"file:{disk.folder}/toolrelay.db?mode=ro", uri=True) as db:
+        # Closed here: a connection that the collector closes later would wait for a disk that stands still.
+        with closing(sqlite3.connect(f"file:{disk.folder}/toolrelay.db?mode=ro", uri=True)) as db:
             (found,) = db.execute("SELECT count(*) FROM runs WHERE status = 'completed'").fetchone()
             return int(found)
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from proxy.errors import WireError
 from proxy.events import Frame
-from proxy.wires.base import TurnReader
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.stream import sse
 from proxy.wires.stream.sse import EventBoundary, SSEParser, is_comment
+from proxy.wires.upstream_port import TurnReader
+from proxy.wires.wire import Wire
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 MAX_SEED_BYTES = 60_000
@@ -30,7 +31,7 @@ def _recorded(wire: str) -> list[bytes]:
 
 
 SEEDS = {"chat": _recorded("chat"), "responses": _recorded("responses")}
-WIRES = {"chat": ChatWire(), "responses": ResponsesWire()}
+WIRES: dict[str, Wire] = {"chat": ChatWire(), "responses": ResponsesWire()}
 TOKENS = [
     b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r", b"data: ", b"data:", b"event: ", b": ", b"data: [DONE]\n\n",
     b"[DONE]", b"\x00", b"\xff", b"\xef\xbb\xbf", b"{", b"}", b"[", b"]", b'"', b"\\", b"\\u0000", b"\\ud800",

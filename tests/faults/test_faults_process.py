@@ -7,12 +7,14 @@ import signal
 import sqlite3
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults_rig import SSE_HEAD, TIME, Allow, ServeProcess, serve_process
+from proxy_process import EFFECT
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, head
 from running_proxy import Answer
-from waiting import PATIENCE_S, until
+from waiting import LATE_S, PATIENCE_S, until
 from wire_kits import KITS, Kit
 
 pytestmark = pytest.mark.slow
@@ -48,9 +50,9 @@ class Highest:
         return max(self._most, self._proxy.rss()) - self._first
 
 
-async def ask(proxy: ServeProcess, kit: Kit, **more: object) -> Answer:
+async def ask(proxy: ServeProcess, kit: Kit, **more: Any) -> Answer:
     """One request."""
-    return await proxy.ask(kit.ask(**more), path=kit.path)  # type: ignore[arg-type]
+    return await proxy.ask(kit.ask(**more), path=kit.path)
 
 
 async def warm(proxy: ServeProcess, upstream: RawUpstream, kit: Kit) -> None:
@@ -136,27 +138,27 @@ async def _endless(proxy: ServeProcess, opening: bytes) -> None:
 
 async def test_five_hundred_streams(allow: Allow, tmp_path: Path) -> None:
     """C39: five hundred at once are all exact, within 192 MiB, and leave no descriptor behind."""
-    gate = asyncio.Event()
+    release = asyncio.Event()
     scripts: dict[str, list[Step]] = {}
     for kit in KITS.values():
         data = kit.text(*["word "] * 20)
         half = len(data) // 2
-        scripts[kit.path] = [SSE_HEAD, chunk(data[:half]), gate, chunk(data[half:]), LAST_CHUNK, KEEP]
+        scripts[kit.path] = [SSE_HEAD, chunk(data[:half]), release, chunk(data[half:]), LAST_CHUNK, KEEP]
 
     async with (
         RawUpstream(lambda request: scripts[request.target]) as upstream,
         serve_process(upstream, tmp_path, allow=allow) as proxy,
     ):
-        gate.set()
+        release.set()
         for kit in KITS.values():
             await ask(proxy, kit)
-        gate.clear()
+        release.clear()
         baseline = proxy.fds()
         kits = [*KITS.values()] * 250
         async with Highest(proxy) as high:
             streams = [asyncio.create_task(ask(proxy, kit)) for kit in kits]
             await until(lambda: len(upstream.requests) >= 502)
-            gate.set()
+            release.set()
             async with asyncio.timeout(PATIENCE_S):
                 answers = await asyncio.gather(*streams)
         for kit, answer in zip(kits, answers, strict=True):
@@ -221,18 +223,27 @@ def _rows(folder: Path) -> list[str]:
         database.close()
 
 
+PATIENT_RECORD = f"""{EFFECT}
+from proxy.store.sqlite.store import SqliteStore
+SqliteStore.__init__.__kwdefaults__["lock_timeout_s"] = {LATE_S}
+"""
+"""A module of tools, by which the record waits for a lock for longer than a test for an answer."""
+
+
 async def test_a_locked_record_delays_no_stream(kit: Kit, tmp_path: Path) -> None:
     """C43: while another process holds the database streams are served, and their rows come after."""
+    (tmp_path / "patient.py").write_text(PATIENT_RECORD)
+    tools = {"modules": ["patient.py"]}
     async with (
         RawUpstream(kit.stream("fine")) as upstream,
-        serve_process(upstream, tmp_path, allow=("core__*",)) as proxy,
+        serve_process(upstream, tmp_path, allow=("core__*",), tools=tools) as proxy,
     ):
         await warm(proxy, upstream, kit)
         await until(lambda: _rows(tmp_path) == ["completed"])
         database = sqlite3.connect(tmp_path / "record.db", isolation_level=None)
         database.execute("BEGIN IMMEDIATE")
         for _ in range(3):
-            async with asyncio.timeout(4):  # less than the record itself waits for a lock
+            async with asyncio.timeout(PATIENCE_S):
                 assert kit.read((await ask(proxy, kit)).body).text == "fine"
         database.execute("ROLLBACK")
         database.close()
@@ -241,10 +252,10 @@ async def test_a_locked_record_delays_no_stream(kit: Kit, tmp_path: Path) -> Non
 
 async def test_a_signal_during_a_stream(kit: Kit, allow: Allow, tmp_path: Path) -> None:
     """C44: the stream runs to its end, a new request is refused, and the process ends in time."""
-    gate = asyncio.Event()
+    release = asyncio.Event()
     data = kit.text("one ", "two ", "three")
     half = data.index(b"\n\n") + 2
-    script: list[Step] = [SSE_HEAD, chunk(data[:half]), gate, chunk(data[half:]), LAST_CHUNK, FIN]
+    script: list[Step] = [SSE_HEAD, chunk(data[:half]), release, chunk(data[half:]), LAST_CHUNK, FIN]
     async with RawUpstream(script) as upstream, serve_process(upstream, tmp_path, allow=allow) as proxy:
         async with proxy.sent(kit.ask(), path=kit.path) as conversation:
             answer = await conversation.head()
@@ -253,7 +264,7 @@ async def test_a_signal_during_a_stream(kit: Kit, allow: Allow, tmp_path: Path) 
             proxy.process.send_signal(signal.SIGTERM)
             # A request that came before the signal was handled is served like the first.
             await until(lambda: _is_refused(proxy, kit))
-            gate.set()
+            release.set()
             body += b"".join([piece async for piece in pieces])
             assert (body, answer.clean) == (data, True)
         async with asyncio.timeout(PATIENCE_S):

@@ -102,10 +102,10 @@ async def test_a_large_event(kit: Kit, allow: Allow) -> None:
 async def test_events_do_not_wait(kit: Kit, allow: Allow) -> None:
     """C04: each event is with the client before the upstream sends the next."""
     events = [event + b"\n\n" for event in kit.text("a", "b").split(b"\n\n")[:-1]]
-    gates = [asyncio.Event() for _ in events]
+    releases = [asyncio.Event() for _ in events]
     steps: list[Step] = []
-    for event, gate in zip(events, gates, strict=True):
-        steps += [chunk(event), gate]
+    for event, release in zip(events, releases, strict=True):
+        steps += [chunk(event), release]
     async with (
         asyncio.timeout(PATIENCE_S),
         before([SSE_HEAD, *steps, LAST_CHUNK, KEEP], allow=allow) as (proxy, _),
@@ -113,12 +113,12 @@ async def test_events_do_not_wait(kit: Kit, allow: Allow) -> None:
     ):
         answer = await conversation.head()
         pieces = conversation.pieces(answer)
-        for event, gate in zip(events, gates, strict=True):
+        for event, release in zip(events, releases, strict=True):
             seen = b""
             while len(seen) < len(event):
                 seen += await anext(pieces)
             assert seen == event
-            gate.set()
+            release.set()
         assert [piece async for piece in pieces] == []
         assert answer.clean
 

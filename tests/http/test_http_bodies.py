@@ -14,8 +14,8 @@ from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import UpstreamBroken
 from proxy.http.bodies import Inflater, Scrubber, shapes_of_secrets
-from proxy.upstreams.aiohttp.upstream import HttpUpstream
 from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.origin import long_secrets
 
 KEY = "sk-server/0123456789abcdef"
@@ -123,7 +123,7 @@ def test_no_secret_survives_any_cut(words: list[str], sizes: list[int]) -> None:
 async def body_of(script: list[Step], key: str = KEY) -> tuple[dict[str, str], bytes]:
     """Lower-cased headers and body of one exchange."""
     async with RawUpstream(script) as raw:
-        upstream = HttpUpstream("main", raw.url, key, idle_timeout_s=LATE_S)
+        upstream = Http1Upstream("main", raw.url, key, idle_timeout_s=LATE_S)
         try:
             response = await upstream.open(POST)
             body = await response.read(64 << 20)
@@ -150,7 +150,7 @@ async def test_each_flushed_event_is_decoded_at_once() -> None:
     first = packer.compress(event("1")) + packer.flush(zlib.Z_SYNC_FLUSH)
     opening = head("Content-Type: text/event-stream", "Content-Encoding: gzip", "Transfer-Encoding: chunked")
     async with RawUpstream([opening, chunk(first), HANG]) as raw:
-        upstream = HttpUpstream("main", raw.url, KEY)
+        upstream = Http1Upstream("main", raw.url, KEY)
         response = await upstream.open(POST)
         async with asyncio.timeout(PATIENCE_S):
             assert await anext(response.chunks()) == event("1")
@@ -184,7 +184,7 @@ async def test_a_bomb_ends_early_and_costs_no_memory() -> None:
             await asyncio.sleep(0)
 
     async with RawUpstream([opening, bomb, HANG]) as raw:
-        upstream = HttpUpstream("main", raw.url, KEY)
+        upstream = Http1Upstream("main", raw.url, KEY)
         response = await upstream.open(POST)
         ticking = asyncio.create_task(tick())
         tracemalloc.start()

@@ -6,7 +6,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_upstream import RawUpstream
+from raw_upstream import RawUpstream, Step
 from running_proxy import SERVER_KEY, make_config, running
 
 from proxy.http.bodies import REDACTED, Scrubber, shapes_of_secrets
@@ -133,7 +133,7 @@ async def test_our_key_does_not_reach_the_client(spelling: str, status: str, pat
     answer_head = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     )
-    steps = [answer_head + body[:at], 0.05, body[at:]]
+    steps: list[Step] = [answer_head + body[:at], 0.05, body[at:]]
     async with RawUpstream(steps) as upstream:
         config = make_config(upstream.url, allow=("core__*",) if tools else ())
         async with running(config) as proxy:

@@ -6,7 +6,6 @@ import pytest
 from raw_upstream import RawUpstream, whole
 
 from proxy.net.keepalive import GONE_AFTER_S, watch_peer
-from proxy.upstreams.aiohttp.upstream import HttpUpstream
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream
 
@@ -24,13 +23,9 @@ def options(sock: socket.socket) -> tuple[int, int, int]:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
-@pytest.mark.parametrize("kind", [Http1Upstream, HttpUpstream])
-async def test_an_upstream_s_connections_are_watched(
-    kind: type[Http1Upstream | HttpUpstream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_upstream_s_connections_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every new connection asks whether its peer is there, and ends after twenty seconds without a sign."""
     seen: list[socket.socket] = []
-    module = "http1.connection" if kind is Http1Upstream else "aiohttp.protocol"
 
     def noted(sock: socket.socket) -> None:
         watch_peer(sock)
@@ -38,9 +33,9 @@ async def test_an_upstream_s_connections_are_watched(
         found.append(options(sock))
 
     found: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(f"proxy.upstreams.{module}.watch_peer", noted)
+    monkeypatch.setattr("proxy.upstreams.http1.connection.watch_peer", noted)
     async with RawUpstream(whole(b"{}")) as raw:
-        upstream = kind("main", raw.url)
+        upstream = Http1Upstream("main", raw.url)
         await (await upstream.open(UpstreamRequest("POST", "/x", body=b"{}"))).read(10)
         await upstream.aclose()
     assert found == [(1, GONE_AFTER_S, GONE_AFTER_S)]

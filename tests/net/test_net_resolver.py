@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from waiting import PATIENCE_S, until
@@ -41,10 +42,10 @@ def dns() -> Iterator[Dns]:
         event.set()
 
 
-def clocked(dns: Callable[[str], Sequence[AddressInfo]], **options: object) -> tuple[Resolver, list[float]]:
+def clocked(dns: Callable[[str], Sequence[AddressInfo]], **options: Any) -> tuple[Resolver, list[float]]:
     """A resolver and its clock's time."""
     now = [1000.0]
-    return Resolver("tests", look_up=dns, clock=lambda: now[0], **options), now  # type: ignore[arg-type]
+    return Resolver("tests", look_up=dns, clock=lambda: now[0], **options), now
 
 
 def hosts(infos: Sequence[AddressInfo]) -> list[tuple[object, object]]:

@@ -16,11 +16,11 @@ BOUNDS = {"probe_tools__*": {"text": {"enum": ("ab", "abc", "x")}}}
         (ALICE, "q", 'denied: policy.arguments."probe_tools__*".text'),
         (ALICE, "ab", ""),
         (BOB, "abc", ""),
-        ("made", "ab", 'denied: the bounds of key carol."*".text'),
+        ("made", "ab", 'denied: the argument limits of key carol."*".text'),
         ("made", "x", ""),
     ],
 )
-async def test_a_key_bounds_its_own_calls(who, text, rule):
+async def test_a_key_bounds_its_own_calls(who: str, text: str, rule: str) -> None:
     """Rule T2: a call is held to the bounds of policy and to its caller's, and to nobody else's."""
     own = {ECHO: {"text": {"max_length": 2}}}
     keys = {"alice": declared(ALICE, arguments=own), "bob": declared(BOB)}

@@ -18,13 +18,14 @@ from proxy.relay.offer import (
     guard,
     guarded_names,
     is_reserved,
+    offered_only,
     parse_wanted,
 )
-from proxy.tools.access.catalog import Selection
+from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
-from proxy.wires.base import ClientRequest
 from proxy.wires.chat import ChatWire
+from proxy.wires.client_port import ClientRequest
 from proxy.wires.responses import ResponsesWire
 
 TIME, WEATHER, SHOP = "core__time", "core__weather", "shop__buy"
@@ -44,7 +45,9 @@ def spec(name: str) -> ToolSpec:
     )
 
 
-SELECTION = Selection(offered=(spec(TIME), spec(WEATHER), spec(SHOP)), withheld={"core__web": "policy.allow"})
+SELECTION = Selection(
+    Catalog(), offered=(spec(TIME), spec(WEATHER), spec(SHOP)), withheld={"core__web": "policy.allow"}
+)
 
 
 def function(name: str) -> dict[str, Any]:
@@ -351,7 +354,7 @@ def test_what_was_read_narrows_an_offer(word: Any) -> None:
     """Rule T2: tools that can do harm are not shown, also where a client declared them; their names stay."""
     buy = replace(spec(SHOP), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
     core_buy = replace(spec("core__order"), egress=True)
-    selection = Selection(offered=(spec(TIME), buy, core_buy), withheld={})
+    selection = Selection(Catalog(), offered=(spec(TIME), buy, core_buy), withheld={})
     policy = Policy(allow=("*",), after_untrusted=word)
     asked = request("core__order")
     before = decide(asked, selection, INJECT, None, upstream_takes_tools=True)
@@ -366,8 +369,8 @@ def test_what_was_read_narrows_an_offer(word: Any) -> None:
     assert (after.added, after.replaced) == (before.added, before.replaced)
     assert after.is_hidden(SHOP)
     assert after.names == before.names
-    assert after.shape != before.shape
-    assert after.shape == guard(after, selection.offered, policy, "another").shape
+    assert after.fingerprint != before.fingerprint
+    assert after.fingerprint == guard(after, selection.offered, policy, "another").fingerprint
     assert "web__fetch_page" in after.withheld["core__order"]
     assert "web__fetch_page" in after.withheld[SHOP]
 
@@ -375,13 +378,13 @@ def test_what_was_read_narrows_an_offer(word: Any) -> None:
 def test_a_tool_under_two_names_is_guarded_under_both() -> None:
     """Rule T2: an alias is no way around; a tool that is no longer loaded is nobody's to judge."""
     buy = replace(spec(SHOP), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
-    selection = Selection(offered=(spec(TIME), buy), withheld={})
+    selection = Selection(Catalog(), offered=(spec(TIME), buy), withheld={})
     rules = OfferRules(aliases={"purchase": SHOP, "order": SHOP})
     found = decide(request("purchase", "order"), selection, rules, None, upstream_takes_tools=True)
     policy = Policy(allow=("*",))
     specs = {one.name: one for one in selection.offered}
     assert set(guarded_names(found, specs.get, policy, "web__fetch_page")) == {"purchase", "order"}
-    assert guarded_names(found, {}.get, policy, "web__fetch_page") == {}
+    assert guarded_names(found, lambda _: None, policy, "web__fetch_page") == {}
     assert guarded_names(found, specs.get, policy, "") == {}
 
 
@@ -395,16 +398,22 @@ def test_an_offer_is_decided_once() -> None:
 
     plain = made()
     assert plain is made()
-    assert plain == decide(request(), SELECTION, INJECT, None, upstream_takes_tools=True)
+    decided = decide(request(), SELECTION, INJECT, None, upstream_takes_tools=True)
+    assert (plain.added, plain.names, plain.fingerprint) == (
+        decided.added,
+        decided.names,
+        decided.fingerprint,
+    )
     for other in (made(n=2), made(takes=False), made(tool_choice="none"), made(wanted="none")):
         assert not other
     assert made("mine").client_names == {"mine"}
     assert made(wanted=TIME).tool_ids() == (TIME,)
     assert made() is plain
-    fewer = Selection(offered=SELECTION.offered[:1], withheld={})
-    assert offers.decide(request(), fewer, None, upstream_takes_tools=True).tool_ids() == (
-        SELECTION.offered[0].name,
-    )
+    for catalog in (SELECTION.catalog, Catalog()):
+        fewer = Selection(catalog, offered=SELECTION.offered[:1], withheld={})
+        assert offers.decide(request(), fewer, None, upstream_takes_tools=True).tool_ids() == (
+            SELECTION.offered[0].name,
+        )
 
 
 # ---------------------------------------------------------------- the history
@@ -429,3 +438,17 @@ def test_only_the_proxy_answers_what_it_offers(
     """Every offered tool's name is reserved in the history, unless the client declares that name."""
     asked = request(*declared)
     assert is_reserved(name, offer(asked, wanted, OfferRules(aliases={"clock": TIME})), asked) is reserved
+
+
+def test_only_what_was_offered_may_run() -> None:
+    """Rule T2: a run may call what was offered, and what asks for an approval, where its policy allows it."""
+    chosen = offer(request(), TIME)
+    policy = Policy(
+        allow=("core__*", "shop__*"), max_argument_bytes=1000, max_result_bytes=2000, max_image_bytes=3
+    )
+    run = offered_only(policy, chosen, ())
+    assert run.decide(spec(TIME)).allowed
+    assert run.decide(spec(SHOP)).rule == f'this request lacks "{SHOP}"'
+    assert offered_only(policy, chosen, (SHOP,)).decide(spec(SHOP)).allowed
+    assert offered_only(Policy(), chosen, (SHOP,)).decide(spec(SHOP)).rule == f'policy.allow lacks "{SHOP}"'
+    assert (run.max_argument_bytes, run.max_result_bytes, run.max_image_bytes) == (1000, 2000, 3)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_script import payloads_of, text_of
+from chat_script import content, payloads_of, text_of
+from chat_script import reply as chat_reply
 from looping import ANSWER, ASK, CLIENT_TOOL, called, messages_of
 from process_tree import kill_tree
-from raw_upstream import RawUpstream, Step, whole
+from raw_upstream import FIN, RawUpstream, Step, chunk, head, whole
 from running_proxy import Proxy
 from store_postgres import need_postgres, new_schema
 from waiting import until
@@ -200,6 +201,64 @@ async def test_a_repeat_at_another_worker_buys_nothing_twice(tmp_path: Path) -> 
 async def test_a_repeat_at_another_machine_buys_nothing_twice(tmp_path: Path, postgres_url: str) -> None:
     """Rule R5: the same for workers that share a server."""
     await _one_effect(tmp_path, postgres_url)
+
+
+SESSION = [*ADA, ("x-claude-code-session-id", "s-1"), ("x-stainless-retry-count", "0")]
+"""As Claude Code sends them, with the first request and with its repeat."""
+
+
+async def _unsaid_repeats(folder: Path, url: str) -> None:
+    """The same body without ``stream`` after a lost stream: at another worker, and after a restart."""
+    lost: list[Step] = [
+        head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"), chunk(content("Bou")), FIN
+    ]  # fmt: skip
+    bought = chat_reply(None, ("call_b", "shop__buy", '{"what":"milk"}'))
+    answer = chat_reply("Bought.")
+    unstreamed = {**ASK, "stream": False}
+    script = (BUY, lost, bought, lost, bought, answer, bought, answer)
+    async with site(folder, *script, url=url) as (served, upstream):
+        async with served.worker() as two:
+            async with served.worker() as one:
+                assert b"error" in (await one.ask(ASK, SESSION)).body
+            # Its own process knows nothing of the first; this answer is lost, too.
+            assert (await two.ask(unstreamed, SESSION)).status == 502
+            assert served.bought() == ["milk"]
+        async with served.worker() as three:
+            assert b"Bought." in (await three.ask(unstreamed, SESSION)).body
+            assert served.bought() == ["milk"]
+        async with served.worker() as four:
+            # It has been answered: who asks once more wants it once more.
+            assert b"Bought." in (await four.ask(unstreamed, SESSION)).body
+            assert served.bought() == ["milk", "milk"]
+        assert [given(upstream, request) for request in (3, 5)] == ['{"done":"milk"}'] * 2
+
+
+async def test_an_unsaid_repeat_at_another_worker_buys_nothing_twice(tmp_path: Path) -> None:
+    """Rule R5: the record says how the first request ended."""
+    await _unsaid_repeats(tmp_path, "")
+
+
+async def test_an_unsaid_repeat_at_another_machine_buys_nothing_twice(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Rule R5: the same for workers that share a server."""
+    await _unsaid_repeats(tmp_path, postgres_url)
+
+
+async def test_an_unsaid_repeat_after_a_kill_buys_nothing_twice(tmp_path: Path) -> None:
+    """Rule R5: whoever is started next finds out that the first has died."""
+    (tmp_path / "hold").touch()
+    async with site(tmp_path, BUY, BUY, ANSWER) as (served, upstream):
+        async with served.worker() as one:
+            first = asyncio.create_task(one.ask(ASK, SESSION))
+            await served.until_bought()
+            await one.kill()
+            await asyncio.gather(first, return_exceptions=True)
+        (tmp_path / "hold").unlink()
+        async with served.worker() as two:
+            await two.ask(ASK, SESSION)
+        assert served.bought() == ["milk"]
+        assert "nobody knows how it ended" in json.loads(given(upstream, 2))["message"]
 
 
 async def test_a_repeat_elsewhere_is_one_of_the_newest_request(tmp_path: Path) -> None:

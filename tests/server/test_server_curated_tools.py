@@ -96,7 +96,9 @@ CALLS: list[tuple[str, dict[str, Any], Any]] = [
 ]
 
 
-async def test_every_tool_reaches_its_service(tmp_path, services):
+async def test_every_tool_reaches_its_service(
+    tmp_path: Path, services: tuple[str, list[tuple[str, str]]]
+) -> None:
     """Each address, each connection and the hosts of pages are settings; no service gets another's token."""
     address, asked = services
     composed = await create_services(config_for(tmp_path, address))
@@ -120,12 +122,12 @@ async def test_every_tool_reaches_its_service(tmp_path, services):
     ]
 
 
-async def test_pages_need_hosts_and_their_library(tmp_path, monkeypatch):
+async def test_pages_need_hosts_and_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without tools.web_hosts there is no tool for pages; with it but without the library, a line says so."""
     path = tmp_path / "toolrelay.toml"
     path.write_text('[store]\nurl = "memory:"\n', encoding="utf-8")
     composed = await create_services(load_config(path, {"OPENAI_API_KEY": "x"}))
-    names = [spec.name for spec in composed.registry.tools()]
+    names = [spec.name for spec in composed.catalog.tools()]
     await composed.aclose()
     assert names == [
         "calendar__list_events",
@@ -141,7 +143,9 @@ async def test_pages_need_hosts_and_their_library(tmp_path, monkeypatch):
         await create_services(load_config(path, {"OPENAI_API_KEY": "x"}))
 
 
-async def test_plain_http_needs_an_open_network(tmp_path, services):
+async def test_plain_http_needs_an_open_network(
+    tmp_path: Path, services: tuple[str, list[tuple[str, str]]]
+) -> None:
     """An address in the configuration opens nothing by itself: only tools.networks does."""
     address, asked = services
     config = config_for(tmp_path, address)

@@ -9,6 +9,7 @@ from store_postgres import need_postgres, new_schema
 from store_records import T0
 
 from proxy.store.memory.store import MemoryStore
+from proxy.store.options import StoreOptions
 from proxy.store.sql.store import SqlStore
 from proxy.store.sqlite.store import SqliteStore
 
@@ -31,8 +32,9 @@ async def make_postgres(postgres_url: str) -> AsyncIterator[Callable[..., Any]]:
 
     made: list[PostgresStore] = []
 
-    def build(**options: Any) -> PostgresStore:
-        made.append(PostgresStore(postgres_url, **{"clock": lambda: T0, **options}))
+    def build(grace_s: float = 15.0, **options: Any) -> PostgresStore:
+        wanted = StoreOptions(**{"clock": lambda: T0, **options})
+        made.append(PostgresStore(postgres_url, wanted, grace_s=grace_s))
         return made[-1]
 
     yield build
@@ -46,7 +48,7 @@ async def make_sqlite(tmp_path: Path) -> AsyncIterator[Callable[..., SqliteStore
     made: list[SqliteStore] = []
 
     def build(**options: Any) -> SqliteStore:
-        made.append(SqliteStore(tmp_path / "r.db", **{"clock": lambda: T0, **options}))
+        made.append(SqliteStore(tmp_path / "r.db", StoreOptions(**{"clock": lambda: T0, **options})))
         return made[-1]
 
     yield build

@@ -340,7 +340,7 @@ async def test_what_no_database_takes_is_made_to_fit(store: Store) -> None:
     assert detail.messages[0].content is not None
     assert re.search(" text [\x00\ufffd] more", detail.messages[0].content)
     assert len(detail.invocations) == 1
-    assert store.lost == 0  # type: ignore[attr-defined]
+    assert store.lost == 0
 
 
 async def test_before_start_and_after_close_writes_are_lost_and_said(make: Make) -> None:

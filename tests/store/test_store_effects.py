@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from store_records import T0, files_below, invocation, kept, locked, query, run, spawn
 
+from proxy.effect_records import REPEATS_WITHIN_S, UNSAID_WITHIN_S, EarlierEffect, EffectClaim, EffectResult
 from proxy.errors import StoreError, StoreUnavailable
-from proxy.records import REPEATS_WITHIN_S, RESULTS_KEPT_S, EarlierEffect, EffectClaim, EffectResult
+from proxy.records import RESULTS_KEPT_S
 from proxy.store.base import PurgeFilter, RunFilter, Store
+from proxy.store.options import StoreOptions
 from proxy.store.seal import Seal
 from proxy.store.sqlite.store import SqliteStore
 
@@ -170,6 +172,70 @@ async def test_a_claim_ends_with_its_time(make: Make) -> None:
     assert await store.claim_effect(invocation("inv_2"), claim) is None
 
 
+ATTEMPTS = [
+    ("failed", "unanswered"), ("cancelled", "unanswered"), ("interrupted", "unanswered"),
+    ("completed", "none"), ("suspended", "none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "found"), ATTEMPTS)
+async def test_a_run_says_whether_its_client_has_the_answer(store: Store, status: Any, found: str) -> None:
+    """Rule R5: a request is an unsaid repeat of one whose run ended without an answer, for its tool alone."""
+    claim = _claim("1", tool="tool:a")
+    assert await store.earlier_attempt(claim) == "none"
+    store.put_run(run())
+    assert await store.claim_effect(invocation("inv_1"), claim) is None
+    later = _claim("2", "request:b", tool="tool:a", asked_at=T0 + 5)
+    assert await store.earlier_attempt(later) == "none"  # It runs, here.
+    store.put_run(run(status=status, ended_at=T0 + 1))
+    await store.list_runs(RunFilter())
+    assert await store.earlier_attempt(later) == found
+    assert await store.earlier_attempt(_claim("2", tool="tool:b")) == "none"
+    store.settle_effects(("inv_1", "inv_9"))
+    await store.list_runs(RunFilter())
+    assert await store.earlier_attempt(later) == "none"
+
+
+async def test_who_takes_an_effect_over_waits_for_an_answer_of_its_own(store: Store) -> None:
+    """Rule R5: the answer to the request before it says nothing of that."""
+    store.put_run(run())
+    assert await store.claim_effect(invocation("inv_1"), _claim("1", tool="tool:a")) is None
+    store.settle_effects(("inv_1",))
+    store.put_run(run("run_2", status="failed", ended_at=T0 + 1))
+    again = _claim("2", tool="tool:a", asked_at=T0 + 1)
+    assert await store.claim_effect(invocation("inv_2", run_id="run_2"), again) is None
+    await store.list_runs(RunFilter())
+    assert await store.earlier_attempt(_claim("3", tool="tool:a", asked_at=T0 + 2)) == "unanswered"
+
+
+async def test_an_unsaid_repeat_comes_within_minutes(make: Make) -> None:
+    """Rule R5: later the same request is one of its own, though its effects are still known."""
+    now = [T0]
+    store = make(clock=lambda: now[0])
+    await store.start()
+    store.put_run(run())
+    claim = _claim("1", tool="tool:a")
+    assert await store.claim_effect(invocation("inv_1"), claim) is None
+    store.put_run(run(status="failed", ended_at=T0))
+    await store.list_runs(RunFilter())
+    for at, found in ((UNSAID_WITHIN_S, "unanswered"), (UNSAID_WITHIN_S + 1, "none")):
+        now[0] = T0 + at
+        assert await store.earlier_attempt(claim) == found
+
+
+async def test_a_run_of_another_process_goes_on(make_sql: Make) -> None:
+    """Rule R5: two may ask the same at once; only the other process knows when it is over."""
+    one, two = make_sql(), make_sql()
+    await one.start()
+    await two.start()
+    one.put_run(run())
+    claim = _claim("1", tool="tool:a")
+    assert await one.claim_effect(invocation("inv_1"), claim) is None
+    assert (await one.earlier_attempt(claim), await two.earlier_attempt(claim)) == ("none", "running")
+    await one.aclose()
+    assert await two.earlier_attempt(claim) == "unanswered"
+
+
 async def test_a_purge_takes_the_result_and_leaves_the_claim(store: Store) -> None:
     """Rules R3, R5: a purged run's results are gone, and its effects are still not caused again."""
     store.put_run(run(status="completed"))
@@ -322,15 +388,16 @@ async def test_claims_and_results_past_their_time_leave_the_file(make_sqlite: Ma
 _WORKER = """
 import asyncio, sys
 from store_records import T0, invocation
-from proxy.records import EffectClaim, EffectResult
+from proxy.effect_records import EffectClaim, EffectResult
+from proxy.store.options import StoreOptions
 kind, place, name = sys.argv[1:]
 if kind == "sqlite":
     from pathlib import Path
     from proxy.store.sqlite.store import SqliteStore
-    store = SqliteStore(Path(place), clock=lambda: T0)
+    store = SqliteStore(Path(place), StoreOptions(clock=lambda: T0))
 else:
     from proxy.store.postgres.store import PostgresStore
-    store = PostgresStore(place, clock=lambda: T0)
+    store = PostgresStore(place, StoreOptions(clock=lambda: T0))
 
 async def main():
     await store.start()
@@ -390,7 +457,7 @@ async def test_a_worker_that_died_leaves_an_unknown_outcome(tmp_path: Path) -> N
     assert (await asyncio.to_thread(worker.stdout.readline)) == "won\n"
     worker.kill()
     await asyncio.to_thread(worker.communicate)
-    store = SqliteStore(path, reap=True, clock=lambda: T0)
+    store = SqliteStore(path, StoreOptions(reap=True, clock=lambda: T0))
     await store.start()
     try:
         claim = EffectClaim("place:other", "request:7", True, T0 + 1)

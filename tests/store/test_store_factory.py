@@ -11,6 +11,7 @@ import pytest
 from proxy.errors import ConfigError
 from proxy.store.factory import migrate_store, open_store, sqlite_path
 from proxy.store.memory.store import MemoryStore
+from proxy.store.options import StoreOptions
 from proxy.store.sqlite.store import SqliteStore
 
 
@@ -26,7 +27,9 @@ async def test_each_url_opens_its_kind_of_store(tmp_path: Path) -> None:
     """``memory:`` is a store in memory, ``sqlite:///`` one in a file that is made at start, not before."""
     assert isinstance(open_store("memory:"), MemoryStore)
     assert isinstance(open_store("memory://"), MemoryStore)
-    store = open_store("sqlite:///r.db", base=tmp_path, content="all", keep_days=1, synchronous="full")
+    store = open_store(
+        "sqlite:///r.db", StoreOptions(content="all", keep_days=1, synchronous="full"), base=tmp_path
+    )
     assert isinstance(store, SqliteStore)
     assert not store.path.exists()
     await store.start()

@@ -26,6 +26,7 @@ from proxy.errors import StoreError, StoreUnavailable
 from proxy.records import HiddenTurns
 from proxy.store.base import RunFilter, Store
 from proxy.store.memory.store import MemoryStore
+from proxy.store.options import StoreOptions
 from proxy.store.rows import hidden_row, read_hidden
 from proxy.store.shelf import hidden_shelf
 from proxy.store.sqlite.store import SqliteStore
@@ -55,7 +56,7 @@ async def test_hidden_turns_are_read_not_consumed(store: Store, settled: bool) -
         assert list(await hidden_of(store, "key-1")) == [hidden(run_id="run_lost")]
     for name in ("key-", "KEY-1", "key-1 ", "%", ""):
         assert list(await hidden_of(store, name)) == []
-    assert store.lost == 0  # type: ignore[attr-defined]
+    assert store.lost == 0
 
 
 @settled
@@ -327,7 +328,7 @@ async def test_any_order_of_puts_and_commits_reads_alike(
 ) -> None:
     """A file with a queue before it answers as memory does, at every step."""
     path = tmp_path_factory.mktemp("hidden") / "r.db"
-    file, memory = SqliteStore(path, clock=lambda: T0), MemoryStore(clock=lambda: T0)
+    file, memory = SqliteStore(path, StoreOptions(clock=lambda: T0)), MemoryStore(clock=lambda: T0)
     await file.start()
     await memory.start()
     try:

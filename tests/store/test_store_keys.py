@@ -176,7 +176,7 @@ async def test_owners_of_responses(store: Store) -> None:
     for odd in ("resp_\ud800", "resp_\0", "r" * 5000):
         store.put_owner(odd, "key_a")
         assert isinstance(await store.owns_response(odd, "key_a"), bool)
-    assert store.lost == 0  # type: ignore[attr-defined]
+    assert store.lost == 0
 
 
 async def test_owners_go_after_their_days(shared: tuple[Make, str]) -> None:

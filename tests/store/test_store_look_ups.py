@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waiting import LATE_S, until
+from waiting import LATE_S, PATIENCE_S, until
 
+from proxy.effect_records import EffectClaim
 from proxy.errors import StoreError, StoreUnavailable
-from proxy.records import EffectClaim
 from proxy.store.look_ups import LookUps
 from proxy.store.sqlite.store import SqliteStore
 
@@ -111,7 +111,34 @@ async def test_who_gives_up_on_several_look_ups_has_found_out(monkeypatch: pytes
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.15):
             await look_ups.within(Record().look())
-    assert look_ups.away
+    await until(lambda: look_ups.away)
+    look_ups.close()
+
+
+async def test_a_client_that_leaves_a_slow_record_does_not_decide_that_it_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look-up that is given up late makes the record be asked once: if it answers it is not away."""
+    monkeypatch.setattr("proxy.store.look_ups.LOOK_UP_S", LATE_S)
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    slow, asked = Record(), asyncio.Event()
+
+    async def probe() -> None:
+        asked.set()
+
+    look_ups = LookUps(probe)
+    tasks = [asyncio.create_task(look_ups.within(slow.look())) for _ in range(2)]
+    await until(lambda: slow.asked == 2)
+    with monkeypatch.context() as later:
+        later.setattr(loop, "time", lambda: now() + 0.6 * LATE_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    async with asyncio.timeout(PATIENCE_S):
+        await asked.wait()
+    await asyncio.sleep(0)
+    assert not look_ups.away
     look_ups.close()
 
 
@@ -129,7 +156,7 @@ async def test_a_client_that_leaves_at_once_says_nothing_of_the_record() -> None
 
 async def test_work_that_does_not_end_is_left_behind() -> None:
     """What takes its time to be cancelled is not waited for: a rollback hangs on the same disk."""
-    from proxy.in_time import InTime
+    from proxy.hard_timeout import HardTimeout
 
     ended = asyncio.Event()
     rolled_back = asyncio.Event()
@@ -141,9 +168,9 @@ async def test_work_that_does_not_end_is_left_behind() -> None:
             await ended.wait()
             rolled_back.set()
 
-    in_time = InTime()
+    in_time = HardTimeout()
     with pytest.raises(TimeoutError):
-        await in_time.of(stubborn(), 0.05)
+        await in_time.run(stubborn(), 0.05)
     assert not rolled_back.is_set()
     ended.set()
     await until(rolled_back.is_set)

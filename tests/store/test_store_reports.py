@@ -314,7 +314,7 @@ async def test_what_was_not_reported_is_told_from_zero(store: Store) -> None:
     """A turn without a word of the upstream has no counts; its run and sums say how many there were."""
     silent = turn("run_1", 2, input_tokens=None, output_tokens=None, total_tokens=None)
     nothing = turn("run_1", 3, input_tokens=0, output_tokens=0, total_tokens=0)
-    store.put_run(ended("run_1", turns=3, unreported=1, spent="tools.max_turns"))
+    store.put_run(ended("run_1", turns=3, unreported=1, spent="tools.max_turns", left_out=("seed", "user")))
     for each in (turn("run_1"), silent, nothing):
         store.put_turn(each)
     store.put_run(ended("run_2", model="other"))
@@ -322,6 +322,7 @@ async def test_what_was_not_reported_is_told_from_zero(store: Store) -> None:
     assert detail is not None
     assert list(detail.turns) == [turn("run_1"), silent, nothing]
     assert (detail.run.unreported, detail.run.spent) == (1, "tools.max_turns")
+    assert detail.run.left_out == ("seed", "user")
     sums = await store.usage(UsageFilter(("model",)))
     assert {row.group[0]: (row.total_tokens, row.unreported) for row in sums} == {
         detail.run.model: (230, 1),

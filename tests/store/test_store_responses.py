@@ -84,7 +84,7 @@ async def test_a_response_needs_no_run(store: Store) -> None:
     store.put_response(response(run_id="run_lost"))
     await _settle(store, True)
     assert await store.find_response("resp_1", "open") == response(run_id="run_lost")
-    assert store.lost == 0  # type: ignore[attr-defined]
+    assert store.lost == 0
 
 
 @settled
@@ -98,7 +98,7 @@ async def test_a_deleted_response_is_gone_once(store: Store, settled: bool) -> N
     await _settle(store, True)
     assert await store.find_response("resp_1", "open") is None
     assert await store.delete_response("resp_1", "open") is False
-    assert store.lost == 0  # type: ignore[attr-defined]
+    assert store.lost == 0
 
 
 @settled

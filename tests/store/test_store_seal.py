@@ -32,6 +32,7 @@ from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 from proxy.store.memory.store import MemoryStore
+from proxy.store.options import StoreOptions
 from proxy.store.seal import CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
 from proxy.store.sqlite.store import SqliteStore
 
@@ -245,8 +246,8 @@ async def test_a_value_in_another_place_does_not_open(make_sqlite: Make) -> None
 async def test_content_that_is_not_written_needs_no_masking(tmp_path: Path) -> None:
     """``sealed`` is said of memory and of ``content=none`` too: no private argument reaches a file there."""
     assert MemoryStore().sealed is True
-    assert SqliteStore(tmp_path / "r.db", content="none").sealed is True
-    assert SqliteStore(tmp_path / "r.db", content="all").sealed is False
+    assert SqliteStore(tmp_path / "r.db", StoreOptions(content="none")).sealed is True
+    assert SqliteStore(tmp_path / "r.db", StoreOptions(content="all")).sealed is False
 
 
 async def test_a_url_with_a_key_opens_a_sealed_store(tmp_path: Path) -> None:

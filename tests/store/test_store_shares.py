@@ -6,9 +6,11 @@ import pytest
 from store_records import T0, suspended
 
 from proxy.caches import cache_sizes
-from proxy.records import EffectClaim, EffectResult, ToolInvocationRecord
+from proxy.effect_records import EffectClaim, EffectResult
+from proxy.records import ToolEffect, ToolInvocationRecord
 from proxy.store.memory.effects import MemoryEffects
 from proxy.store.memory.store import MemoryStore
+from proxy.store.options import StoreOptions
 from proxy.store.shelf import suspended_shelf
 from proxy.store.sqlite.store import SqliteStore
 
@@ -61,7 +63,7 @@ async def test_waiting_turns_of_a_store_are_shared_out(where: str, tmp_path: Pat
     made = (
         MemoryStore(clock=lambda: T0)
         if where == "memory"
-        else SqliteStore(tmp_path / "r.db", content="none", clock=lambda: T0)
+        else SqliteStore(tmp_path / "r.db", StoreOptions(content="none", clock=lambda: T0))
     )
     await made.start()
     try:
@@ -86,7 +88,7 @@ def _call(number: int) -> ToolInvocationRecord:
         tool="shop__order",
         provider="shop",
         spec_digest="d",
-        effect="external_side_effect",  # type: ignore[arg-type]
+        effect=ToolEffect.EXTERNAL_SIDE_EFFECT,
         decision="allowed",
         status="success",
         started_at=T0,

@@ -31,15 +31,18 @@ Make = Callable[..., SqlStore]
 _PROCESS = """
 import asyncio, json, sys
 from proxy.store.factory import open_store
-from proxy.tools.access.credentials import CredentialBroker, OAuthToken
+from proxy.tools.access.credentials import CredentialBroker
 from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.oauth_http import CheckedOAuthHttp
+from proxy.tools.oauth.grants import OAuthToken
 
 async def main(store_url, service, key, rounds):
     store = open_store(store_url, seal_key=key)
     await store.start()
     pool = EgressPool(allowed_networks=("127.0.0.0/8",), schemes=("http",))
     token = OAuthToken(service + "/token", "id", "configured")
-    broker = CredentialBroker({"mail": token}, pool, vault=store.vault)
+    http = CheckedOAuthHttp(pool, pool, [service], "tools.networks")
+    broker = CredentialBroker({"mail": token}, pool, lambda connection: http, vault=store.vault)
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     client = broker.client("mail", [service.removeprefix("http://")])
@@ -60,8 +63,8 @@ class Provider:
         self.newest = "configured"
         self.spent: list[str] = []
         self.asked = asyncio.Event()
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.release = asyncio.Event()
+        self.release.set()
         self.server: TestServer
 
     @property
@@ -71,7 +74,7 @@ class Provider:
     async def token(self, request: web.Request) -> web.Response:
         form = await request.post()
         self.asked.set()
-        await self.gate.wait()
+        await self.release.wait()
         if request.transport is None:  # Whoever asked has died meanwhile.
             return web.Response(status=500)
         if form["refresh_token"] != self.newest:
@@ -151,7 +154,7 @@ async def test_two_processes_share_one_refresh(url: str) -> None:
 async def test_a_process_that_dies_frees_the_lock(url: str) -> None:
     """A process that is killed while it asks keeps nobody from asking."""
     async with providing(expires_in=3600) as provider:
-        provider.gate.clear()
+        provider.release.clear()
         first = await begin(url, provider)
         assert first.stdin is not None
         first.stdin.write(b"go\n")
@@ -159,7 +162,7 @@ async def test_a_process_that_dies_frees_the_lock(url: str) -> None:
         first.kill()
         await first.communicate()
         second = await begin(url, provider)
-        provider.gate.set()
+        provider.release.set()
         assert await finish(second) == ["Bearer access-1"]
 
 
@@ -186,6 +189,8 @@ async def test_tokens_come_back_after_a_restart(make_sql: Make) -> None:
     await vault.save("a", b"1")
     await vault.save("a", SECRET)
     await vault.save("b", b"\xff\x00")
+    await vault.save("c", SECRET)
+    await vault.forget("c")
     await store.aclose()
     now[0] += 400 * DAY
     again = make_sql(seal=Seal(KEY), reap=True, clock=lambda: now[0])
@@ -194,6 +199,7 @@ async def test_tokens_come_back_after_a_restart(make_sql: Make) -> None:
     await again.purge(PurgeFilter())
     assert await vault_of(again).load("a") == SECRET
     assert await vault_of(again).load("b") == b"\xff\x00"
+    assert await vault_of(again).load("c") is None
 
 
 async def test_no_file_has_a_token(make_sqlite: Make, tmp_path: Path) -> None:
@@ -285,6 +291,8 @@ async def test_a_closed_record_says_so(make_sql: Make) -> None:
         await vault_of(store).load("a")
     with pytest.raises(StoreUnavailable):
         await vault_of(store).save("a", SECRET)
+    with pytest.raises(StoreUnavailable):
+        await vault_of(store).forget("a")
 
 
 async def test_migration_keeps_what_there_is(make_sqlite: Make, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ import contextlib
 import operator
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any
 
 import pytest
+from http_fakes import NoHttp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,19 +18,7 @@ from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
 from proxy.tools.contract.spec import ToolEffect
 
 
-class NoHttp:
-    """An HTTP client for tools that make no call."""
-
-    def client(self, hosts: Any) -> "NoHttp":
-        """Itself."""
-        return self
-
-    async def get_json(self, url: str, params: Any = None) -> Any:
-        """Never called."""
-        raise AssertionError(url)
-
-
-async def test_the_tool_as_it_is_loaded():
+async def test_the_tool_as_it_is_loaded() -> None:
     """Rules T3 and T4: the tool takes one bounded text, changes nothing, and shows its result."""
     provider = core_provider(FixedClock(datetime(2026, 11, 21, tzinfo=UTC)), NoHttp().client)
     spec = {spec.name: spec for spec in await provider.list_tools()}["core__calculate"]
@@ -86,7 +74,7 @@ async def test_the_tool_as_it_is_loaded():
         ("2 ** 600", str(2**600)),
     ],
 )
-def test_exact_values(expression, value):
+def test_exact_values(expression: str, value: str) -> None:
     """Precedence, associativity and functions; every digit is right and it says so."""
     assert evaluate(expression) == (value, True)
 
@@ -105,7 +93,7 @@ def test_exact_values(expression, value):
         ("10 ** 200 + 1", "1E+200"),
     ],
 )
-def test_rounded_values(expression, value):
+def test_rounded_values(expression: str, value: str) -> None:
     """Where a step had to round, the answer has 50 digits and says that it is not exact."""
     assert evaluate(expression) == (value, False)
 
@@ -128,7 +116,7 @@ def test_rounded_values(expression, value):
         ("7e-1060 % (1 / 3)", "too small"),
     ],
 )
-def test_values_that_are_none(expression, said):
+def test_values_that_are_none(expression: str, said: str) -> None:
     """A division by zero, an undefined value or one past the bounds is a failure that says so."""
     with pytest.raises(ToolFailure, match=said) as caught:
         evaluate(expression)
@@ -171,7 +159,7 @@ def test_values_that_are_none(expression, said):
         ("1" * (MAX_LENGTH + 1), "longer than"),
     ],
 )
-def test_what_is_no_expression(expression, said):
+def test_what_is_no_expression(expression: str, said: str) -> None:
     """Rule T3: text that is no expression is refused by its position, with none of it repeated."""
     with pytest.raises(ToolFailure, match=said) as caught:
         evaluate(expression)
@@ -189,7 +177,7 @@ def outcome(expression: str) -> tuple[str, str]:
 
 
 @given(st.text(alphabet="0123456789.eE+-*/%(), sqrtminroundfloor_'", max_size=60) | st.text(max_size=80))
-def test_any_text(expression):
+def test_any_text(expression: str) -> None:
     """Any text is a bounded value or a ToolFailure, never another exception."""
     kind, text = outcome(expression)
     assert kind in ("value", "invalid_arguments", "execution_failed")
@@ -227,14 +215,14 @@ ODD_EXPRESSIONS = st.recursive(
 
 
 @given(ODD_EXPRESSIONS)
-def test_at_the_ends_of_the_numbers(expression):
+def test_at_the_ends_of_the_numbers(expression: str) -> None:
     """Whatever is too small, too large or undefined, also in writing the result, is a failure in words."""
     with contextlib.suppress(ToolFailure):
         evaluate(expression)
 
 
 @given(EXPRESSIONS)
-def test_sums_and_products_are_those_of_fractions(pair):
+def test_sums_and_products_are_those_of_fractions(pair: tuple[str, Fraction]) -> None:
     """Sums, differences and products are exactly those of rational arithmetic."""
     expression, wanted = pair
     text, exact = evaluate(expression)
@@ -251,11 +239,11 @@ def test_sums_and_products_are_those_of_fractions(pair):
         ("max(1/7,2/7)**-99+", "value"),
     ],
 )
-def test_the_longest_expressions(unit, kind):
+def test_the_longest_expressions(unit: str, kind: str) -> None:
     """At its bounds an expression is a few hundred steps on numbers of 200 digits: it comes back."""
     assert outcome(unit * (MAX_LENGTH // len(unit) - 1) + "1")[0] == kind
 
 
-def test_the_function_itself():
+def test_the_function_itself() -> None:
     """The declared function can be called directly."""
     assert calculate("2 * 2.50") == {"result": "5", "exact": True}

@@ -84,7 +84,7 @@ async def list_events(*answers: Any, **arguments: Any) -> Any:
         return await use(calendar(service), {**DAY, **arguments})
 
 
-async def test_the_tool_as_it_is_loaded():
+async def test_the_tool_as_it_is_loaded() -> None:
     """Rules T4 and T8: arguments, effect, cache and trust are those that were promised."""
     (spec,) = await calendar_provider(Capabilities(clock=CLOCK)).list_tools()
     assert spec.name == "calendar__list_events"
@@ -101,7 +101,7 @@ async def test_the_tool_as_it_is_loaded():
         await use(calendar_provider(Capabilities(clock=CLOCK)), DAY)
 
 
-async def test_one_page():
+async def test_one_page() -> None:
     """One request as Google documents it; each event with the fields of the contract and no other."""
     async with local_service(Answer(page(event()))) as service:
         result = await use(calendar(service), DAY)
@@ -137,7 +137,7 @@ async def test_one_page():
         assert field in asked.query["fields"]
 
 
-async def test_bare_and_whole_day_events():
+async def test_bare_and_whole_day_events() -> None:
     """What an event does not have is null; one that lasts all day has dates."""
     bare = {
         "id": "x",
@@ -160,7 +160,7 @@ async def test_bare_and_whole_day_events():
     }
 
 
-async def test_pages_are_followed():
+async def test_pages_are_followed() -> None:
     """The same request with the page's token, until there is none; an empty page is no end."""
     answers = [
         Answer(page(event(1), token="a/b=")),
@@ -177,7 +177,7 @@ async def test_pages_are_followed():
     assert service.asked[0].query["maxResults"] == "250"
 
 
-async def test_no_more_than_asked_for():
+async def test_no_more_than_asked_for() -> None:
     """The limit ends the reading, also in the middle of a page."""
     answers = [Answer(page(event(1), event(2), token="more")), Answer(page(event(3), event(4), token="more"))]
     async with local_service(*answers) as service:
@@ -186,20 +186,20 @@ async def test_no_more_than_asked_for():
     assert len(service.asked) == 2
 
 
-async def test_cancelled_events_are_dropped():
+async def test_cancelled_events_are_dropped() -> None:
     """They count for nothing, and the next page is asked for instead."""
     gone = {"kind": "calendar#event", "id": "gone", "status": "cancelled", "recurringEventId": "r"}
     answers = [Answer(page(gone, event(1), token="more")), Answer(page(gone, event(2)))]
     assert [one["id"] for one in await list_events(*answers, max_results=2)] == ["event1", "event2"]
 
 
-async def test_no_events():
+async def test_no_events() -> None:
     """A calendar with nothing in it gives an empty list."""
     assert await list_events(Answer(page())) == []
 
 
 @pytest.mark.parametrize("first", [[], [event(1), event(2)]], ids=["nothing yet", "some events"])
-async def test_pages_without_end(first):
+async def test_pages_without_end(first: list[dict[str, Any]]) -> None:
     """A service that has always one more page is not followed for ever, and no part passes for the whole."""
     answers = [Answer(page(*first, token="again")), Answer(page(token="again"))]
     async with local_service(*answers) as service:
@@ -210,7 +210,7 @@ async def test_pages_without_end(first):
     assert len(service.asked) == 50
 
 
-async def test_as_many_pages_as_are_read():
+async def test_as_many_pages_as_are_read() -> None:
     """What ends on the last page that is read is whole, and so is what is full there."""
     before = [Answer(page(event(n), token="more")) for n in range(49)]
     for last, most in ((page(event(49)), 2500), (page(event(49), token="more"), 50)):
@@ -222,7 +222,7 @@ async def test_as_many_pages_as_are_read():
     "calendar_id",
     ["ada@example.com", "en.german#holiday@group.v.calendar.google.com", "%2e%2e", "a?b&c=d", "a b", "ü"],
 )
-async def test_calendar_ids_stay_one_part_of_the_path(calendar_id):
+async def test_calendar_ids_stay_one_part_of_the_path(calendar_id: str) -> None:
     """Whatever the model sends names a calendar and leads nowhere else."""
     async with local_service(Answer(page())) as service:
         await use(calendar(service), {**DAY, "calendar_id": calendar_id})
@@ -233,7 +233,7 @@ async def test_calendar_ids_stay_one_part_of_the_path(calendar_id):
 
 
 @pytest.mark.parametrize("calendar_id", [".", "..", "...", "../x", "a/b", "a\\b"])
-async def test_steps_are_no_calendar(calendar_id):
+async def test_steps_are_no_calendar(calendar_id: str) -> None:
     """An id that an address would read as a step is refused, and nothing is asked."""
     async with local_service(Answer(page())) as service:
         with pytest.raises(ToolFailure, match="calendar_id"):
@@ -258,7 +258,7 @@ async def test_steps_are_no_calendar(calendar_id):
         (409, "duplicate", "status 409", "execution_failed", False),
     ],
 )
-async def test_errors(status, reason, said, code, transient):
+async def test_errors(status: int, reason: str, said: str, code: str, transient: bool) -> None:
     """Each documented error has clear words of ours; Google's own are never repeated."""
     with pytest.raises(ToolFailure, match=said) as caught:
         await list_events(Answer(error(status, reason), status))
@@ -269,20 +269,20 @@ async def test_errors(status, reason, said, code, transient):
 @pytest.mark.parametrize(
     "body", [b"<html>s3cret</html>", b"", {"error": "s3cret"}, [1], {"error": {"errors": [1]}}]
 )
-async def test_errors_of_another_form(body):
+async def test_errors_of_another_form(body: bytes | dict[str, Any] | list[int]) -> None:
     """The status alone is enough for clear words."""
     with pytest.raises(ToolFailure, match="no calendar of this id") as caught:
         await list_events(Answer(body, 404))
     assert "s3cret" not in caught.value.message
 
 
-async def test_an_error_on_a_later_page():
+async def test_an_error_on_a_later_page() -> None:
     """Half of the events are not given out as all of them."""
     with pytest.raises(ToolFailure, match="not available"):
         await list_events(Answer(page(event(), token="more")), Answer(error(500, "backendError"), 500))
 
 
-async def test_401_leads_to_one_refresh():
+async def test_401_leads_to_one_refresh() -> None:
     """A refused token is renewed once, and the page is asked for again; a second refusal ends it."""
     refused = Answer(error(401, "authError"), 401)
     connection = Connection("old", "new")
@@ -313,7 +313,7 @@ async def test_401_leads_to_one_refresh():
         b"s3cret",
     ],
 )
-async def test_an_answer_that_makes_no_sense(body):
+async def test_an_answer_that_makes_no_sense(body: object) -> None:
     """A body of another form is a failure, never an empty calendar."""
     with pytest.raises(ToolFailure, match=r"not understood|not JSON") as caught:
         await list_events(Answer(body))
@@ -333,21 +333,21 @@ async def test_an_answer_that_makes_no_sense(body):
         ({"q": "x"}, "unknown field"),
     ],
 )
-async def test_arguments_are_strict(changed, said):
+async def test_arguments_are_strict(changed: dict[str, Any], said: str) -> None:
     """Rule T3: times need a zone, numbers their bounds, and nothing else is taken."""
     with pytest.raises(ArgumentsInvalid, match=said):
         await use(calendar_provider(Capabilities(clock=CLOCK)), {**DAY, **changed})
 
 
 @pytest.mark.parametrize("time_min", [DAY["time_max"], "2026-11-22T00:00:00Z"])
-async def test_the_span_is_not_empty(time_min):
+async def test_the_span_is_not_empty(time_min: str) -> None:
     """time_min is before time_max, and nobody is asked otherwise."""
     with pytest.raises(ToolFailure, match="before time_max") as caught:
         await use(calendar_provider(Capabilities(clock=CLOCK)), {**DAY, "time_min": time_min})
     assert caught.value.code == "invalid_arguments"
 
 
-async def test_the_record_shows_ids_and_times():
+async def test_the_record_shows_ids_and_times() -> None:
     """Rule T4: neither words nor people of an event are on record, nor whose calendar it is."""
     async with local_service(Answer(page(event()))) as service:
         provider = calendar(service)

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from http_fakes import Answers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,23 +27,6 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "demo" / "http"
 AT = FixedClock(datetime.fromisoformat("2026-11-21T14:05:00.123456+01:00"))
 
 
-class Answers:
-    """An HTTP client that gives prepared bodies and remembers what was asked."""
-
-    def __init__(self, *bodies: Any) -> None:
-        self.bodies = list(bodies)
-        self.asked: list[tuple[str, Any]] = []
-
-    def client(self, hosts: Any) -> "Answers":
-        """Itself."""
-        return self
-
-    async def get_json(self, url: str, params: Any = None) -> Any:
-        """The next body."""
-        self.asked.append((url, params))
-        return self.bodies.pop(0)
-
-
 async def use(name: str, arguments: dict[str, Any], http: Any = None, clock: Any = AT) -> Any:
     """Run one tool of a fresh provider."""
     provider = core_provider(clock, http or Answers().client)
@@ -50,7 +34,7 @@ async def use(name: str, arguments: dict[str, Any], http: Any = None, clock: Any
     return await provider.call_tool(spec, spec.validate(arguments), CallContext("r", "i", "c", "k"))
 
 
-async def test_wire_schemas():
+async def test_wire_schemas() -> None:
     """Rule T8: both tools' definitions are exactly those that the recorded requests have."""
     provider = core_provider(AT, Answers().client)
     tools = {spec.name: spec for spec in await provider.list_tools() if spec.name != "core__calculate"}
@@ -97,7 +81,7 @@ async def test_wire_schemas():
         assert json.dumps(spec.parameters).startswith('{"type": "object", "properties": ')
 
 
-async def test_current_time():
+async def test_current_time() -> None:
     """Rule T6: the time comes from the clock that was handed over, to the second, in the zone asked for."""
     assert await use("get_current_time", {"timezone": "Europe/Berlin"}) == {
         "timezone": "Europe/Berlin",
@@ -121,7 +105,7 @@ async def test_current_time():
         "\0",
     ],
 )
-async def test_unknown_time_zone(zone):
+async def test_unknown_time_zone(zone: str) -> None:
     """Rule T3: a zone that does not exist is a failure that helps and quotes nothing."""
     with pytest.raises(ToolFailure, match="Europe/Berlin") as caught:
         await use("get_current_time", {"timezone": zone})
@@ -130,7 +114,7 @@ async def test_unknown_time_zone(zone):
 
 
 @given(st.text(max_size=80))
-async def test_any_time_zone_text(zone):
+async def test_any_time_zone_text(zone: str) -> None:
     """Any text is a zone or a ToolFailure, never another exception."""
     try:
         result = await use("get_current_time", {"timezone": zone})
@@ -139,7 +123,7 @@ async def test_any_time_zone_text(zone):
     assert result["timezone"] == "invalid_arguments" or result["iso"].startswith("2026-11-2")
 
 
-def test_clocks():
+def test_clocks() -> None:
     """The system's clock is aware and moves on; a fixed one needs a zone and stands still."""
     assert abs((SystemClock().now(UTC) - datetime.now(UTC)).total_seconds()) < 60
     assert AT.now(ZoneInfo("Europe/Berlin")).isoformat() == "2026-11-21T14:05:00.123456+01:00"
@@ -158,7 +142,7 @@ def forecast(temperature: Any = 19.0, code: Any = 2) -> dict[str, Any]:
     }
 
 
-async def test_weather_asks_twice():
+async def test_weather_asks_twice() -> None:
     """The place is looked up first, then its weather, with the documented parameters."""
     http = Answers(PLACE, forecast())
     result = await use("get_weather", {"location": " Rome "}, http.client)
@@ -187,7 +171,7 @@ def daily(**changed: Any) -> dict[str, Any]:
     return {**forecast(), "timezone": "Europe/Rome", "daily": {**lists, **changed}}
 
 
-async def test_forecast():
+async def test_forecast() -> None:
     """Days are asked for in the place's own zone and come with the current weather, gaps as null."""
     http = Answers(PLACE, daily())
     result = await use("get_weather", {"location": "Rome", "days": 2}, http.client)
@@ -222,7 +206,7 @@ async def test_forecast():
     }
 
 
-async def test_imperial_units():
+async def test_imperial_units() -> None:
     """Fahrenheit is asked of the service, and every temperature is named by its unit."""
     http = Answers(PLACE, {**daily(), **forecast(66.2)})
     result = await use("get_weather", {"location": "Rome", "days": 1, "units": "imperial"}, http.client)
@@ -243,21 +227,21 @@ async def test_imperial_units():
         {name: [None] * 17 for name in daily()["daily"]},
     ],
 )
-async def test_forecast_is_untrusted(changed):
+async def test_forecast_is_untrusted(changed: dict[str, Any]) -> None:
     """Lists of unequal length, wrong types and numbers out of range are not understood."""
     with pytest.raises(ToolFailure, match="not understood") as caught:
         await use("get_weather", {"location": "Rome", "days": 2}, Answers(PLACE, daily(**changed)).client)
     assert "s3cret" not in caught.value.message
 
 
-async def test_forecast_that_is_missing():
+async def test_forecast_that_is_missing() -> None:
     """Days that were asked for and did not come are a failure, not an empty forecast."""
     with pytest.raises(ToolFailure, match="not understood"):
         await use("get_weather", {"location": "Rome", "days": 2}, Answers(PLACE, forecast()).client)
 
 
 @pytest.mark.parametrize("body", [{"generationtime_ms": 0.4}, {"results": []}])
-async def test_unknown_place_is_a_result(body):
+async def test_unknown_place_is_a_result(body: dict[str, Any]) -> None:
     """A place that nobody knows is a result that says so, and no forecast is asked."""
     http = Answers(body)
     result = await use("get_weather", {"location": "Nowhereville"}, http.client)
@@ -281,7 +265,7 @@ async def test_unknown_place_is_a_result(body):
         (PLACE, forecast(code=-1)),
     ],
 )
-async def test_upstream_body_is_untrusted(bodies):
+async def test_upstream_body_is_untrusted(bodies: tuple[Any, ...]) -> None:
     """An answer that is not of the documented form is a failure that quotes none of it."""
     with pytest.raises(ToolFailure, match="not understood") as caught:
         await use("get_weather", {"location": "Rome"}, Answers(*bodies).client)
@@ -289,7 +273,7 @@ async def test_upstream_body_is_untrusted(bodies):
 
 
 @pytest.mark.parametrize("location", ["", "   ", "x" * 201])
-async def test_location_must_be_a_name(location):
+async def test_location_must_be_a_name(location: str) -> None:
     """Nothing is asked for a location that can be no name."""
     http = Answers()
     with pytest.raises(ToolFailure):
@@ -297,7 +281,7 @@ async def test_location_must_be_a_name(location):
     assert http.asked == []
 
 
-async def test_arguments_are_strict():
+async def test_arguments_are_strict() -> None:
     """Rule T3: extra fields and wrong types are refused."""
     wrong: list[dict[str, Any]] = [{}, {"location": 1}, {"location": "Rome", "unit": "metric"}]
     wrong += [
@@ -308,14 +292,14 @@ async def test_arguments_are_strict():
             await use("get_weather", arguments)
 
 
-async def test_every_documented_code_has_words():
+async def test_every_documented_code_has_words() -> None:
     """Each WMO code that Open-Meteo documents has words of its own, and another one is said to be unknown."""
     assert len(set(WEATHER_WORDS.values())) == len(WEATHER_WORDS) == 28
     result = await use("get_weather", {"location": "Rome"}, Answers(PLACE, forecast(code=42)).client)
     assert result["conditions"] == "unknown conditions"
 
 
-async def test_recorded_answers():
+async def test_recorded_answers() -> None:
     """The demo's recorded bodies give the very result that the recorded conversation has."""
     recorded = RecordedHttpClient(FIXTURES)
     for name in ("Berlin", "berlin"):
@@ -326,7 +310,7 @@ async def test_recorded_answers():
         }
 
 
-async def test_recorded_miss_names_the_url():
+async def test_recorded_miss_names_the_url() -> None:
     """What was not recorded is a failure that names the URL and not the arguments."""
     with pytest.raises(ToolFailure, match=r"https://geocoding-api\.open-meteo\.com/v1/search") as caught:
         await use("get_weather", {"location": "Zqville"}, RecordedHttpClient(FIXTURES).client)
@@ -334,7 +318,7 @@ async def test_recorded_miss_names_the_url():
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"url": 1, "params": [], "body": 1}'])
-def test_recorded_folder_is_checked(tmp_path, text):
+def test_recorded_folder_is_checked(tmp_path: Path, text: str) -> None:
     """A folder without exchanges, or with a broken one, stops the start."""
     with pytest.raises(ConfigError, match="holds no recorded"):
         RecordedHttpClient(tmp_path)
@@ -343,7 +327,7 @@ def test_recorded_folder_is_checked(tmp_path, text):
         RecordedHttpClient(tmp_path)
 
 
-async def test_weather_over_real_http():
+async def test_weather_over_real_http() -> None:
     """The same bodies over a real socket, through the guarded client, with the addresses as a setting."""
     hits: list[str] = []
 

@@ -32,7 +32,7 @@ async def search(*answers: Any, **arguments: Any) -> Any:
         return await use(flights(service), {**TRIP, **arguments})
 
 
-async def test_the_tool_as_it_is_loaded():
+async def test_the_tool_as_it_is_loaded() -> None:
     """Rules T4 and T8: arguments, effect and cache are those that were promised; it loads unconnected."""
     (spec,) = await flights_provider(Capabilities(clock=CLOCK)).list_tools()
     assert spec.name == "flights__search_flights"
@@ -58,13 +58,13 @@ async def test_the_tool_as_it_is_loaded():
     assert properties["cabin_class"]["enum"] == ["economy", "premium_economy", "business", "first"]
 
 
-async def test_unconnected():
+async def test_unconnected() -> None:
     """Rule T6: without the connection the tool says which one is missing."""
     with pytest.raises(ToolFailure, match='"duffel" is not set up'):
         await use(flights_provider(Capabilities(clock=CLOCK)), TRIP)
 
 
-async def test_one_way():
+async def test_one_way() -> None:
     """One request as Duffel documents it; one offer with every field of the contract."""
     async with local_service(Answer(offers(offer()), 201)) as service:
         result = await use(flights(service), {**TRIP, "origin": "lhr"})
@@ -109,7 +109,7 @@ async def test_one_way():
     ]
 
 
-async def test_return_trip():
+async def test_return_trip() -> None:
     """Both directions are asked for and shown, the outward one on top, changes counted."""
     there = trip_slice(
         segment("LHR", "DUB", "2027-03-01T06:00:00", "2027-03-01T07:20:00"),
@@ -144,7 +144,7 @@ async def test_return_trip():
     assert set(found["slices"][0]) <= set(found)
 
 
-async def test_no_offers():
+async def test_no_offers() -> None:
     """No offers is an empty list; of offers that have all expired there is only a note."""
     assert await search(Answer(offers(), 201)) == []
     assert await search(Answer(offers(offer(expires_at="2026-11-21T13:05:59Z")), 201)) == [
@@ -152,7 +152,7 @@ async def test_no_offers():
     ]
 
 
-async def test_what_duffel_leaves_open():
+async def test_what_duffel_leaves_open() -> None:
     """An airline without a code, no tax, no duration: what is not known is null or worked out."""
     there = trip_slice(
         segment("LHR", "JFK", "2027-03-01T09:25:00", "2027-03-01T12:20:00"),
@@ -176,7 +176,7 @@ async def test_what_duffel_leaves_open():
     assert (found["duration_minutes"], found["flight_number"]) == (None, None)
 
 
-async def test_cheapest_first_and_bounded():
+async def test_cheapest_first_and_bounded() -> None:
     """Offers come cheapest first, by number and not by text, and never more than 50."""
     many = [offer(id=f"off_{price}", total_amount=f"{price}.00") for price in range(130, 70, -1)]
     async with local_service(Answer(offers(*many), 201)) as service:
@@ -187,9 +187,10 @@ async def test_cheapest_first_and_bounded():
 
 
 @pytest.mark.parametrize("max_bytes", [256, 3000, 20000])
-async def test_what_does_not_fit_is_told(max_bytes):
+async def test_what_does_not_fit_is_told(max_bytes: int) -> None:
     """Rule T7: a result is as large as it may be, its JSON whole, and a note counts what it leaves out."""
-    many = [offer(id=f"off_{price}", total_amount=f"{price}.00") for price in range(130, 70, -1)]
+    prices = range(130, 70, -1)
+    many: list[object] = [offer(id=f"off_{price}", total_amount=f"{price}.00") for price in prices]
     many += [offer(expires_at="2026-11-21T13:05:59Z"), offer(total_amount="s3cret"), None]
     async with local_service(Answer(offers(*many), 201)) as service:
         context = CallContext("run", "inv", "caller", "call", max_result_bytes=max_bytes)
@@ -207,10 +208,11 @@ async def test_what_does_not_fit_is_told(max_bytes):
     else:
         assert size <= max_bytes < size + one_more + 10
     (spec,) = await flights_provider(Capabilities(clock=CLOCK)).list_tools()
+    assert spec.redaction is not None
     assert redact_output([note], spec.redaction) == [note]
 
 
-async def test_never_cached_past_an_offer():
+async def test_never_cached_past_an_offer() -> None:
     """A result's life in the cache ends with the first offer that it shows."""
     first = offer(expires_at="2026-11-21T13:10:00Z")
     async with local_service(Answer(offers(offer(), first, offer()), 201)) as service:
@@ -232,7 +234,7 @@ async def test_never_cached_past_an_offer():
         {"id": "x" * 300},
     ],
 )
-async def test_an_offer_that_makes_no_sense(broken):
+async def test_an_offer_that_makes_no_sense(broken: dict[str, Any]) -> None:
     """It is left out; where no offer makes sense the search has failed, with none of it quoted."""
     found, note = await search(Answer(offers(offer(**broken), offer()), 201))
     assert found["id"] == offer()["id"]
@@ -243,7 +245,7 @@ async def test_an_offer_that_makes_no_sense(broken):
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"data": None}, {"data": {"offers": {}}}, b"", b"<html>"])
-async def test_an_answer_that_makes_no_sense(body):
+async def test_an_answer_that_makes_no_sense(body: object) -> None:
     """A body of another form is a failure, never an empty list."""
     with pytest.raises(ToolFailure, match=r"not understood|not JSON"):
         await search(Answer(body, 201))
@@ -285,7 +287,9 @@ async def test_an_answer_that_makes_no_sense(body):
         (418, "s3cret", "s3cret", None, "refused the search", "execution_failed"),
     ],
 )
-async def test_errors(status, kind, code, source, said, as_code):
+async def test_errors(
+    status: int, kind: str, code: str, source: dict[str, Any] | str | None, said: str, as_code: str
+) -> None:
     """Each of Duffel's kinds of error has words of ours; its own are never repeated."""
     with pytest.raises(ToolFailure, match=said) as caught:
         await search(Answer(error(status, kind, code, source), status))
@@ -293,7 +297,7 @@ async def test_errors(status, kind, code, source, said, as_code):
     assert "s3cret" not in caught.value.message
 
 
-async def test_errors_without_a_body():
+async def test_errors_without_a_body() -> None:
     """A gateway's page or a list is no error of Duffel's; the status is all that is said."""
     for body in (b"<html>s3cret</html>", b""):
         with pytest.raises(ToolFailure, match="status 504") as caught:
@@ -303,7 +307,7 @@ async def test_errors_without_a_body():
         await search(Answer([1], 504))
 
 
-async def test_rate_limit_is_tried_once_more():
+async def test_rate_limit_is_tried_once_more() -> None:
     """A 429 is asked again after a wait, with nothing lost."""
     refused = Answer(
         error(429, "rate_limit_error", "rate_limit_exceeded"),
@@ -320,7 +324,7 @@ async def test_rate_limit_is_tried_once_more():
     assert service.waits == [0.0]
 
 
-async def test_a_long_rate_limit_is_not_waited_for():
+async def test_a_long_rate_limit_is_not_waited_for() -> None:
     """A limit that begins anew in a while is the model's to hear of: nothing is asked before that."""
     refused = Answer(
         error(429, "rate_limit_error", "rate_limit_exceeded"),
@@ -333,7 +337,7 @@ async def test_a_long_rate_limit_is_not_waited_for():
     assert (len(service.asked), service.waits) == (1, [])
 
 
-async def test_a_search_is_asked_again_after_503():
+async def test_a_search_is_asked_again_after_503() -> None:
     """A search takes no effect, so that its POST is repeated though the service says not when to come."""
     async with local_service(Answer([], 503), Answer(offers(offer()), 201)) as service:
         assert len(await use(flights(service), TRIP)) == 1
@@ -341,7 +345,7 @@ async def test_a_search_is_asked_again_after_503():
     assert service.waits == [0.25]
 
 
-async def test_expired_token_is_renewed_once():
+async def test_expired_token_is_renewed_once() -> None:
     """A 401 leads to one other token and not to a third."""
     refused = Answer(error(401, "authentication_error", "expired_access_token"), 401)
     async with local_service(
@@ -364,7 +368,7 @@ async def test_expired_token_is_renewed_once():
         ({"return_date": "2027-02-28"}, "before departure_date"),
     ],
 )
-async def test_trips_that_nobody_sells(changed, said):
+async def test_trips_that_nobody_sells(changed: dict[str, Any], said: str) -> None:
     """They are refused before anybody is asked."""
     async with local_service(Answer(offers())) as service:
         with pytest.raises(ToolFailure, match=said) as caught:
@@ -387,21 +391,21 @@ async def test_trips_that_nobody_sells(changed, said):
         {"children": 1},
     ],
 )
-async def test_arguments_are_strict(changed):
+async def test_arguments_are_strict(changed: dict[str, Any]) -> None:
     """Rule T3: what the contract does not know is refused."""
     with pytest.raises(ArgumentsInvalid):
         await use(flights_provider(Capabilities(clock=CLOCK)), {**TRIP, **changed})
 
 
 @pytest.mark.parametrize(("timeout_s", "wait"), [(1, "2000"), (30, "18000"), (600, "60000")])
-async def test_airlines_get_the_time_that_a_call_has(timeout_s, wait):
+async def test_airlines_get_the_time_that_a_call_has(timeout_s: int, wait: str) -> None:
     """The time for airlines leaves room for the way there, within what Duffel takes."""
     async with local_service(Answer(offers(), 201)) as service:
         await use(flights(service, timeout_s=timeout_s), TRIP)
     assert service.asked[0].query["supplier_timeout"] == wait
 
 
-async def test_redaction_shows_flights_and_prices():
+async def test_redaction_shows_flights_and_prices() -> None:
     """Rule T4: the record has flights, times and prices, all of the tool's own making."""
     async with local_service(Answer(offers(offer()), 201)) as service:
         provider = flights(service)

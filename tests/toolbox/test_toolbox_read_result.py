@@ -106,7 +106,7 @@ def page_call(handle: str, offset: int, seq: int = 1) -> ToolCall:
     return ToolCall(f"call_{seq}", READ_RESULT, json.dumps({"handle": handle, "offset": offset}), seq)
 
 
-async def test_the_pages_make_up_the_result(make_runner, rows):
+async def test_the_pages_make_up_the_result(make_runner: Make, rows: Rows) -> None:
     """The note names handle and offset; page after page, each within the bound, is the whole text."""
     runner = await make_runner()
     context = run_of()
@@ -132,7 +132,7 @@ async def test_the_pages_make_up_the_result(make_runner, rows):
     assert "0001" not in repr(shown), "pages are content and stay out of the record"
 
 
-async def test_another_callers_handle_is_unknown(make_runner):
+async def test_another_callers_handle_is_unknown(make_runner: Make) -> None:
     """Rule R3: a handle is good for the caller it was made for; to others it is as one made up."""
     runner = await make_runner()
     handle, offset = handle_in(await runner.run(ToolCall("c", "t__long_text", "{}", 0), run_of("ada")))
@@ -142,7 +142,7 @@ async def test_another_callers_handle_is_unknown(make_runner):
     assert "no such result" in foreign.safe_message
 
 
-async def test_no_handle_where_no_page_can_be_read(make_runner):
+async def test_no_handle_where_no_page_can_be_read(make_runner: Make) -> None:
     """Rule T2: where core__read_result is not allowed a result is cut and nothing is kept."""
     runner = await make_runner("t__*")
     result = await runner.run(ToolCall("c", "t__long_text", "{}", 0), run_of())
@@ -151,7 +151,7 @@ async def test_no_handle_where_no_page_can_be_read(make_runner):
     assert "handle" not in result.content
 
 
-async def test_a_page_of_a_strangers_text_is_one(make_runner):
+async def test_a_page_of_a_strangers_text_is_one(make_runner: Make) -> None:
     """Rule T2: reading on in an untrusted result guards a later run as reading it did."""
     runner = await make_runner()
     handle, offset = handle_in(await runner.run(ToolCall("c", "t__long_page", "{}", 0), run_of()))
@@ -164,7 +164,7 @@ async def test_a_page_of_a_strangers_text_is_one(make_runner):
 
 
 @pytest.mark.parametrize("offset", [4999, 5000, 10**9])
-async def test_past_the_end_is_the_end(make_runner, offset):
+async def test_past_the_end_is_the_end(make_runner: Make, offset: int) -> None:
     """An offset at or past the end gives an empty or short page that says so."""
     runner = await make_runner()
     handle, _ = handle_in(await runner.run(ToolCall("c", "t__long_text", "{}", 0), run_of()))

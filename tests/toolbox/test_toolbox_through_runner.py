@@ -83,7 +83,7 @@ def flights(service: Service, clock: MovingClock) -> Any:
     return flights_provider(service.capabilities(clock), base_url=service.url)
 
 
-async def test_equal_searches_are_one_and_die_with_an_offer():
+async def test_equal_searches_are_one_and_die_with_an_offer() -> None:
     """Flights are kept for equal arguments and one caller, and not past the first offer's end."""
     clock = MovingClock()
     async with local_service(Answer(offers(offer()), 201)) as service:
@@ -113,7 +113,7 @@ async def test_equal_searches_are_one_and_die_with_an_offer():
         assert len(service.asked) == 7
 
 
-async def test_failures_are_not_kept():
+async def test_failures_are_not_kept() -> None:
     """A failed search is asked again, and the row has the tool's own words for nothing of Duffel's."""
     clock = MovingClock()
     failed = Answer(error(500, "api_error", "internal_server_error"), 500)
@@ -126,7 +126,7 @@ async def test_failures_are_not_kept():
     assert "s3cret" not in first.content + str(runner.log.rows)
 
 
-async def test_a_calendar_on_record():
+async def test_a_calendar_on_record() -> None:
     """Rule T4: the model reads an event whole, the row has its id and times, and no token is anywhere."""
     clock = MovingClock()
     event = {
@@ -156,7 +156,7 @@ async def test_a_calendar_on_record():
 
 
 @pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "text/plain"])
-async def test_a_page_on_record(kind):
+async def test_a_page_on_record(kind: str) -> None:
     """Rule T4: the model reads the page, the row says where it was and nothing of what it says."""
     clock = MovingClock()
     async with local_service(Answer(b"<p>s3cret words", 200, {"Content-Type": kind})) as service:

@@ -55,7 +55,9 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("refused", "said", "code", "transient"), REFUSALS)
 @pytest.mark.parametrize("before", [(), (PLACE,)], ids=["geocoding", "forecast"])
-async def test_refusals(before, refused, said, code, transient):
+async def test_refusals(
+    before: tuple[Answer, ...], refused: Answer, said: str, code: str, transient: bool
+) -> None:
     """Rule T3: each kind of refusal of either API has words of ours; its own are never repeated."""
     async with local_service(*before, refused) as service:
         with pytest.raises(ToolFailure, match=f"the weather service .*{said}") as caught:
@@ -69,7 +71,7 @@ async def test_refusals(before, refused, said, code, transient):
 @pytest.mark.parametrize(
     ("headers", "waits"), [({}, [0.25]), ({"Retry_After": "1"}, [1.0]), ({"Retry_After": "0"}, [0.0])]
 )
-async def test_too_many_requests_are_asked_again(headers, waits):
+async def test_too_many_requests_are_asked_again(headers: dict[str, Any], waits: list[float]) -> None:
     """After a 429 the same question is put again, when the service says or after a moment."""
     async with local_service(PLACE, refusal(429, BUSY, **headers), NOW) as service:
         assert await weather(service) == WEATHER
@@ -78,7 +80,7 @@ async def test_too_many_requests_are_asked_again(headers, waits):
     assert service.asked[1].query == service.asked[2].query
 
 
-async def test_a_long_limit_is_not_waited_for():
+async def test_a_long_limit_is_not_waited_for() -> None:
     """A limit that begins anew in a while is the model's to hear of: nothing is asked before that."""
     async with local_service(refusal(429, BUSY, Retry_After="60")) as service:
         with pytest.raises(ToolFailure, match="too many requests"):
@@ -117,7 +119,7 @@ SPRINGFIELDS = [
         ("Springfield,", "Springfield"),
     ],
 )
-async def test_a_city_with_where_it_is(location, where):
+async def test_a_city_with_where_it_is(location: str, where: str) -> None:
     """Open-Meteo knows no "Paris, France": the name is looked for alone, and of its hits the one meant."""
     async with local_service(Answer({"results": SPRINGFIELDS}), NOW) as service:
         assert (await weather(service, location))["location"] == where
@@ -129,7 +131,7 @@ async def test_a_city_with_where_it_is(location, where):
 
 
 @pytest.mark.parametrize("location", ["Springfield, Atlantis", "Springfield, XY", "Springfield, nois"])
-async def test_a_city_that_is_not_there(location):
+async def test_a_city_that_is_not_there(location: str) -> None:
     """No weather of another city of the name: a result says so, and how to ask again."""
     async with local_service(Answer({"results": SPRINGFIELDS})) as service:
         result = await weather(service, location)
@@ -140,7 +142,7 @@ async def test_a_city_that_is_not_there(location):
 
 
 @pytest.mark.parametrize("location", [", France", "x" * 201, "Rome" + ", x" * 100])
-async def test_what_can_be_no_city_is_not_asked_for(location):
+async def test_what_can_be_no_city_is_not_asked_for(location: str) -> None:
     """A place without a name, or with too much of one, costs no request."""
     async with local_service() as service:
         with pytest.raises(ToolFailure, match="give the name of a city"):

@@ -50,7 +50,7 @@ async def fetch(answer: Answer, path: str = "/page", reader: PageReader | None =
         return await use(web(service, reader=reader), {"url": service.url + path})
 
 
-async def test_the_tool_as_it_is_loaded():
+async def test_the_tool_as_it_is_loaded() -> None:
     """Rule T4: it reads only, what it brings is not to be trusted, and it can carry words out."""
     async with local_service(Answer()) as service:
         (spec,) = await web_provider(service.capabilities(CLOCK), hosts=("docs.example.com",)).list_tools()
@@ -65,7 +65,7 @@ async def test_the_tool_as_it_is_loaded():
             spec.validate(arguments)
 
 
-async def test_hosts_in_the_description():
+async def test_hosts_in_the_description() -> None:
     """A model reads where it may go; a long list is cut, and * is said in words."""
     capabilities = Capabilities(clock=CLOCK, http=lambda hosts: Unused())
     many = tuple(f"h{number}.example.com" for number in range(12))
@@ -91,7 +91,7 @@ class Unused:
         raise AssertionError(url)
 
 
-async def test_an_article():
+async def test_an_article() -> None:
     """What is worth reading is kept, with headings and tables; menus, scripts and footers are not."""
     page = await fetch(Answer(ARTICLE.encode(), 200, HTML), "/page?a=1")
     assert page["title"] == "Rivers of Europe"
@@ -128,7 +128,7 @@ async def test_an_article():
     ],
     ids=["short", "bare", "list", "empty", "no body", "declaration", "deep", "garbage"],
 )
-async def test_pages_that_are_no_articles(html, title, text):
+async def test_pages_that_are_no_articles(html: str, title: str | None, text: str) -> None:
     """Little, broken or hostile HTML gives the text that there is, or none."""
     page = await fetch(Answer(html.encode(), 200, HTML))
     assert page["title"] == title
@@ -136,7 +136,7 @@ async def test_pages_that_are_no_articles(html, title, text):
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "text/markdown", "application/rss+xml"])
-async def test_other_text_is_given_as_it_is(kind):
+async def test_other_text_is_given_as_it_is(kind: str) -> None:
     """Text that is no HTML needs no reading."""
     page = await fetch(
         Answer("# <b>Gr\u00fc\u00dfe</b>".encode(), 200, {"Content-Type": f"{kind}; charset=utf-8"})
@@ -145,7 +145,7 @@ async def test_other_text_is_given_as_it_is(kind):
 
 
 @pytest.mark.parametrize("kind", ["application/pdf", "image/png", "application/octet-stream"])
-async def test_what_is_no_text(kind):
+async def test_what_is_no_text(kind: str) -> None:
     """A file of another kind is refused."""
     with pytest.raises(ToolFailure, match="not a page of text"):
         await fetch(Answer(b"%PDF-1.7 s3cret", 200, {"Content-Type": kind}))
@@ -155,14 +155,14 @@ async def test_what_is_no_text(kind):
     ("status", "said"),
     [(401, "not public"), (403, "not public"), (404, "no page"), (410, "gone"), (500, "500")],
 )
-async def test_errors(status, said):
+async def test_errors(status: int, said: str) -> None:
     """A status is said in words, and nothing of the error's page."""
     with pytest.raises(ToolFailure, match=said) as caught:
         await fetch(Answer(b"s3cret", status, HTML))
     assert "s3cret" not in caught.value.message
 
 
-async def test_only_allowed_hosts():
+async def test_only_allowed_hosts() -> None:
     """No other host is reached, be it named or hidden in the address, nor another kind of address."""
     async with local_service(Answer(b"s3cret", 200, HTML)) as service:
         port = service.url.rpartition(":")[2]
@@ -183,7 +183,7 @@ async def test_only_allowed_hosts():
     assert service.asked == []
 
 
-async def test_redirects_stay_within_the_allowed_hosts():
+async def test_redirects_stay_within_the_allowed_hosts() -> None:
     """A redirect to another path is followed, one to a host that is not allowed is not."""
     away = Answer(b"", 302, {"Location": "/other"})
     async with local_service(away, Answer(b"there", 200, {"Content-Type": "text/plain"})) as service:
@@ -194,7 +194,7 @@ async def test_redirects_stay_within_the_allowed_hosts():
             await use(web(service), {"url": service.url + "/page"})
 
 
-async def test_large_pages():
+async def test_large_pages() -> None:
     """A page past its bound is refused before it is read."""
     with pytest.raises(ToolFailure, match="larger than is taken"):
         await fetch(Answer(b"x" * ((1 << 20) + 1), 200, HTML))
@@ -216,7 +216,7 @@ def wait_for(file: Path) -> None:
     raise AssertionError("the program did not start")
 
 
-async def test_a_page_that_is_never_done(tmp_path):
+async def test_a_page_that_is_never_done(tmp_path: Path) -> None:
     """The process that reads it is killed when its time is up."""
     pid = tmp_path / "pid"
     code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
@@ -228,7 +228,7 @@ async def test_a_page_that_is_never_done(tmp_path):
         os.kill(int(pid.read_text()), 0)
 
 
-async def test_a_reader_whose_caller_leaves(tmp_path):
+async def test_a_reader_whose_caller_leaves(tmp_path: Path) -> None:
     """A cancelled call leaves no process behind."""
     pid = tmp_path / "pid"
     code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
@@ -244,13 +244,13 @@ async def test_a_reader_whose_caller_leaves(tmp_path):
 @pytest.mark.parametrize(
     "code", ["raise SystemExit(1)", "print('{')", "print('[]')", "print('{\"title\": 1}')"]
 )
-async def test_a_reader_that_breaks(tmp_path, code):
+async def test_a_reader_that_breaks(tmp_path: Path, code: str) -> None:
     """A crash of the parser is a failed call and nothing more."""
     with pytest.raises(ToolFailure, match="cannot be read"):
         await PageReader(program=program(tmp_path, code)).read("<p>")
 
 
-async def test_the_reader_gets_no_secrets(tmp_path, monkeypatch):
+async def test_the_reader_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule T6: the process that parses a stranger's page has no environment."""
     monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
     code = "import json, os\nprint(json.dumps({'title': None, 'text': ' '.join(os.environ.values())}))"
@@ -258,7 +258,7 @@ async def test_the_reader_gets_no_secrets(tmp_path, monkeypatch):
     assert "s3cret" not in text
 
 
-def test_the_reader_is_confined():
+def test_the_reader_is_confined() -> None:
     """The process that parses has a bound on its memory and its time, and can write no file."""
     code = (
         "import resource, runpy, sys\n"
@@ -274,7 +274,7 @@ def test_the_reader_is_confined():
     assert done.stdout.split() == [str(1 << 30), "20", "0"]
 
 
-def test_without_the_library(monkeypatch):
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the extractor is not installed, one line says what to do."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"tools\.web_hosts: needs trafilatura.*\.\[web\]"):

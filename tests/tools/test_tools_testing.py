@@ -59,7 +59,7 @@ def tester() -> ToolTester:
     return one
 
 
-def test_a_call(tester):
+def test_a_call(tester: ToolTester) -> None:
     """Result, redaction, schema, requests and connection can be looked at."""
     tester.clock.set("2026-11-21T14:05:00+01:00")
     result = tester.call(number="A-17", pin="4711-secret")
@@ -74,14 +74,14 @@ def test_a_call(tester):
     assert (second.body, second.headers) == ({"seen": "2026-11-21T13:05:00+00:00"}, {"X-Version": "2"})
 
 
-def test_what_is_shown_is_found(tester):
+def test_what_is_shown_is_found(tester: ToolTester) -> None:
     """assert_hidden fails where something can be seen, in whatever spelling."""
     result = tester.call(number="A-17", pin="x")
     with pytest.raises(AssertionError, match="can be seen"):
         result.assert_hidden("A-17")
 
 
-def test_errors(tester):
+def test_errors(tester: ToolTester) -> None:
     """A service's error, a tool's own words, bad arguments and a crash are what the model reads of them."""
     assert tester.call(number="B-1", pin="x").message == "the shop says: closed"
     assert tester.call(number="leak", pin="x").message == "no such order"
@@ -93,14 +93,14 @@ def test_errors(tester):
     crash.assert_hidden("s3cret")
 
 
-def test_a_request_nobody_answers_fails_the_test(tester):
+def test_a_request_nobody_answers_fails_the_test(tester: ToolTester) -> None:
     """A request without an answer is the test's failure, not the tool's."""
     with pytest.raises(UnexpectedRequest, match="no answer for GET"):
         tester.call(number="C-1", pin="x")
     assert tester.call(number="A-17", pin="x").ok, "and the next call is as new"
 
 
-def test_hosts_are_held_as_the_real_client_holds_them():
+def test_hosts_are_held_as_the_real_client_holds_them() -> None:
     """A tool that calls a host which it does not name fails in its test, and not at its first user's."""
 
     @tool(effect="read_only", redaction=Redaction(), hosts=("API.shop.example", "*.cdn.example"))
@@ -118,7 +118,7 @@ def test_hosts_are_held_as_the_real_client_holds_them():
     assert len(tester.http.requests) == 2
 
 
-def test_headers_are_held_as_the_real_client_holds_them():
+def test_headers_are_held_as_the_real_client_holds_them() -> None:
     """Rule T6: a header of the client's own is refused in the test, too."""
 
     @tool(redaction=Redaction(), hosts=("a.example",))
@@ -132,7 +132,7 @@ def test_headers_are_held_as_the_real_client_holds_them():
     assert not tester.http.requests
 
 
-def test_clock_takes_a_moment_in_either_form(tester):
+def test_clock_takes_a_moment_in_either_form(tester: ToolTester) -> None:
     """Text or ``datetime``, a moment has its zone."""
     tester.clock.set(datetime(2030, 1, 2, 3, tzinfo=UTC))
     assert tester.clock.now(UTC) == datetime(2030, 1, 2, 3, tzinfo=UTC)
@@ -140,12 +140,12 @@ def test_clock_takes_a_moment_in_either_form(tester):
         tester.clock.set(datetime(2030, 1, 2, 3))
 
 
-async def test_in_a_coroutine(tester):
+async def test_in_a_coroutine(tester: ToolTester) -> None:
     """acall is call for tests that are coroutines."""
     assert (await tester.acall(number="A-17", pin="x")).ok
 
 
-def test_answers_are_not_shared():
+def test_answers_are_not_shared() -> None:
     """What a tool does to an answer does not change the next one, and the newest answer goes first."""
 
     @tool(effect="read_only", redaction=Redaction(), hosts=("a.example",))
@@ -161,7 +161,7 @@ def test_answers_are_not_shared():
     assert [tester.call().json for _ in range(2)] == [1, 1]
 
 
-def test_pages_and_the_clock():
+def test_pages_and_the_clock() -> None:
     """get_text gives a page; the clock moves by hand."""
 
     @tool(effect="read_only", redaction=Redaction(), hosts=("a.example",))
@@ -179,7 +179,7 @@ def test_pages_and_the_clock():
 
 
 @pytest.mark.parametrize(("keep", "runs"), [(False, 2), (True, 1)])
-def test_cache(keep, runs):
+def test_cache(keep: bool, runs: int) -> None:
     """Results are kept between calls only where the test asks for it."""
     times = 0
 
@@ -198,7 +198,7 @@ def test_cache(keep, runs):
     assert tester.call().json == runs + 1
 
 
-def test_a_tool_that_cannot_load():
+def test_a_tool_that_cannot_load() -> None:
     """What would stop the start fails the test with the same line."""
 
     @tool
@@ -209,7 +209,7 @@ def test_a_tool_that_cannot_load():
         ToolTester(bare)
 
 
-def test_a_failed_assertion_in_a_tool_is_the_tests():
+def test_a_failed_assertion_in_a_tool_is_the_tests() -> None:
     """An assertion of the tool's own is not hidden behind "the tool failed"."""
 
     @tool(effect="read_only", redaction=Redaction())

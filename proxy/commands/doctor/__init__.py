@@ -1,1 +1,1 @@
-"""What ``check`` finds out: faults of a configuration, and whether upstreams can be reached."""
+"""What ``check`` and ``doctor`` find out: faults of a configuration, and what upstreams can do."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.commands.common import console, say, say_error, table, text
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
+from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
 from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
 from proxy.commands.keys.keys import (
     bound_lines,
@@ -15,18 +16,23 @@ from proxy.commands.keys.keys import (
     key_table,
     peek_entrance,
 )
+from proxy.commands.mcp.listing import mcp_faults
+from proxy.commands.mcp.looking import pins_of_record
+from proxy.commands.mcp.warnings import unallowed_lines
 from proxy.errors import ConfigError, Faults, StoreError
 from proxy.globs import fits
 from proxy.relay.routing.router import Route, Router
-from proxy.server.app import Services, create_services
+from proxy.server.app import Overrides, Services, built_in_wires, create_services
 from proxy.server.auth.authenticate import Authentication
 from proxy.server.config.load import Config
 from proxy.server.config.settings import StoreConfig
+from proxy.server.config.text import toml_value
 from proxy.store.factory import open_store
-from proxy.tools.access.catalog import Registry
+from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.upstreams.base import Upstream
+from proxy.wires.dialects.chat import CHAT
 
 if TYPE_CHECKING:  # As in ``common``.
     from rich.table import Table
@@ -54,7 +60,7 @@ class CheckedServices(Protocol):
     """What of the composed services a check looks at."""
 
     @property
-    def registry(self) -> Registry: ...
+    def catalog(self) -> Catalog: ...
     @property
     def policy(self) -> Policy: ...
     @property
@@ -73,7 +79,7 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
         # A look at its place; the start makes the file.
         open_store(config.store.url, **config.store.seal_keys())
     before = len(faults)
-    services = await _composed(without_record(config), faults)
+    services = await _composed(without_record(config), faults, await _pins(config, faults))
     if services is None:
         for line in (*map(str, faults), *await find_unreachable(places_of(config))):
             say_error(line)
@@ -90,6 +96,8 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
             except (ConfigError, StoreError) as error:
                 told.append(str(error))
         order = order_lines(services.router())
+        if config.mcp.servers and probing:
+            told += await mcp_faults(config)
         unasked = {name for name in config.upstreams if any(map(_is_about(name), faults))}
         return await check(
             config,
@@ -104,13 +112,23 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
         await services.aclose()
 
 
-async def _composed(config: Config, faults: Faults) -> Services | None:
+async def _pins(config: Config, faults: Faults) -> Overrides:
+    """The pins of MCP tools that the record has; a record that cannot be read has none."""
+    try:
+        with faults.kept():
+            return await pins_of_record(config)
+    except StoreError as error:
+        faults.append(ConfigError("store.url", str(error)))
+    return Overrides()
+
+
+async def _composed(config: Config, faults: Faults, given: Overrides) -> Services | None:
     """The services, less what cannot be made of them; ``None`` where nothing can."""
     lacking: list[ConfigError] = []
     while True:
         found = Faults()
         try:
-            services = await create_services(config, guard=found.kept)
+            services = await create_services(config, overrides=given, guard=found.kept)
         except ConfigError as fault:
             section = fault.setting.partition(".")[0]
             if section in _OPTIONAL and section not in {one.setting.partition(".")[0] for one in lacking}:
@@ -173,13 +191,15 @@ async def check(
     for line in order:
         say(line)
     out.print()
-    out.print(tool_table(services.registry.tools(), services.policy))
+    out.print(tool_table(services.catalog.tools(), services.policy))
     for line in (
         *token_lines(config),
-        *bound_lines(services.registry, services.policy),
+        *bound_lines(services.catalog, services.policy),
         *upstream_lines(config, services),
         *untrusted_lines(config, services),
         *withheld_lines(config, services),
+        *unallowed_lines(config, services.catalog),
+        *_served_lines(config),
     ):
         say(line)
     _say_entrance(config, services, authentication)
@@ -199,10 +219,10 @@ def _say_entrance(config: Config, services: CheckedServices, authentication: Aut
     """The mode, the keys, and what each of them may run."""
     if authentication is None:
         return
-    said, warnings = bounds_of_keys(authentication, services.registry)
+    said, warnings = bounds_of_keys(authentication, services.catalog)
     for line in (*entrance_lines(config, authentication), *said, *warnings):
         say(line)
-    by_key = key_table(authentication, services.registry, services.policy)
+    by_key = key_table(authentication, services.catalog, services.policy)
     if by_key is not None:
         console().print()
         console().print(by_key)
@@ -249,8 +269,17 @@ def token_lines(config: Config) -> list[str]:
     if not names or (config.store.seal_key is not None and config.store.url != "memory:"):
         return []
     return [
-        f"{', '.join(names)}: refreshed tokens stay in memory, for this process alone and until it ends; "
-        "with store.seal_key they are kept sealed in the record"
+        f"{', '.join(names)}: no store.seal_key is set, so refreshed tokens stay in this process's memory "
+        "and are lost when it ends. Set store.seal_key to keep them encrypted in the store"
+    ]
+
+
+def _served_lines(config: Config) -> list[str]:
+    """What does not hold where clients call tools themselves."""
+    if not config.mcp.serve or config.policy.after_untrusted == "allow":
+        return []
+    return [
+        "mcp.serve: policy.after_untrusted does not hold at /mcp, where only the client has the conversation"
     ]
 
 
@@ -263,41 +292,48 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
         patterns = () if upstream.tools is False else upstream.tools
         withheld = [
             spec.name
-            for spec in services.registry.tools()
+            for spec in services.catalog.tools()
             if services.policy.decide(spec).allowed
             and not any(fits(spec.name, pattern) for pattern in patterns)
         ]
         if withheld:
-            lines.append(f"upstream {name}: without {', '.join(withheld)} (upstreams.{name}.tools)")
+            lines.append(
+                f"upstream {name}: its models are not offered {', '.join(withheld)} (upstreams.{name}.tools)"
+            )
     return lines
 
 
 def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
     """What is allowed, and withheld once a stranger's text was read; nothing where no tool brings one."""
     policy = services.policy
-    allowed = [spec for spec in services.registry.tools() if policy.decide(spec).allowed]
+    allowed = [spec for spec in services.catalog.tools() if policy.decide(spec).allowed]
     sources = [spec.name for spec in allowed if spec.untrusted_output]
     if not sources or not config.tools.enabled:
         return []
     withheld = [spec.name for spec in allowed if not policy.decide(spec, untrusted=sources[0]).allowed]
     if not withheld:
         return []
-    return [f"once {' or '.join(sources)} was read: without {', '.join(withheld)} (policy.after_untrusted)"]
+    return [
+        f"after a run has read a result of {' or '.join(sources)}: not offered: {', '.join(withheld)} "
+        "(policy.after_untrusted)"
+    ]
 
 
 def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
     """For each tool that is not offered, the line that would allow it, or the rule that forbids it."""
     if not config.tools.enabled:
-        return ["tools.enabled = false: no tool is offered, everything is passed through"]
+        return ["tools.enabled = false: the proxy offers no tools and passes every request through"]
     lines: list[str] = []
-    for spec in services.registry.tools():
+    for spec in services.catalog.tools():
         decision = services.policy.decide(spec)
-        if decision.rule == services.policy.unavailable.get(spec.name):
-            lines.append(f"withheld {spec.name}: {decision.rule}")
+        if decision.rule == services.policy.missing_connection(spec):
+            lines.append(f"not offered: {spec.name}: {decision.rule}")
         elif decision.outcome == "denied":
-            lines.append(f"withheld {spec.name}: to allow it, set {allow_line(config, spec.name)}")
+            lines.append(f"not offered: {spec.name}: to allow it, set {allow_line(config, spec.name)}")
         elif not decision.allowed:
-            lines.append(f"withheld {spec.name}: {decision.rule}, and this version can ask for no approval")
+            lines.append(
+                f"not offered: {spec.name}: {decision.rule}, and this version cannot ask for approval"
+            )
     return lines + _idle_patterns(config, services) + _idle_aliases(config, services)
 
 
@@ -305,16 +341,16 @@ def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
     """Each entry of ``policy.allow``, or of an upstream's ``tools``, that allows nothing: a typing error,
     or a tool that is not there.
     """
-    lines = idle_lines("policy.allow", config.policy.allow, services.registry)
+    lines = idle_lines("policy.allow", config.policy.allow, services.catalog)
     for name, upstream in config.upstreams.items():
         if not isinstance(upstream.tools, bool):
-            lines += idle_lines(f"upstreams.{name}.tools", upstream.tools, services.registry)
+            lines += idle_lines(f"upstreams.{name}.tools", upstream.tools, services.catalog)
     return lines
 
 
 def _idle_aliases(config: Config, services: CheckedServices) -> list[str]:
     """Each alias that means no tool, so that the function stays its client's."""
-    names = [spec.name for spec in services.registry.tools()]
+    names = [spec.name for spec in services.catalog.tools()]
     lines: list[str] = []
     for alias, target in config.tools.aliases.items():
         if target not in names:
@@ -332,13 +368,26 @@ def allow_line(config: Config, tool: str) -> str:
 
 async def _probe_all(config: Config, services: CheckedServices, unasked: Collection[str]) -> list[str]:
     """Ask every upstream, one after the other; print a table, return the faults."""
-    made = table("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage", "[DONE]")
+    made = table(
+        "upstream",
+        "reachable",
+        "models",
+        "asked",
+        "streams",
+        "takes tools",
+        "usage",
+        CHAT.framing.end_text.decode(),
+    )
     faults: list[str] = []
+    spoken: dict[str, list[SpokenDialect]] = {}
     settings = config.key_settings()
     for name, upstream in services.upstreams.items():
         if name in unasked:
             continue
-        result = await probe(upstream, _probe_model(config, name))
+        wires = _wires(config, name)
+        result = await probe(upstream, _probe_model(config, name), wires=wires)
+        if result.model is not None and not result.lacks_v1 and name in config.upstreams:
+            spoken[name] = await find_dialects(upstream, built_in_wires(), result.model)
         made.add_row(text(name), *_cells(result))
         if result.lacks_v1:
             faults.append(v1_fault(name, config.upstreams[name].base_url))
@@ -346,10 +395,28 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
             faults.append(f"upstreams.{name}: {result.problem}. Correct {settings[name]}")
         elif result.problem:
             faults.append(f"upstreams.{name}: {result.problem}")
+        elif name in spoken and not any(one.spoken is not False for one in spoken[name] if one.name in wires):
+            faults.append(
+                f"upstreams.{name}: the upstream answers in none of its configured dialects "
+                f"({', '.join(wires)}). Correct upstreams.{name}.wires"
+            )
     out = console()
     out.print()
     out.print(made)
+    for name, found in spoken.items():
+        for line in _wires_lines(name, _wires(config, name), found):
+            say(line)
     return faults
+
+
+def _wires_lines(name: str, wires: Sequence[str], found: Sequence[SpokenDialect]) -> list[str]:
+    """The lines to write where an upstream speaks other dialects than its ``wires`` say; none where it is not
+    known of one of them whether it is spoken."""
+    spoken = [one.name for one in found if one.spoken]
+    if not spoken or set(spoken) == set(wires) or any(one.spoken is None for one in found):
+        return []
+    told = f"upstreams.{name} answers in these dialects: {', '.join(spoken)}. Write into toolrelay.toml:"
+    return [told, f"[upstreams.{name}]", f"wires = {toml_value(spoken)}"]
 
 
 def _cells(result: ProbeResult) -> list["Text"]:
@@ -361,6 +428,11 @@ def _cells(result: ProbeResult) -> list["Text"]:
 
 def _yes(value: bool | None) -> str:
     return "-" if value is None else "yes" if value else "no"
+
+
+def _wires(config: Config, name: str) -> Sequence[str]:
+    """What an upstream speaks; one that was handed in ready-made is asked in Chat."""
+    return config.upstreams[name].wires if name in config.upstreams else (CHAT.name,)
 
 
 def _probe_model(config: Config, name: str) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from proxy.commands.common import say_error
-from proxy.commands.doctor.probe import lacks_v1, v1_fault
+from proxy.commands.doctor.probe import lacks_v1, lists_of, v1_fault
 from proxy.server.config.load import Config
 from proxy.upstreams.base import Upstream
 
@@ -44,10 +44,10 @@ async def _reach(setting: str, url: str) -> str:
         async with asyncio.timeout(REACH_S):
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except TimeoutError:
-        return f"{setting}: {parts.hostname} port {port} takes no connection within {REACH_S:.0f} s"
+        return f"{setting}: {parts.hostname} port {port} accepted no connection within {REACH_S:.0f} s"
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        return f"{setting}: {parts.hostname} port {port} is not reachable ({reason})"
+        return f"{setting}: {parts.hostname} port {port} cannot be reached ({reason})"
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
@@ -69,6 +69,11 @@ async def warn_of_upstreams(config: Config, upstreams: Mapping[str, Upstream]) -
 async def _look_below_v1(config: Config, name: str, upstream: Upstream) -> str:
     base_url = config.upstreams[name].base_url
     parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or _VERSION.search(parts.path):
+    if (
+        parts.scheme not in ("http", "https")
+        or _VERSION.search(parts.path)
+        # Its paths do not begin below its address.
+        or lists_of(config.upstreams[name].wires).rooted
+    ):
         return ""
     return v1_fault(name, base_url) if await lacks_v1(upstream, timeout_s=_ASK_S) else ""

@@ -26,13 +26,16 @@ def find_conflicting_package(other: str = _OTHER) -> ConfigError | None:
         "or give toolrelay a virtual environment of its own"
     )
     if imported != home:
-        return ConfigError("installation", f"another package named proxy is imported from {imported}", remedy)
+        return ConfigError(
+            "installation", f"Python imports another package named proxy, from {imported}", remedy
+        )
     try:
         found = distribution(other)
     except PackageNotFoundError:
         return None
     return ConfigError(
         "installation",
-        f"the distribution {other} {found.version} is installed too, and its package is also named proxy",
+        f"the distribution {other} {found.version} is installed too, and it also installs a package named "
+        "proxy",
         remedy,
     )

@@ -4,20 +4,23 @@ And whether its address lacks the ``/v1`` below which its API is, the commonest 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from proxy.errors import UpstreamError, WireError
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
-from proxy.wires.stream.sse import SSEParser
+from proxy.wires.dialect import ModelLists
+from proxy.wires.dialects.chat import CHAT
+from proxy.wires.dialects.table import SERVED
 
-__all__ = ["ProbeResult", "lacks_v1", "probe", "v1_fault"]
+__all__ = ["ListedModels", "ProbeResult", "lacks_v1", "lists_of", "models_at", "probe", "v1_fault"]
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 TIMEOUT_S = 60.0
+_DIALECTS: Final = {known.dialect.name: known.dialect for known in SERVED.endpoints if known.dialect.path}
 _HEADERS = (("content-type", "application/json"),)
 _TOOL = {
     "type": "function",
@@ -49,8 +52,8 @@ def v1_fault(name: str, base_url: str) -> str:
     """What is wrong with an upstream that :func:`lacks_v1`, and what to write."""
     right = f"{base_url.rstrip('/')}/v1"
     return (
-        f"upstreams.{name}.base_url: no API answers at {base_url}, one does at {right}. "
-        f'Set upstreams.{name}.base_url = "{right}" (or --upstream {right})'
+        f"upstreams.{name}.base_url: no API answers at {base_url}, but one answers at {right}. Set "
+        f'upstreams.{name}.base_url = "{right}" (or --upstream {right})'
     )
 
 
@@ -61,13 +64,13 @@ async def lacks_v1(upstream: Upstream, *, timeout_s: float) -> bool:
     """
     try:
         async with asyncio.timeout(timeout_s):
-            return not (await _models_at(upstream, "/models")).is_api and await _is_below_v1(upstream)
+            return not (await models_at(upstream)).is_api and await _is_below_v1(upstream)
     except (TimeoutError, UpstreamError):
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class _Models:
+class ListedModels:
     """What is answered where models should be listed; ``names`` is ``None`` where it is no list."""
 
     status: int
@@ -79,49 +82,80 @@ class _Models:
         return self.names is not None or self.status in (401, 403)
 
 
-async def _models_at(upstream: Upstream, path: str) -> _Models:
-    response = await upstream.open(UpstreamRequest("GET", path))
+def lists_of(wires: Iterable[str]) -> ModelLists:
+    """How an upstream lists its models that speaks these ``wires``: by the first dialect with paths below the
+    upstream's address; by the first of all where each of them is rooted.
+    """
+    spoken = [_DIALECTS[wire].models for wire in wires if wire in _DIALECTS]
+    return next((lists for lists in spoken if not lists.rooted), spoken[0] if spoken else CHAT.models)
+
+
+async def models_at(upstream: Upstream, lists: ModelLists = CHAT.models, *, prefix: str = "") -> ListedModels:
+    """What an upstream lists, below its address and ``prefix``.
+
+    Raises :class:`~proxy.errors.UpstreamError` where it does not answer.
+    """
+    response = await upstream.open(UpstreamRequest("GET", prefix + lists.path, rooted=lists.rooted))
     try:
         status, body = response.status, await response.read(MAX_BODY_BYTES)
     finally:
         await response.aclose()
-    is_list = status == 200 and isinstance(_object(body).get("data"), list)
-    return _Models(status, _model_names(body) if is_list else None)
+    said = _object(body)
+    is_list = status == 200 and any(
+        isinstance(said.get(member), list)
+        for member, empty in lists.whole([]).items()
+        if isinstance(empty, list)
+    )
+    return ListedModels(status, tuple(lists.read(said)) if is_list else None)
 
 
 async def _is_below_v1(upstream: Upstream) -> bool:
-    return (await _models_at(upstream, "/v1/models")).is_api
+    return (await models_at(upstream, prefix=CHAT.prefix)).is_api
 
 
-async def probe(upstream: Upstream, model: str | None = None, *, timeout_s: float = TIMEOUT_S) -> ProbeResult:
+async def probe(
+    upstream: Upstream,
+    model: str | None = None,
+    *,
+    wires: Sequence[str] = (CHAT.name,),
+    timeout_s: float = TIMEOUT_S,
+) -> ProbeResult:
     """Ask for the models, then for one word with a tool offered, and without one if that is refused.
 
-    ``model`` is asked; without it the first that the upstream lists.  Costs at most two tiny
-    completions.  Never raises for what the upstream does.
+    ``model`` is asked; without it the first that the upstream lists.  Nothing is asked of an upstream without
+    Chat among its ``wires`` but its models.  Costs at most two tiny completions.  Never raises for what the
+    upstream does.
     """
     try:
         async with asyncio.timeout(timeout_s):
-            return await _probe(upstream, model)
+            return await _probe(upstream, model, wires)
     except TimeoutError:
-        return ProbeResult(reachable=False, problem=f"no whole answer within {timeout_s:.0f} s")
+        return ProbeResult(reachable=False, problem=f"no complete response within {timeout_s:.0f} s")
     except UpstreamError as error:
         return ProbeResult(reachable=False, problem=error.message)
 
 
-async def _probe(upstream: Upstream, model: str | None) -> ProbeResult:
-    listed = await _models_at(upstream, "/models")
-    if not listed.is_api and await _is_below_v1(upstream):
-        return ProbeResult(reachable=True, problem="its API is below /v1", lacks_v1=True)
+async def _probe(upstream: Upstream, model: str | None, wires: Sequence[str]) -> ProbeResult:
+    lists = lists_of(wires)
+    listed = await models_at(upstream, lists)
+    if not listed.is_api and not lists.rooted and await _is_below_v1(upstream):
+        return ProbeResult(reachable=True, problem="the API is below /v1", lacks_v1=True)
     status, models = listed.status, listed.names
     if status == 200 and models is None:
         models = ()
     chosen = model or (models[0] if models else None)
     if status in (401, 403):
-        return ProbeResult(reachable=True, problem=f"it refuses the key (status {status})", refuses_key=True)
+        return ProbeResult(
+            reachable=True, problem=f"the upstream refuses the key (status {status})", refuses_key=True
+        )
     if chosen is None:
         return ProbeResult(
-            reachable=True, models=models, problem=f"it lists no models (status {status}); name one in models"
+            reachable=True,
+            models=models,
+            problem=f"the upstream lists no models (status {status}); name one in models",
         )
+    if CHAT.name not in wires:
+        return ProbeResult(reachable=True, models=models, model=chosen)
     first = await _ask(upstream, chosen, tools=True)
     takes_tools = first.status == 200
     answer = first if takes_tools else await _ask(upstream, chosen, tools=False)
@@ -130,7 +164,7 @@ async def _probe(upstream: Upstream, model: str | None) -> ProbeResult:
             reachable=True,
             models=models,
             model=chosen,
-            problem=f"a chat request for {chosen} was answered with status {answer.status}",
+            problem=f"a chat request for {chosen} got status {answer.status}",
         )
     return ProbeResult(
         reachable=True,
@@ -163,9 +197,7 @@ async def _ask(upstream: Upstream, model: str, *, tools: bool) -> _Answer:
     if tools:
         body["tools"] = [_TOOL]
     response = await upstream.open(
-        UpstreamRequest(
-            "POST", "/chat/completions", headers=_HEADERS, body=orjson.dumps(body), expect_stream=True
-        )
+        UpstreamRequest("POST", CHAT.path, headers=_HEADERS, body=orjson.dumps(body), expect_stream=True)
     )
     try:
         return await _read(response)
@@ -177,13 +209,15 @@ async def _read(response: UpstreamResponse) -> _Answer:
     answer = _Answer(response.status)
     if response.status != 200:
         return answer
-    if response.content_type != "text/event-stream":
+    if response.content_type != CHAT.framing.content_type:
         body = await response.read(MAX_BODY_BYTES)
         answer.usage = isinstance(_object(body).get("usage"), dict)
-        answer.problem = f"it answers a streamed request with {response.content_type or 'no content type'}"
+        answer.problem = (
+            f"the upstream answered a streamed request with Content-Type {response.content_type or '(none)'}"
+        )
         return answer
     answer.streams = True
-    parser, received = SSEParser(), 0
+    parser, received = CHAT.framing.parser(), 0
     try:
         async for chunk in response.chunks():
             received += len(chunk)
@@ -191,21 +225,13 @@ async def _read(response: UpstreamResponse) -> _Answer:
                 answer.end_mark = answer.end_mark or event.is_end_mark
                 answer.usage = answer.usage or isinstance(_object(event.data).get("usage"), dict)
             if received > MAX_BODY_BYTES:
-                answer.problem = f"its answer to one word is over {MAX_BODY_BYTES} bytes"
+                answer.problem = f"the answer to a one-word prompt is larger than {MAX_BODY_BYTES} bytes"
                 break
     except UpstreamError as error:
-        answer.problem = f"its stream broke: {error.message}"
+        answer.problem = f"the stream broke: {error.message}"
     except WireError as error:
-        answer.problem = f"its stream is no event stream: {error}"
+        answer.problem = f"the stream is not a valid event stream: {error}"
     return answer
-
-
-def _model_names(body: bytes) -> tuple[str, ...]:
-    listed = _object(body).get("data")
-    if not isinstance(listed, list):
-        return ()
-    names = (item.get("id") for item in listed if isinstance(item, dict))
-    return tuple(name for name in names if isinstance(name, str) and name)
 
 
 def _object(body: bytes) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from proxy.errors import ConfigError
 
 __all__ = ["keys_app", "read_bounds", "read_limits"]
 
-keys_app = typer.Typer(help="Client keys: who may come in.", cls=ListByDefault)
+keys_app = typer.Typer(help="Create, list and revoke client keys.", cls=ListByDefault)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _AGE = re.compile(r"(\d{1,6})([mhdw])")
@@ -25,7 +25,7 @@ ListOption = list[str] | None
 
 
 def _list_option(about: str) -> Any:
-    return typer.Option(metavar="LIST", help=f"{about}  With commas, or several times.")
+    return typer.Option(metavar="LIST", help=f"{about}  Separate several with commas, or repeat the option.")
 
 
 @keys_app.callback()
@@ -35,42 +35,44 @@ def keys() -> None:
 
 @keys_app.command("create")
 def keys_create(
-    name: Annotated[str, typer.Argument(help="What people call it.")],
+    name: Annotated[str, typer.Argument(help="A name for the key.")],
     config: ConfigOption = None,
-    models: Annotated[ListOption, _list_option("Models it may use; else all.")] = None,
-    upstreams: Annotated[ListOption, _list_option("Upstreams it may use; else all.")] = None,
+    models: Annotated[ListOption, _list_option("Models that the key may use. Default: all.")] = None,
+    upstreams: Annotated[ListOption, _list_option("Upstreams that the key may use. Default: all.")] = None,
     tools: Annotated[
-        ListOption, _list_option('Tools it may use; else all that policy.allow names.  "" for none.')
+        ListOption, _list_option('Tools that the key may use; "" for none. Default: all allowed tools.')
     ] = None,
-    endpoints: Annotated[ListOption, _list_option("Paths below /v1 beside inference, like /files*.")] = None,
+    endpoints: Annotated[ListOption, _list_option("More paths that the key may call, like /files*.")] = None,
     limits: Annotated[
         ListOption,
-        _list_option("Its own limits: requests=60/minute, tool_calls, tokens, cost, concurrent_streams=4."),
+        _list_option("Own limits: requests=60/minute, tool_calls, tokens, cost, concurrent_streams=4."),
     ] = None,
     arguments: Annotated[
         ListOption,
         typer.Option(
             metavar="BOUND",
-            help="What arguments of tools may be, as in policy.arguments: core__get_weather.days={max=3}.  "
-            "Several times, or several lines.",
+            help="Limits of tool arguments, as in policy.arguments: core__get_weather.days={max=3}.  "
+            "Repeat the option, or write several lines.",
         ),
     ] = None,
     trace: Annotated[
         str | None, typer.Option(help="The most it may see of tools: silent, reasoning, status, events.")
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Until when: 2027-01-31, or 90d from now.")
+        str | None, typer.Option(metavar="TIME", help="When it expires: 2027-01-31, or 90d from now.")
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="May read /admin.")] = False,
-    mint: Annotated[bool, typer.Option("--mint", help="May make short-lived tokens.")] = False,
-    shared: Annotated[bool, typer.Option("--shared", help="Several people use it.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="Let the key read /admin.")] = False,
+    mint: Annotated[bool, typer.Option("--mint", help="Let the key make short-lived tokens.")] = False,
+    shared: Annotated[bool, typer.Option("--shared", help="Several people use the key.")] = False,
 ) -> None:
     """Make a key.  Its secret is printed this once, alone on standard output."""
     from proxy.commands.keys import keys
 
     if not _NAME.match(name):
         raise ConfigError(
-            name[:80], "is no name of a key", "Use letters, digits, - and _, 64 at most, a letter first"
+            name[:80],
+            "is not a valid name for a key",
+            "Use up to 64 letters, digits, - and _, starting with a letter or digit",
         )
     options: dict[str, Any] = {"admin": admin, "mint": mint, "shared": shared}
     for option, given in (
@@ -103,7 +105,7 @@ def keys_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @keys_app.command("revoke")
 def keys_revoke(
-    key: Annotated[str, typer.Argument(metavar="NAME|ID", help="The key's name, or its id.")],
+    key: Annotated[str, typer.Argument(metavar="NAME|ID", help="The key's name or id.")],
     config: ConfigOption = None,
 ) -> None:
     """Revoke a key for good: its next request is refused, whichever worker gets it."""
@@ -125,13 +127,13 @@ def read_limits(given: list[str]) -> dict[str, Any]:
         try:
             found = json.loads(given[0])
         except ValueError:
-            raise ConfigError("--limits", "is no JSON object", "Write requests=60/minute") from None
+            raise ConfigError("--limits", "is not a JSON object", "Write requests=60/minute") from None
         return dict(found)
     limits: dict[str, Any] = {}
     for part in _split(given):
         kind, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value:
-            raise ConfigError("--limits", f"{part[:60]!r} is no limit", "Write requests=60/minute")
+            raise ConfigError("--limits", f"{part[:60]!r} is not a limit", "Write requests=60/minute")
         if kind == "concurrent_streams":
             limits[kind] = int(value) if value.isdecimal() else value
         else:
@@ -148,7 +150,7 @@ def read_bounds(given: list[str]) -> dict[str, Any]:
         return tomllib.loads("\n".join(given))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            "--arguments", f"is no bound: {error}", 'Write "core__get_weather".days = {max = 3}'
+            "--arguments", f"is not a valid bound: {error}", 'Write "core__get_weather".days = {max = 3}'
         ) from None
 
 
@@ -161,11 +163,13 @@ def _moment(text: str) -> float | str:
         except ValueError:
             raise ConfigError(
                 "--expires",
-                f"{text[:40]!r} is no time",
-                "Write 2027-01-31, 2027-01-31T12:00 (UTC), or how long from now: 90d",
+                f"{text[:40]!r} is not a time",
+                "Write 2027-01-31, 2027-01-31T12:00 (UTC), or a duration from now such as 90d",
             ) from None
         return text.strip()
     moment = time.time() + int(age[1]) * _SECONDS[age[2]]
     if moment > datetime(9999, 1, 1, tzinfo=UTC).timestamp():
-        raise ConfigError("--expires", "is too far away", "Leave it out for a key that stays")
+        raise ConfigError(
+            "--expires", "is too far in the future", "Leave the option out for a key that does not expire"
+        )
     return moment

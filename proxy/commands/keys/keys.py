@@ -16,7 +16,7 @@ from proxy.errors import ConfigError, NoRecord
 from proxy.globs import fits
 from proxy.plain_text import counted
 from proxy.records import ClientKey, KeySet
-from proxy.server.app import open_entrance
+from proxy.server.app import open_authentication
 from proxy.server.auth.authenticate import Authentication
 from proxy.server.auth.key_ring import DECLARED, new_key, new_secret
 from proxy.server.auth.permissions import narrowed_policy, own_bounds
@@ -26,7 +26,8 @@ from proxy.server.config.tool_faults import misplaced_bounds
 from proxy.server.limits.rules import KeyLimits
 from proxy.store.base import Store
 from proxy.store.factory import open_store, peek_keys
-from proxy.tools.access.catalog import Registry
+from proxy.store.options import StoreOptions
+from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound, needs_giving
 from proxy.tools.contract.schema import may_have
@@ -73,31 +74,35 @@ async def create_key(config: Config, name: str, grants: KeyGrants) -> None:
             raise ConfigError(
                 "--upstreams",
                 f"there is no upstream {upstream[:80]!r}",
-                f"Choose of: {', '.join(config.upstreams)}",
+                f"Choose one of: {', '.join(config.upstreams)}",
             )
     if name in config.keys:
-        raise ConfigError(f"keys.{name}", "the configuration declares a key of this name", "Choose another")
+        raise ConfigError(
+            f"keys.{name}", "the configuration declares a key of this name", "Choose another name"
+        )
     now = time.time()
     if grants.expires is not None and grants.expires <= now:
-        raise ConfigError("--expires", "is over already", "Name a time to come")
+        raise ConfigError("--expires", "is in the past", "Write a time in the future")
     secret = new_secret()
     async with _Keys(config, must_exist=False) as store:
         before = await store.read_keys()
         if any(key.name == name and key.revoked_at is None for key in before.keys):
             raise ConfigError(
-                name, "there is a key of this name", f"Choose another, or first: toolrelay keys revoke {name}"
+                name,
+                "a key of this name exists",
+                f"Choose another name, or revoke that key first: toolrelay keys revoke {name}",
             )
         key = new_key(name, secret, grants, await store.hash_key(), now=now)
         await store.put_key(key)
     # The secret stands alone on standard output, for whoever keeps it in a variable or a file.
-    print(f"{key.id} ({name}); its secret is shown this once:", file=sys.stderr, flush=True)
+    print(f"created {key.id} ({name}). Its secret is shown only this once:", file=sys.stderr, flush=True)
     say(secret)
     for line in _unkept_limits(config, name, key_limits(grants.limits)):
         print(line, file=sys.stderr, flush=True)
     if not before.ever_made and not config.keys and config.auth.mode == "auto":
         print(
-            "This is the first client key: a server that runs already goes on with its start token, or open, "
-            "until it is started again.",
+            "This is the first client key. A running server keeps its present authentication (start token or "
+            "open) until you restart it.",
             file=sys.stderr,
             flush=True,
         )
@@ -113,7 +118,7 @@ async def list_keys(config: Config, *, as_json: bool) -> None:
         except NoRecord as fault:
             if not rows:
                 raise
-            say_error(f"note: these are declared, none was made: {fault.problem}")
+            say_error(f"note: the list shows only the keys of the configuration: {fault.problem}")
     if as_json:
         for row in rows:
             say(orjson.dumps(row.as_json()).decode())
@@ -130,22 +135,27 @@ async def revoke_key(config: Config, wanted: str) -> None:
         raise ConfigError(
             f"keys.{wanted.removeprefix(DECLARED)}",
             "the configuration declares this key",
-            "Take it out of there and start the server again",
+            "Remove it from the configuration and restart the server",
         )
     async with _Keys(config, must_exist=True) as store:
         keys = (await store.read_keys()).keys
         found = [key for key in keys if wanted in (key.id, key.name)]
         live = [key for key in found if key.revoked_at is None]
         if not found:
-            raise ConfigError(wanted[:80], "there is no such key", "See: toolrelay keys list")
+            raise ConfigError(wanted[:80], "there is no such key", "List the keys with: toolrelay keys list")
         if not live or not await store.revoke_key(live[0].id):
-            raise ConfigError(wanted[:80], "it is revoked already", "See: toolrelay keys list")
+            raise ConfigError(
+                wanted[:80], "the key is revoked already", "List the keys with: toolrelay keys list"
+            )
         left = sum(_status(key, time.time()) == "valid" for key in keys) - (
             _status(live[0], time.time()) == "valid"
         )
     say(f"revoked {live[0].id} ({live[0].name})")
     if not left and not config.keys:
-        say("No client key is valid now: with auth.mode keys or auto every request is answered with 503.")
+        say(
+            'No client key is valid now. With auth.mode "keys" or "auto", the server answers every request '
+            "with 503."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +221,13 @@ class _Keys:
         if config.store.url == "memory:":
             raise ConfigError(
                 "store.url",
-                "memory: forgets a key with the process that made it",
-                "Name a file (sqlite:///FILE), or declare the key: [keys.NAME]",
+                "a store in memory forgets keys when its process ends",
+                "Name a file (sqlite:///FILE), or declare the key in the configuration: [keys.NAME]",
             )
         self._store: Store = open_store(
             config.store.url,
+            StoreOptions(keep_days=config.store.keep_days),
             must_exist=must_exist,
-            keep_days=config.store.keep_days,
             **config.store.seal_keys(),
         )
 
@@ -258,7 +268,7 @@ async def peek_entrance(config: Config) -> Authentication | None:
     Makes and changes nothing.  Raises what the start would.
     """
     found = await peek_keys(config.store.url, **config.store.seal_keys())
-    return await open_entrance(config, _Peeked(found)) if found is not None else None
+    return await open_authentication(config, _Peeked(found)) if found is not None else None
 
 
 def entrance_lines(config: Config, authentication: Authentication) -> list[str]:
@@ -266,22 +276,24 @@ def entrance_lines(config: Config, authentication: Authentication) -> list[str]:
     keys = authentication.ring.keys()
     count = counted(len(keys), "client key")
     if authentication.mode == "forward":
-        return ["auth: forward; clients bring the provider's own key"]
+        return ["auth: forward; clients send the provider's own key"]
     if authentication.mode == "open":
-        return ["auth: open to everybody who reaches the address"]
+        return ["auth: open; everybody who reaches the address may use the proxy"]
     lines = (
         _start_token_lines(config, authentication.start_token) if authentication.mode == "start_token" else []
     )
     if keys or authentication.mode == "keys":
-        also = "auth: keys" if authentication.mode == "keys" else "client keys come in, too"
+        also = "auth: keys" if authentication.mode == "keys" else "client keys are accepted, too"
         lines.append(f"{also}; {count} valid: {', '.join(key.name for key in keys[:20]) or 'none'}")
     if not keys and authentication.mode == "keys":
         lines.append(
-            "warning: no client key is valid, so every request is answered with 503; "
-            "make one with: toolrelay keys create NAME"
+            "warning: no client key is valid, so the server answers every request with 503; create a key "
+            "with: toolrelay keys create NAME"
         )
         if config.auth.mode == "auto":
-            lines.append('there were client keys once; to let everybody in, set auth.mode = "open"')
+            lines.append(
+                'client keys existed before; to serve without authentication, set auth.mode = "open"'
+            )
     for key in keys:
         lines += _unkept_limits(config, key.name, key.caller.limits)
     return lines
@@ -290,11 +302,11 @@ def entrance_lines(config: Config, authentication: Authentication) -> list[str]:
 def _start_token_lines(config: Config, token: str) -> list[str]:
     """What clients have to send before there is a key, and how to do without; ``check`` has no token."""
     if not config.start_token:
-        return ["auth: start token, which serve prints when it starts"]
+        return ["auth: start token; serve prints it when it starts"]
     return [
         f"auth: start token; clients send: Authorization: Bearer {token}",
-        "each start makes a new one; for a key that stays: toolrelay keys create NAME; to ask for none: "
-        "toolrelay serve --open",
+        "each start makes a new token; for a lasting key: toolrelay keys create NAME; to serve without a "
+        "token: toolrelay serve --open",
     ]
 
 
@@ -308,19 +320,19 @@ def _unkept_limits(config: Config, name: str, limits: KeyLimits | None) -> list[
     lines = []
     if limits.cost and not config.prices:
         lines.append(
-            f"warning: key {name} has a limit of cost and there are no prices, so every model is refused to "
-            'it; write [prices."MODEL"] with input and output'
+            f"warning: key {name} has a cost limit but there are no prices, so the server refuses it every "
+            'model; write [prices."MODEL"] with input and output'
         )
     storage = config.limits.storage
     if config.server.workers > 1 and isinstance(storage, str) and storage.startswith("memory:"):
         lines.append(
-            f"warning: key {name} has limits of its own, and each of server.workers = "
-            f"{config.server.workers} would allow all of them; name a Redis in limits.storage"
+            f"warning: key {name} has limits of its own, and each of {config.server.workers} workers "
+            "(server.workers) would allow the full amount; name a Redis server in limits.storage"
         )
     return lines
 
 
-def bounds_of_keys(authentication: Authentication, registry: Registry) -> tuple[list[str], list[str]]:
+def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[list[str], list[str]]:
     """What each key's own bounds of arguments say of the tools, and warnings of those that say nothing.
 
     Bounds in the configuration are not warned of: there such a one is a fault.  Of each key it is said
@@ -330,22 +342,22 @@ def bounds_of_keys(authentication: Authentication, registry: Registry) -> tuple[
     warnings: list[str] = []
     keys = authentication.ring.keys()
     for key in keys:
-        said += bound_lines(registry, narrowed_policy(Policy(), key.caller.rights), f" for key {key.name}")
+        said += bound_lines(catalog, narrowed_policy(Policy(), key.caller.rights), f" for key {key.name}")
         for setting, patterns in key.caller.rights.tools:
-            warnings += [f"warning: {line}" for line in idle_lines(setting, patterns, registry)]
+            warnings += [f"warning: {line}" for line in idle_lines(setting, patterns, catalog)]
         if key.caller.name.startswith(DECLARED):
             continue
         for where, arguments in own_bounds(key.caller.rights).items():
-            faults = misplaced_bounds(registry, where, arguments)
+            faults = misplaced_bounds(catalog, where, arguments)
             warnings += [
-                f"warning: {fault.setting}: {fault.problem}, so it bounds nothing" for fault in faults
+                f"warning: {fault.setting}: {fault.problem}, so this limit has no effect" for fault in faults
             ]
     return said, warnings
 
 
-def idle_lines(where: str, patterns: Iterable[str], registry: Registry) -> list[str]:
+def idle_lines(where: str, patterns: Iterable[str], catalog: Catalog) -> list[str]:
     """Each pattern that fits no tool, with the name that comes nearest."""
-    names = [spec.name for spec in registry.tools()]
+    names = [spec.name for spec in catalog.tools()]
     lines: list[str] = []
     for pattern in patterns:
         if any(fits(name, pattern) for name in names):
@@ -353,16 +365,16 @@ def idle_lines(where: str, patterns: Iterable[str], registry: Registry) -> list[
         near = get_close_matches(pattern, names, n=1, cutoff=0.75)
         remedy = f'. Did you mean "{near[0]}"?' if near else ""
         if fits("web__fetch_page", pattern):  # The one of ours that is not always there.
-            remedy = ". web__fetch_page is loaded where tools.web_hosts lists hosts"
-        lines.append(f'{where}: "{pattern}" fits no tool that is loaded{remedy}')
+            remedy = ". web__fetch_page is loaded only if tools.web_hosts names hosts"
+        lines.append(f'{where}: "{pattern}" matches no loaded tool{remedy}')
     return lines
 
 
-def bound_lines(registry: Registry, policy: Policy, whose: str = "") -> list[str]:
+def bound_lines(catalog: Catalog, policy: Policy, whose: str = "") -> list[str]:
     """For each argument that a policy bounds, what it may be, and the line that says so."""
     return [
-        f"bounded {spec.name}{whose}: {path} {bound}{_left_out(bound, path, spec)} ({where})"
-        for spec in registry.tools()
+        f"argument limit of {spec.name}{whose}: {path} {bound}{_left_out(bound, path, spec)} ({where})"
+        for spec in catalog.tools()
         for where, bounds in policy.bounds_of(spec.name)
         for path, bound in bounds.items()
         if may_have(spec.parameters, path)
@@ -373,10 +385,10 @@ def _left_out(bound: ArgumentBound, path: str, spec: ToolSpec) -> str:
     """A word on a bound that the tool's own default does not meet."""
     if not needs_giving(bound, path, spec.schema_with_defaults):
         return ""
-    return ", has to be given since the tool's own default is not allowed"
+    return ", and the model must give it because the tool's default is not allowed"
 
 
-def key_table(authentication: Authentication, registry: Registry, policy: Policy) -> "Table | None":
+def key_table(authentication: Authentication, catalog: Catalog, policy: Policy) -> "Table | None":
     """What policy says of each tool for each client key; ``None`` where no keys are asked for."""
     keys = authentication.ring.keys()
     if authentication.mode not in ("keys", "start_token") or not keys:
@@ -387,7 +399,7 @@ def key_table(authentication: Authentication, registry: Registry, policy: Policy
         if not key.caller.rights.tools:
             made.add_row(text(key.name), text("all"), text("as above"), text(""))
             continue
-        for spec in registry.tools():
+        for spec in catalog.tools():
             decision = narrowed.decide(spec)
             made.add_row(
                 text(key.name),

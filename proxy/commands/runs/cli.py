@@ -22,18 +22,19 @@ from proxy.store.base import PurgeFilter, UsageKey
 
 __all__ = ["runs_app", "usage"]
 
-runs_app = typer.Typer(help="The record of runs.", cls=ListByDefault)
+runs_app = typer.Typer(help="Show, export, replay and delete recorded runs.", cls=ListByDefault)
 
 StatusOption = Annotated[
     str | None, typer.Option(metavar="STATUS", help=", ".join(get_args(RunStatus)) + ".")
 ]
-ModelOption = Annotated[str | None, typer.Option(help="Of this model.")]
-ToolOption = Annotated[str | None, typer.Option(help="That called this tool.")]
+ModelOption = Annotated[str | None, typer.Option(help="Only runs of this model.")]
+ToolOption = Annotated[str | None, typer.Option(help="Only runs that called this tool.")]
 KeyOption = Annotated[
-    str | None, typer.Option(metavar="KEY", help="Of this key, by name or id; one end user: KEY/USER.")
+    str | None,
+    typer.Option(metavar="KEY", help="Only runs of this key (name or id); for one end user: KEY/USER."),
 ]
-ErrorsOption = Annotated[bool, typer.Option("--errors", help="That ended in an error.")]
-RunArgument = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.")]
+ErrorsOption = Annotated[bool, typer.Option("--errors", help="Only runs that ended in an error.")]
+RunArgument = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or the beginning of it.")]
 
 
 @runs_app.callback()
@@ -44,7 +45,7 @@ def runs() -> None:
 @runs_app.command("list")
 def runs_list(
     config: ConfigOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The largest number of runs to list.")] = 50,
     since: SinceOption = None,
     until: UntilOption = None,
     status: StatusOption = None,
@@ -88,10 +89,13 @@ def runs_export(
     config: ConfigOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A new file, for its owner alone.  Else: to the output."),
+        typer.Option(
+            metavar="FILE",
+            help="Write to this new file, which only its owner can read.  Default: standard output.",
+        ),
     ] = None,
     content: ContentOption = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The largest number of runs to export.")] = None,
     since: SinceOption = None,
     until: UntilOption = None,
     status: StatusOption = None,
@@ -122,9 +126,9 @@ def runs_replay(
     config: ConfigOption = None,
     upstream: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Ask the model there, with the client's recorded request."),
+        typer.Option(metavar="URL", help="Send the client's recorded request to a model of this upstream."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Ask for this model instead; with --upstream.")] = None,
+    model: Annotated[str | None, typer.Option(help="Use this model instead. Needs --upstream.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a recorded run again with its tool results as they were, and show the difference."""
@@ -132,7 +136,9 @@ def runs_replay(
     from proxy.server.telemetry.logging import configure_logging
 
     if model is not None and upstream is None:
-        raise ConfigError("--model", "offline the record answers for the model", "Name an --upstream too")
+        raise ConfigError(
+            "--model", "without --upstream the recording answers, not a model", "Add --upstream"
+        )
     online = upstream is not None
     loaded = common.load(config, Options(upstream=upstream), need_secrets=online)
     configure_logging(level="warning", secrets=loaded.secrets())
@@ -145,22 +151,28 @@ def runs_replay(
 def runs_purge(
     config: ConfigOption = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Those that started before: 30d, or 2026-01-31.")
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            help="Delete runs that started before this time: 30d for 30 days ago, or 2026-01-31.",
+        ),
     ] = None,
     run: Annotated[str | None, typer.Option(metavar="ID", help="This one.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask about --all.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all runs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --all deletes runs.")] = False,
 ) -> None:
     """Delete runs for good, with everything that hangs on them."""
     from proxy.commands.runs import runs
 
     if [older_than is not None, run is not None, everything].count(True) != 1:
         raise ConfigError(
-            "runs purge", "it must be told what to delete", "Name one: --older-than, --run, --all"
+            "does not say what to delete",
+            "Give one of --older-than, --run and --all",
+            "Name one: --older-than, --run, --all",
         )
     loaded = _load(config)
     if everything and not yes and not common.confirmed(f"Delete every run of {loaded.store.shown_url}?"):
-        raise ConfigError("--all", "deletes every run", "To do so without being asked, add --yes")
+        raise ConfigError("--all", "deletes every run", "To delete without a question, add --yes")
     wanted = PurgeFilter(run_id=run, before=parse_moment("--older-than", older_than))
     common.run_async(runs.purge_runs(loaded, wanted))
 
@@ -169,7 +181,9 @@ def usage(
     config: ConfigOption = None,
     by: Annotated[
         str,
-        typer.Option(metavar="WORDS", help="What to tell apart, with commas: key, caller, model, tool, day."),
+        typer.Option(
+            metavar="WORDS", help="Group by these, separated by commas: key, caller, model, tool, day."
+        ),
     ] = "model",
     since: SinceOption = None,
     until: UntilOption = None,
@@ -182,8 +196,8 @@ def usage(
     for word in filter(None, (part.strip() for part in by.split(","))):
         known = next((key for key in get_args(UsageKey) if key == word), None)
         if known is None or known in chosen:
-            problem = f"{word[:40]!r} stands twice" if known else f"there is no {word[:40]!r}"
-            raise ConfigError("--by", problem, f"Choose of: {', '.join(get_args(UsageKey))}")
+            problem = f"{word[:40]!r} is listed twice" if known else f"there is no {word[:40]!r}"
+            raise ConfigError("--by", problem, f"Choose from: {', '.join(get_args(UsageKey))}")
         chosen.append(known)
     begin, end = parse_moment("--since", since), parse_moment("--until", until)
     common.run_async(usage.show_usage(_load(config), tuple(chosen), begin, end, as_json=as_json))

@@ -71,15 +71,15 @@ def take_apart(detail: RunDetail) -> RecordedRun:
         # An upstream that refused a later turn, or broke off, is on the run and not on the turn.
         error = turn.error_code or (detail.run.error_code if last and turn.finish_reason is None else None)
         if error == "client_gone":
-            unknown[turn.number] = "the client left before it ended"
+            unknown[turn.number] = "the client left before the turn ended"
         elif error is not None:
             failed[turn.number] = error
         elif (
             len(message.get("tool_calls", ())) < turn.tool_calls and detail.run.status == "suspended" and last
         ):
-            unknown[turn.number] = "calls that the client has to answer are not among the messages"
+            unknown[turn.number] = "the store lacks calls that the client was to answer"
         elif lacking or not (said or _keeps_answers(detail)):
-            unknown[turn.number] = "not kept by store.content, or past store.keep_days"
+            unknown[turn.number] = "store.content did not keep it, or store.keep_days has passed"
         else:
             replies[turn.number] = message
     calls = _calls(detail)
@@ -230,7 +230,7 @@ class FrozenProvider:
         """The recorded result; a recorded failure is raised again."""
         content = self._results.take(spec.name, arguments)
         if content is None:
-            raise ToolFailure("the record has no result of such a call")
+            raise ToolFailure("the recording has no result for this call")
         value = _decoded(content)
         if isinstance(value, dict) and value.get("ok") is False and "error_code" in value:
             raise ToolFailure(str(value.get("message")), code=value["error_code"])
@@ -281,13 +281,13 @@ class FrozenUpstream:
         if error is not None:
             return _error(error)
         if turn is None or reply is None:
-            return _Answer(502, CHAT.errors.body("the record has no further turn", type="upstream_error"))
+            return _Answer(502, CHAT.errors.body("the recording has no further turn", type="upstream_error"))
         reason = "tool_calls" if reply.get("tool_calls") else turn.finish_reason or "stop"
         choice = {"index": 0, "message": reply, "finish_reason": reason}
         usage = {
-            "prompt_tokens": turn.input_tokens,
-            "completion_tokens": turn.output_tokens,
-            "total_tokens": turn.total_tokens,
+            CHAT.usage.received: turn.input_tokens,
+            CHAT.usage.sent: turn.output_tokens,
+            CHAT.usage.total: turn.total_tokens,
         }
         return _Answer(
             200,
@@ -308,7 +308,7 @@ class FrozenUpstream:
 
 def _error(code: str) -> UpstreamResponse:
     """The recorded error of a turn; raises UpstreamError where that was one of the connection."""
-    message = f"As recorded: {code}."
+    message = f"Recorded error: {code}."
     if code.startswith("upstream_"):
         raise UpstreamError(message, code=code)
     status = int(code[5:]) if code.startswith("http_") and code[5:] in _STATUSES else 502

@@ -57,10 +57,10 @@ async def replay_run(config: Config, run_id: str, *, online: bool, model: str | 
     recorded = take_apart(detail)
     missing = _missing(detail, recorded, online=online)
     if detail.run.status == "running":
-        raise ConfigError("ID", "this run is still going on", "Wait for its end")
+        raise ConfigError("ID", "this run has not ended yet", "Wait until it has ended")
     if (recorded.request is None) if online else bool(recorded.unknown or not detail.turns):
         raise ConfigError(
-            "ID", f"too little of this run is on record to replay it: {'; '.join(missing)}", _remedy(online)
+            "ID", f"the store has too little of this run to replay it: {'; '.join(missing)}", _remedy(online)
         )
     attempt = await _run_again(config, detail, recorded, online=online, model=model)
     report = _compare(detail, recorded, attempt)
@@ -80,7 +80,7 @@ async def replay_run(config: Config, run_id: str, *, online: bool, model: str | 
 
 def _remedy(online: bool) -> str:
     keep = 'store.content = "all" keeps the requests of later runs'
-    return keep if online else f'Runs with tool calls are kept with store.content = "tools"; {keep}'
+    return keep if online else f'store.content = "tools" keeps runs with tool calls; {keep}'
 
 
 def _missing(detail: RunDetail, recorded: RecordedRun, *, online: bool) -> list[str]:
@@ -89,11 +89,11 @@ def _missing(detail: RunDetail, recorded: RecordedRun, *, online: bool) -> list[
     if not detail.turns:
         found.append("any turn of the model")
     if online and recorded.request is None:
-        found.append('the client\'s request (kept by store.content = "all" only, up to 4 MiB)')
+        found.append('the client\'s request (kept only by store.content = "all", up to 4 MiB)')
     if online and recorded.request is not None and orjson.loads(recorded.request).get("previous_response_id"):
-        found.append("the response that the request goes on from")
+        found.append("the response that the request continues")
     if recorded.masked:
-        found.append("the private arguments of tools (masked; a schema may refuse the mask)")
+        found.append("private tool arguments (they are masked; a tool's schema may refuse the mask)")
     return found
 
 
@@ -124,7 +124,7 @@ async def _run_again(
     )
     app = await create_app(again, overrides=overrides)
     services = app.services
-    selection = services.registry.select(services.policy)
+    selection = services.catalog.select(services.policy)
     available = {spec.name for spec in selection.offered}
     withheld = {
         name: selection.withheld.get(name, "no tool of this name is loaded")
@@ -138,8 +138,8 @@ async def _run_again(
             path = services.paths.get(detail.run.wire, "")
             body = _request(recorded.request, model)
         else:
-            path, body = "/chat/completions", _placeholder(detail)
-        return await _post(f"{address}/v1{path}", body, offered, again.tools.request_timeout_s + _GRACE_S)
+            path, body = services.paths["chat"], _placeholder(detail)
+        return await _post(f"{address}{path}", body, offered, again.tools.request_timeout_s + _GRACE_S)
 
     refused = await _served(app, ask)
     return await _outcome(services, results, withheld, refused)
@@ -256,13 +256,17 @@ def _called(detail: RunDetail) -> list[str]:
 
 
 def _print(report: _Report, attempt: _Attempt, missing: Sequence[str], *, online: bool) -> None:
-    say("asked the upstream; tool results as recorded" if online else "offline; model and tools as recorded")
+    say(
+        "asked the upstream; used the recorded tool results"
+        if online
+        else "offline; used the recorded model answers and tool results"
+    )
     for words in missing:
-        say(f"not on record: {words}")
+        say(f"not in the store: {words}")
     for name, rule in attempt.withheld.items():
         console().print(text(f"no longer offered: {name} ({rule})"))
     for tool in attempt.unmatched:
-        console().print(text(f"no recorded result fits a call of {tool}; it was told so"))
+        console().print(text(f"no recorded result matches a call of {tool}; the model was told so"))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("", "", "recorded", "replayed"):
         table.add_column(heading, overflow="fold")

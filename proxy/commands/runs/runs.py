@@ -12,15 +12,16 @@ from typing import Any, TextIO
 import structlog
 
 from proxy.commands.common import console, say
-from proxy.commands.runs.view import moment, render_detail, render_list
+from proxy.commands.runs.text_output import moment, render_detail, render_list
 from proxy.errors import ConfigError
 from proxy.plain_text import counted
 from proxy.records import RunRecord
-from proxy.server.api.json_views import detail_to_json, run_to_json, to_line
+from proxy.server.api.json_output import detail_to_json, run_to_json, to_line
 from proxy.server.auth.key_names import named_callers, recorded_caller
 from proxy.server.config.load import Config
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
 from proxy.store.factory import open_store, sqlite_path
+from proxy.store.options import StoreOptions
 from proxy.store.sql.migrate import migration_copies
 
 __all__ = [
@@ -104,12 +105,12 @@ async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
         remains = await store.scrub()
     say(f"deleted {counted(deleted, 'run')}")
     if left:
-        say(f"{counted(left, 'run')} {'stays' if left == 1 else 'stay'}: still going on, or not closed yet")
+        say(f"{counted(left, 'run')} {'stays' if left == 1 else 'stay'}: not ended yet")
     if remains and deleted:
         say(remains)
     path = sqlite_path(config.store.url)
     for copy in migration_copies(path) if path is not None and deleted else ():
-        say(f"not purged: {copy}, a copy from before a migration; delete it if it is not needed")
+        say(f"not deleted: {copy}, a copy from before a migration; delete it if you do not need it")
 
 
 class Record:
@@ -117,11 +118,12 @@ class Record:
 
     def __init__(self, config: Config) -> None:
         if config.store.url == "memory:":
-            raise ConfigError("store.url", "memory: keeps no record to read", "Name a file: sqlite:///FILE")
+            raise ConfigError(
+                "store.url", "a store in memory has no runs to read", "Name a file: sqlite:///FILE"
+            )
         self._store: Store = open_store(
             config.store.url,
-            content=config.store.content,
-            keep_days=config.store.keep_days,
+            StoreOptions(content=config.store.content, keep_days=config.store.keep_days),
             must_exist=True,
             **config.store.seal_keys(),
         )
@@ -150,10 +152,10 @@ async def find_run(store: Store, run_id: str) -> RunDetail:
             more = " and more" if len(fitting) > _MOST_CANDIDATES else ""
             raise ConfigError(
                 "ID",
-                f"several runs fit {run_id[:80]!r}: {', '.join(shown)}{more}",
-                "Write more of one",
+                f"several runs begin with {run_id[:80]!r}: {', '.join(shown)}{more}",
+                "Write more characters of the id",
             )
-    raise ConfigError("ID", f"no run fits {run_id[:80]!r}", "See: toolrelay runs list")
+    raise ConfigError("ID", f"no run has the id {run_id[:80]!r}", "List the runs with: toolrelay runs list")
 
 
 def log_content_read(command: str, **facts: Any) -> None:
@@ -195,15 +197,19 @@ def _opened(out: Path | None) -> Iterator[TextIO | None]:
     try:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise ConfigError("--out", f"{out} is there already", "Name another file") from None
+        raise ConfigError("--out", f"the file {out} exists already", "Choose another file name") from None
     except OSError as error:
-        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}", "Name another") from None
+        raise ConfigError(
+            "--out", f"the file {out} cannot be written: {error.strerror}", "Choose another file name"
+        ) from None
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             yield file
     except OSError as error:
         out.unlink(missing_ok=True)
-        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}", "Name another") from None
+        raise ConfigError(
+            "--out", f"the file {out} cannot be written: {error.strerror}", "Choose another file name"
+        ) from None
     except BaseException:  # Who is interrupted leaves no half of a file behind either.
         out.unlink(missing_ok=True)
         raise

@@ -17,7 +17,7 @@ def migrate(config: Config) -> None:
     """Bring the record's file up to date; a file that holds something is copied first."""
     report = run_async(migrate_store(config.store.url))
     if report.copy is not None:
-        say(f"kept a copy of the file as it was: {report.copy}")
+        say(f"kept a copy of the old file: {report.copy}")
     for name in report.applied:
         say(f"applied {name}")
     state = "" if report.applied else ", already up to date"
@@ -30,12 +30,16 @@ def reseal(config: Config) -> None:
     Raises :class:`~proxy.errors.ConfigError` where no key is configured at all.
     """
     if config.store.seal_key is None and not config.store.old_seal_keys:
-        raise ConfigError("store.seal_key", "it is empty, so there is nothing to seal with", "Name a key")
+        raise ConfigError(
+            "store.seal_key",
+            "no key is configured, so nothing can be encrypted or decrypted",
+            "Set store.seal_key or store.old_seal_keys",
+        )
     changed = run_async(_with_store(config, lambda store: store.reseal()))
-    state = "sealed anew" if config.store.seal_key is not None else "not sealed any more"
+    state = "encrypted again" if config.store.seal_key is not None else "decrypted"
     say(f"{counted(changed, 'row')} {state}")
     if config.store.old_seal_keys:
-        say("store.old_seal_keys may go, once no process seals with them any more")
+        say("you can remove store.old_seal_keys once no running process encrypts with these keys")
 
 
 def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
@@ -46,10 +50,15 @@ def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
     """
     keys = [*config.store.old_seal_keys, *([config.store.seal_key] if config.store.seal_key else [])]
     if key in [Seal(parse_seal_key(secret.reveal())).id for secret in keys]:
-        raise ConfigError("--forget-sealed", f"the key {key} is configured, and opens what it sealed")
-    if ask and not confirmed(f"Delete all content of {config.store.shown_url} that {key[:40]!r} sealed?"):
         raise ConfigError(
-            "--forget-sealed", "deletes content for good", "To do so without being asked, add --yes"
+            "--forget-sealed",
+            f"the key {key} is configured, so it is not lost; remove it from the configuration first",
+        )
+    if ask and not confirmed(
+        f"Delete all content of {config.store.shown_url} that was encrypted with {key[:40]!r}?"
+    ):
+        raise ConfigError(
+            "--forget-sealed", "deletes content for good", "To delete without a question, add --yes"
         )
     gone = run_async(_with_store(config, lambda store: store.forget_sealed(key)))
     say(f"deleted {counted(gone, 'row')}; all runs stay")

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rich.table import Table
+from rich.text import Text
 
 from proxy.commands.common import console, say, text
+from proxy.commands.fitting import Column, print_fitting
 from proxy.commands.runs.runs import Record, to_line
-from proxy.commands.runs.view import shown_caller
+from proxy.commands.runs.text_output import shown_caller
 from proxy.relay.routing.prices import cost_number
-from proxy.server.api.json_views import costs_text, reported, reported_cost, tokens_text
+from proxy.server.api.json_output import costs_text, reported, reported_cost, tokens_text
 from proxy.server.auth.key_names import named_callers
 from proxy.server.config.load import Config
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
@@ -23,6 +24,16 @@ _OF_RUNS = (
     *("input_tokens", "output_tokens", "total_tokens", "cost"),
 )
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
+_RANKS = {
+    "turns": 4,
+    "tool_calls": 2,
+    "input_tokens": 5,
+    "output_tokens": 5,
+    "tool_p50_s": 3,
+    "tool_seconds": 4,
+}
+"""How soon a column is left out where there is no room; see :class:`~proxy.commands.fitting.Column`."""
+
 _OF_TOOLS = ("runs", "tool_calls", "errors", "tool_seconds", "tool_p50_s", "tool_p95_s")
 
 
@@ -47,27 +58,28 @@ async def show_usage(
                 values["cost"] = cost_number(reported_cost(row))
             say(to_line(_group(by, row) | values))
     elif rows:
-        console().print(_table(by, columns, rows, names))
+        _print_rows(by, columns, rows, names)
     else:
         say("No tool calls." if "tool" in by else "No runs.")
 
 
-def _table(
+def _print_rows(
     by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageRow], names: Mapping[str, str]
-) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for key in by:
-        table.add_column(key, overflow="ellipsis", no_wrap=True)
-    for name in columns:
-        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
-    for row in rows:
-        shown = [
-            text(shown_caller(str(value), names) if key in ("key", "caller") else value)
-            for key, value in _group(by, row).items()
-        ]
-        numbers = [_shown(row, name) for name in columns]
-        table.add_row(*shown, *numbers)
-    return table
+) -> None:
+    """Print a line for each group, with the columns that have room."""
+    shown = [
+        (
+            *(
+                text(shown_caller(str(value), names) if key in ("key", "caller") else value)
+                for key, value in _group(by, row).items()
+            ),
+            *(Text(_shown(row, name)) for name in columns),
+        )
+        for row in rows
+    ]
+    groups = [Column(key, least=12) for key in by]
+    numbers = [Column(name.replace("_", " "), rank=_RANKS.get(name, 0), right=True) for name in columns]
+    print_fitting(console(), [*groups, *numbers], shown)
 
 
 def _shown(row: UsageRow, name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from proxy.commands.serve.channel import Channel
+from proxy.net.channel import Channel
 
 __all__ = ["Broadcast"]
 
@@ -49,15 +49,15 @@ class Broadcast:
         self._open: dict[int, _Question] = {}
         self._numbers = itertools.count(1)
 
-    def joined(self, member: Hashable, link: Channel) -> None:
+    def joined(self, member: Hashable, channel: Channel) -> None:
         """One that can be asked."""
-        self._members[member] = link
+        self._members[member] = channel
 
     def left(self, member: Hashable) -> None:
         """One that answers nothing any more; what it asked is forgotten."""
-        link = self._members.pop(member, None)
+        channel = self._members.pop(member, None)
         for number, question in list(self._open.items()):
-            if question.asker is link:
+            if question.asker is channel:
                 self._forget(number)
             elif member in question.waiting:
                 self._settle(number, member, missing=self._missing(question, member))
@@ -82,14 +82,14 @@ class Broadcast:
                 self._remember(member, name, body)
 
     def _ask(self, asker: Hashable, asker_id: int, name: str, within_s: float) -> None:
-        link = self._members.get(asker)
-        if link is None:
+        channel = self._members.get(asker)
+        if channel is None:
             return
         if len(self._open) >= _MOST:
-            link.send("answered", id=asker_id, missing=len(self._members) - 1)
+            channel.send("answered", id=asker_id, missing=len(self._members) - 1)
             return
         number = next(self._numbers)
-        question = self._open[number] = _Question(link, asker_id, name, self._ended.get(name, b""))
+        question = self._open[number] = _Question(channel, asker_id, name, self._ended.get(name, b""))
         for member, other in self._members.items():
             if member == asker:
                 continue

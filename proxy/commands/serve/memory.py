@@ -3,25 +3,10 @@
 import os
 import sys
 
-__all__ = ["import_structlog", "share_one_arena"]
+__all__ = ["share_one_arena"]
 
 _M_ARENA_MAX = -8
 """As ``malloc.h`` of glibc has it."""
-
-
-def import_structlog() -> None:
-    """Import structlog without the console library that it takes where it finds one.
-
-    It is for drawn tracebacks; ours are plain (``server/telemetry/logging.py``).  With what it brings it is
-    four megabytes of each process.  Whoever imports it afterwards gets it as ever.
-    """
-    if "rich" in sys.modules:
-        return
-    sys.modules["rich"] = None  # type: ignore[assignment]  # The import fails, as if there were none.
-    try:
-        import structlog  # noqa: F401
-    finally:
-        del sys.modules["rich"]
 
 
 def share_one_arena() -> None:

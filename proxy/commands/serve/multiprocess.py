@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 from proxy.commands import common
-from proxy.commands.serve.channel import Channel
+from proxy.commands.mcp.host import mcp_settings
 from proxy.commands.serve.plan import Handover, Plan, write_handover
 from proxy.commands.serve.sockets import bind
 from proxy.commands.serve.spawning import become
 from proxy.commands.serve.watching import watched_places
 from proxy.errors import ConfigError, ToolRelayError
+from proxy.net.channel import Channel
 from proxy.server.config.load import Config, Options
 from proxy.server.open_record import open_record
 
@@ -33,7 +34,7 @@ def serve_multiprocess(file: Path | None, options: Options, config: Config, *, r
     try:
         common.run_async(_prepare(config))
         plan = _plan(file, config)
-    except BaseException:
+    except BaseException:  # A start that fails or is interrupted leaves no port bound.
         for listener in sockets:
             listener.close()
         raise
@@ -55,7 +56,7 @@ def serve_multiprocess(file: Path | None, options: Options, config: Config, *, r
     except OSError as error:
         # The worker ends with the channel.
         raise ConfigError(
-            "installation", f"Python cannot be started again: {error.strerror}", "Repair it"
+            "installation", f"the process cannot be restarted: {error.strerror}", "Repair it"
         ) from None
 
 
@@ -84,6 +85,7 @@ def _plan(file: Path | None, config: Config) -> Plan:
     files, folders = watched_places(common.config_path(file), config)
     return Plan(
         config=pickle.dumps(config),
+        mcp=mcp_settings(config),
         host=server.host,
         port=server.port,
         workers=server.workers,
@@ -97,15 +99,15 @@ def _plan(file: Path | None, config: Config) -> Plan:
     )
 
 
-def load_again(channel: int) -> int:
+def load_again(channel_fd: int) -> int:
     """Read the configuration for a supervisor, in a process that ends with it; the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return asyncio.run(_load_again(channel))
+    return asyncio.run(_load_again(channel_fd))
 
 
-async def _load_again(channel: int) -> int:
-    link = await Channel.over(socket.socket(fileno=channel))
-    first = await link.receive()
+async def _load_again(channel_fd: int) -> int:
+    channel = await Channel.over(socket.socket(fileno=channel_fd))
+    first = await channel.receive()
     if first is None:
         return 1
     # Our own supervisor was handed this by the process that it began as.
@@ -113,9 +115,9 @@ async def _load_again(channel: int) -> int:
     try:
         config = common.load(file, options)
         await _prepare(config)
-        link.send("plan", pickle.dumps(_plan(file, config)))
+        channel.send("plan", pickle.dumps(_plan(file, config)))
     except ToolRelayError as error:
-        link.send("failed", str(error).encode())
-    await link.flush()
-    link.close()
+        channel.send("failed", str(error).encode())
+    await channel.flush()
+    channel.close()
     return 0

@@ -21,11 +21,13 @@ class Plan:
     """What workers are started with.
 
     ``config`` is the whole configuration, pickled, for the workers alone; it holds secrets, and so do
-    ``secrets``, the values that no line of the log may show.  ``files`` and the Python files below
+    ``secrets``, the values that no line of the log may show.  ``mcp`` is what the process is told that talks
+    to MCP servers, empty where there are none.  ``files`` and the Python files below
     ``folders`` are what ``--reload`` watches.
     """
 
     config: bytes
+    mcp: bytes
     host: str
     port: int
     workers: int
@@ -43,7 +45,7 @@ class Handover:
     """What a supervisor goes on from: the process that reads the configuration becomes it.
 
     ``source`` is what the configuration is read again from, pickled.  ``listeners`` and ``channel`` are
-    file descriptors: of the bound sockets, and of the link to the first worker, whose process is ``pid``.
+    file descriptors: of the bound sockets, and of the channel to the first worker, whose process is ``pid``.
     """
 
     plan: Plan

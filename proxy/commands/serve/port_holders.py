@@ -66,14 +66,14 @@ def explain_holders(holders: list[Holder]) -> tuple[str, str]:
     supervisors = [holder for holder in ours if holder.name == SUPERVISOR]
     if supervisors:
         pid = supervisors[0].pid
-        return f" by another toolrelay (process {pid})", f"Stop that one (kill {pid})"
+        return f" by another toolrelay (process {pid})", f"Stop it (kill {pid})"
     if ours:
         pids = " ".join(str(holder.pid) for holder in ours)
         return (
-            f" by an earlier toolrelay whose supervisor has gone (process {pids})",
-            f"Wait until it has ended what is open, or end it now (kill -9 {pids})",
+            f" by an earlier toolrelay whose supervisor is gone (process {pids})",
+            f"Wait until it has finished its open requests, or end it now (kill -9 {pids})",
         )
     if holders:
         first = holders[0]
-        return f" by process {first.pid} ({first.name})", f"Stop that one (kill {first.pid})"
+        return f" by process {first.pid} ({first.name})", f"Stop it (kill {first.pid})"
     return "", ""

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from proxy.commands.serve.signals import STOPPING, Signals, first_of, on_signals
 from proxy.commands.serve.sockets import BACKLOG
+from proxy.server.serving.application import Application
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.runner import EdgeRunner
-from proxy.server.serving.served import Served
 
 __all__ = ["run_server"]
 
@@ -34,31 +34,31 @@ def _settle_garbage() -> None:
 
 
 async def run_server(
-    app: Served,
+    app: Application,
     sockets: Sequence[socket.socket],
     *,
     drain_s: float,
     notice_s: float = 0.0,
-    orders: Signals | None = None,
+    signals: Signals | None = None,
     announce: Callable[[], None] | None = None,
     ready: Callable[[], Awaitable[None]] | None = None,
     draining: Callable[[], None] | None = None,
 ) -> None:
     """Serve until told to end, then end as :func:`_end` says, or :func:`_hand_over` before that.
 
-    ``orders`` come from whoever supervises this process; without them SIGINT, SIGTERM and SIGHUP are the
-    orders: a server without a supervisor has nobody who could start it anew, so a hang-up ends it, too.
-    ``announce`` is called once requests are taken and orders are heard; ``ready`` then runs beside
+    ``signals`` come from whoever supervises this process; without them this process listens for SIGINT,
+    SIGTERM and SIGHUP itself: nobody could start it anew, so a hang-up ends it, too.
+    ``announce`` is called once requests are taken and signals are heard; ``ready`` then runs beside
     the serving; ``draining`` is called when it is to end.
     """
     runner = EdgeRunner(app, shutdown_timeout=CUT_S)
-    given = orders or Signals()
+    given = signals or Signals()
     greeting: asyncio.Future[None] | None = None
     leaving: asyncio.Future[None] | None = None
     told = dict.fromkeys(STOPPING, given.signalled)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
         told[signal.SIGHUP] = given.signalled
-    listening = on_signals(told) if orders is None else contextlib.nullcontext()
+    listening = on_signals(told) if signals is None else contextlib.nullcontext()
     with listening:
         try:
             await runner.setup()
@@ -112,7 +112,7 @@ async def _hand_over(runner: EdgeRunner, draining: Draining, stop: asyncio.Event
 
 
 async def _end(
-    runner: EdgeRunner, draining: Draining, orders: Signals, *, notice_s: float, drain_s: float
+    runner: EdgeRunner, draining: Draining, signals: Signals, *, notice_s: float, drain_s: float
 ) -> None:
     """Say that this process goes, let open requests end, cut what does not, close the application.
 
@@ -121,15 +121,15 @@ async def _end(
     refused.  What is open after ``drain_s`` seconds more is cut.  An order to hurry makes it now, also
     where tools with effects are still waited for.
     """
-    hurry = asyncio.ensure_future(orders.hurry.wait())
+    hurry = asyncio.ensure_future(signals.hurry.wait())
     hurry.add_done_callback(lambda done: None if done.cancelled() else draining.hurried.set())
     try:
         if not draining.closing and notice_s:
             draining.leaving = True
             # Without its supervisor it has left the port, and nobody needs to take note any more.
-            await first_of(orders.hurry.wait(), orders.abandoned.wait(), within_s=notice_s)
+            await first_of(signals.hurry.wait(), signals.abandoned.wait(), within_s=notice_s)
         draining.refuse()
-        await first_of(draining.idle(), orders.hurry.wait(), within_s=drain_s)
+        await first_of(draining.idle(), signals.hurry.wait(), within_s=drain_s)
         if draining.open:
             log = structlog.get_logger("proxy.server")
             log.warning("responses_cut", open=draining.open, hurried=draining.hurried.is_set())

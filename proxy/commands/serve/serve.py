@@ -1,11 +1,14 @@
 """``toolrelay serve``: the proxy, and what it says when it starts."""
 
 import os
+from dataclasses import replace
 
 from proxy.commands.common import MAX_LINE, say
 from proxy.commands.doctor.check import CheckedServices, token_lines, withheld_lines
 from proxy.commands.doctor.connectivity import warn_of_upstreams
 from proxy.commands.keys.keys import bounds_of_keys, entrance_lines
+from proxy.commands.mcp.host import mcp_host
+from proxy.commands.mcp.warnings import unallowed_lines
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
 from proxy.plain_text import plain_text
@@ -20,17 +23,19 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
     """Serve until told to stop.  Raises ConfigError or StoreError before the first request."""
     sockets = bind(config.server.host, config.server.port)
     try:
-        app = await create_app(config, overrides=overrides)
-        lines = banner(config, app.services, address_of(sockets), app.authentication)
-        await run_server(
-            app,
-            sockets,
-            drain_s=config.server.drain_s,
-            notice_s=config.server.notice_s,
-            announce=lambda: say("\n".join(lines)),
-            ready=lambda: warn_of_upstreams(config, app.services.upstreams),
-            draining=lambda: say(f"stopping: open streams get {config.server.drain_s:g} s to end"),
-        )
+        async with mcp_host(config) as mcp_socket:
+            given = replace(overrides or Overrides(), mcp_socket=mcp_socket)
+            app = await create_app(config, overrides=given)
+            lines = banner(config, app.services, address_of(sockets), app.authentication)
+            await run_server(
+                app,
+                sockets,
+                drain_s=config.server.drain_s,
+                notice_s=config.server.notice_s,
+                announce=lambda: say("\n".join(lines)),
+                ready=lambda: warn_of_upstreams(config, app.services.upstreams),
+                draining=lambda: say(f"stopping: open streams have {config.server.drain_s:g} s to end"),
+            )
     finally:
         for listener in sockets:
             listener.close()
@@ -41,24 +46,25 @@ def banner(
 ) -> list[str]:
     """What was started: the address, who comes in, the upstreams, the tools and what keeps others back."""
     lines = [f"toolrelay listens on {address}/v1", *entrance_lines(config, authentication)]
-    lines += bounds_of_keys(authentication, services.registry)[1]
+    lines += bounds_of_keys(authentication, services.catalog)[1]
     for name, upstream in config.upstreams.items():
         key = "with a key" if upstream.api_key else "without a key"
         lines.append(f"upstream {name}: {upstream.base_url} ({key})")
         if upstream.base_url.startswith("replay:"):
-            lines.append(f"warning: upstream {name} answers from recordings, no model is asked")
+            lines.append(f"warning: upstream {name} replays recordings; no model is asked")
     first = config.upstreams[config.default_upstream]
     if first.api_key is None and os.environ.get("OPENAI_API_KEY"):
         lines.append(
             f"OPENAI_API_KEY is not sent to {first.base_url}; to send it, set "
             f'upstreams.{config.default_upstream}.api_key = "env:OPENAI_API_KEY"'
         )
-    tools = services.registry.tools()
+    tools = services.catalog.tools()
     allowed = [spec.name for spec in tools if services.policy.decide(spec).allowed]
     lines.append(f"tools loaded: {', '.join(spec.name for spec in tools) or 'none'}")
     if config.tools.enabled:
         lines.append(f"tools allowed: {', '.join(allowed) or 'none'}")
     lines.extend(withheld_lines(config, services))
+    lines.extend(unallowed_lines(config, services.catalog))
     lines.extend(token_lines(config))
     lines.append(f"record: {config.store.shown_url}")
     lines.extend(_not_kept(config))
@@ -69,13 +75,13 @@ def _not_kept(config: Config) -> list[str]:
     """What the choice of a record turns off."""
     if config.store.url == "memory:":
         return [
-            'store.url = "memory:" keeps no run past the end of this process: waiting and hidden turns, '
-            "responses, large results and what a repeated request must not cause again end with it"
+            'store.url = "memory:" loses everything when this process ends: runs, suspended and hidden '
+            "turns, responses, large results, and the protection against repeating side effects"
         ]
     if config.store.content == "none":
         return [
-            'store.content = "none" writes no content: waiting and hidden turns, responses and large results '
-            "are known to this process alone, until it ends; a repeated request elsewhere learns that a side "
-            "effect was caused and not what it gave; runs replay has nothing to go by"
+            'store.content = "none" writes no content: only this process knows suspended and hidden turns, '
+            "responses and large results, until it ends; another process that gets a repeated request knows "
+            "that a side effect happened, but not its result; runs replay cannot work"
         ]
     return []

@@ -22,7 +22,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         raise ConfigError(
-            "server.host", f"{host!r} is no address of this machine", "Use 127.0.0.1, or 0.0.0.0 for all"
+            "server.host",
+            f"{host!r} is not an address of this machine",
+            "Use 127.0.0.1, or 0.0.0.0 for all addresses",
         ) from None
     sockets: list[socket.socket] = []
     try:
@@ -53,7 +55,7 @@ def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
 
 
 def _bind_fault(error: OSError, host: str, port: int) -> ConfigError:
-    other = "Choose another with --port, or server.port in the configuration (0 takes any free one)"
+    other = "Choose another port with --port or server.port (0 takes any free one)"
     if error.errno == errno.EADDRINUSE:
         who, remedy = explain_holders(find_holders(port))
         remedies = f"{remedy}. Or choose another port with --port (0 takes any free one)" if remedy else other
@@ -62,7 +64,9 @@ def _bind_fault(error: OSError, host: str, port: int) -> ConfigError:
         return ConfigError("server.port", f"this user may not listen on port {port}", other)
     if error.errno == errno.EADDRNOTAVAIL:
         return ConfigError(
-            "server.host", f"{host} is no address of this machine", "Use 127.0.0.1, or 0.0.0.0 for all"
+            "server.host",
+            f"{host} is not an address of this machine",
+            "Use 127.0.0.1, or 0.0.0.0 for all addresses",
         )
     return ConfigError("server.port", f"cannot listen on {host} port {port}: {error.strerror}", other)
 

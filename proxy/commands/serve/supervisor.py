@@ -19,13 +19,14 @@ import structlog
 
 from proxy.commands.printing import say, say_error
 from proxy.commands.serve.broadcast import Broadcast
-from proxy.commands.serve.channel import Channel, ChannelBroken
 from proxy.commands.serve.children import Child, Children
 from proxy.commands.serve.plan import Handover, Plan
 from proxy.commands.serve.signals import STOPPING, Signals, first_of, has_terminal, on_signals
 from proxy.commands.serve.spawning import spawn
 from proxy.errors import ConfigError, ToolRelayError
+from proxy.net.channel import Channel, ChannelBroken
 from proxy.server.telemetry.snapshots import METRICS, merge
+from proxy.tools.mcp.process import HostProcess
 
 __all__ = ["Supervisor"]
 
@@ -59,9 +60,10 @@ class _StartFailed(ToolRelayError):
 class _Worker:
     number: int
     process: Child
-    link: Channel
+    channel: Channel
     started_at: float
     ready: "asyncio.Future[list[str]]"
+    mcp: bytes = b""
     state: _State = _State.STARTING
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
@@ -76,7 +78,8 @@ class Supervisor:
         self._children = Children()
         self._current: dict[int, _Worker] = {}
         self._all: set[_Worker] = set()
-        self._orders = Signals()
+        self._hosts: dict[bytes, HostProcess] = {}
+        self._signals = Signals()
         self._gone = asyncio.Event()
         self._backoff_s = _FIRST_BACKOFF_S
         # Who said with nohup that a terminal must not end it gets what a service gets.
@@ -92,7 +95,7 @@ class Supervisor:
         once.  SIGHUP starts the workers anew: the new ones serve before the old ones go.  Raises
         :class:`~proxy.errors.ToolRelayError` for a start that fails, once for all workers.
         """
-        told: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(STOPPING, self._orders.signalled)
+        told: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(STOPPING, self._signals.signalled)
         with on_signals({**told, signal.SIGHUP: self._hung_up, signal.SIGCHLD: self._children.reap}):
             listening()
             try:
@@ -101,9 +104,11 @@ class Supervisor:
                     self._auth = _auth_line(lines)
                     started(lines)
                 await self._keep_up()
-                self._say(f"stopping: open streams get {self.plan.drain_s:g} s to end")
+                self._say(f"stopping: open streams have {self.plan.drain_s:g} s to end")
             finally:
                 await self._end()
+                for host in self._hosts.values():
+                    await host.aclose()
 
     def _hung_up(self) -> None:
         """SIGHUP: somebody wants new workers, or the terminal that this was started from has closed."""
@@ -111,7 +116,7 @@ class Supervisor:
 
     def _heed_hangup(self) -> None:
         if self._on_terminal and not has_terminal():
-            self._orders.signalled()
+            self._signals.signalled()
         else:
             self.changed.set()
 
@@ -182,8 +187,8 @@ class Supervisor:
     async def _settle(self, workers: Iterable[_Worker], until: str) -> bool:
         """Wait until all workers serve or have failed; false where everything is to stop first."""
         ready = [worker.ready for worker in workers]
-        await first_of(asyncio.wait(ready, return_when=until), self._orders.stop.wait())
-        return not self._orders.stop.is_set()
+        await first_of(asyncio.wait(ready, return_when=until), self._signals.stop.wait())
+        return not self._signals.stop.is_set()
 
     async def _spawn(self, number: int, plan: Plan) -> _Worker:
         """Start one worker.  Raises :class:`_StartFailed` where the system has no room for it."""
@@ -196,17 +201,41 @@ class Supervisor:
             raise _StartFailed(f"worker {number} cannot be started: {error.strerror}") from None
         return await self._attended(number, plan, pid, ours)
 
-    async def _attended(self, number: int, plan: Plan, pid: int, channel: socket.socket) -> _Worker:
+    def _mcp_socket(self, plan: Plan) -> str:
+        """Where the process is reached that talks to the MCP servers of a plan; empty where it has none."""
+        if not plan.mcp:
+            return ""
+        if plan.mcp not in self._hosts:
+            host = self._hosts[plan.mcp] = HostProcess(plan.mcp, tells=True)
+            host.start()
+        return str(self._hosts[plan.mcp].path)
+
+    async def _release_hosts(self) -> None:
+        """End the processes for MCP servers that no worker uses any more; at the end they all are."""
+        if self._signals.stop.is_set():
+            return
+        used = {self.plan.mcp, *(worker.mcp for worker in self._all)}
+        for settings in [one for one in self._hosts if one not in used]:
+            await self._hosts.pop(settings).aclose()
+
+    async def _attended(self, number: int, plan: Plan, pid: int, end: socket.socket) -> _Worker:
         """A worker whose process has been started, told what it is and listened to from now on."""
         child = self._children.add(pid)
-        link = await Channel.over(channel)
+        channel = await Channel.over(end)
         ready = asyncio.get_running_loop().create_future()
         # Nobody may be left to ask for it, where another of them failed first.
         ready.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-        worker = _Worker(number, child, link, time.monotonic(), ready)
+        worker = _Worker(number, child, channel, time.monotonic(), ready, plan.mcp)
         # The first of the first start says which upstreams are not there.
         greets = number == 1 and not self._current
-        link.send("spec", plan.config, number=number, listeners=self._handover.listeners, greets=greets)
+        channel.send(
+            "spec",
+            plan.config,
+            number=number,
+            listeners=self._handover.listeners,
+            greets=greets,
+            mcp_socket=self._mcp_socket(plan),
+        )
         self._all.add(worker)
         worker.tasks = [asyncio.create_task(self._attend(worker))]
         return worker
@@ -215,12 +244,12 @@ class Supervisor:
         """Take what a worker says until its end, and take note of that."""
         said = ""
         try:
-            while (message := await worker.link.receive()) is not None:
+            while (message := await worker.channel.receive()) is not None:
                 header, body = message
                 match header["kind"]:
                     case "ready" if worker.state is _State.STARTING:
                         worker.state = _State.SERVING
-                        self._questions.joined(worker, worker.link)
+                        self._questions.joined(worker, worker.channel)
                         worker.ready.set_result(json.loads(body))
                     case "failed":
                         said = body.decode(errors="replace")
@@ -230,23 +259,24 @@ class Supervisor:
             worker.process.kill()
         # Its end of the channel closes with the process, however that ends.
         status = await worker.process.ended
-        worker.link.close()
+        worker.channel.close()
         self._questions.left(worker)
         self._all.discard(worker)
         if not worker.ready.done():
-            said = said or f"worker {worker.number} ended with status {status} before it served"
+            said = said or f"worker {worker.number} ended with status {status} before it was ready"
             worker.ready.set_exception(_StartFailed(said))
         elif worker.state is not _State.LEAVING:
             self._log.error("worker_died", worker=worker.number, status=status)
         self._gone.set()
+        await self._release_hosts()
 
     # Keeping up.
 
     async def _keep_up(self) -> None:
         """Start again what died and what changed, until it is time to stop."""
-        while not self._orders.stop.is_set():
-            await first_of(self._orders.stop.wait(), self._gone.wait(), self.changed.wait())
-            if self._orders.stop.is_set():
+        while not self._signals.stop.is_set():
+            await first_of(self._signals.stop.wait(), self._gone.wait(), self.changed.wait())
+            if self._signals.stop.is_set():
                 return
             if self.changed.is_set():
                 self.changed.clear()
@@ -261,7 +291,7 @@ class Supervisor:
         """Start a worker in the place of one that died or never began, later each time where it dies soon."""
         if dead is not None and time.monotonic() - dead.started_at > _STEADY_S:
             self._backoff_s = _FIRST_BACKOFF_S
-        if await first_of(self._orders.stop.wait(), self.changed.wait(), within_s=self._backoff_s):
+        if await first_of(self._signals.stop.wait(), self.changed.wait(), within_s=self._backoff_s):
             self._gone.set()
             return
         self._backoff_s = min(2 * self._backoff_s, _LONGEST_BACKOFF_S)
@@ -291,12 +321,12 @@ class Supervisor:
             self._check_place(plan)
             lines = await self._start(plan)
         except ToolRelayError as error:
-            say_error(f"not restarted, the workers serve as before: {error}")
+            say_error(f"not restarted, the present workers keep serving: {error}")
             self._log.error("restart_refused", reason=str(error))
             return
         if lines:
             new = "1 new worker serves" if plan.workers == 1 else f"{plan.workers} new workers serve"
-            self._say(f"restarted: {new}, the old ones end what is open")
+            self._say(f"restarted: {new}; the old ones finish their open requests")
             if (auth := _auth_line(lines)) != self._auth:
                 # Nobody has been told of a start token that was not asked for before.
                 self._auth = auth
@@ -315,11 +345,11 @@ class Supervisor:
         except OSError as error:
             ours.close()
             raise _StartFailed(f"the configuration cannot be read: {error.strerror}") from None
-        link = await Channel.over(ours)
-        link.send("source", self._handover.source)
-        reading = asyncio.create_task(link.receive())
+        channel = await Channel.over(ours)
+        channel.send("source", self._handover.source)
+        reading = asyncio.create_task(channel.receive())
         try:
-            await first_of(asyncio.wait({reading}), self._orders.stop.wait())
+            await first_of(asyncio.wait({reading}), self._signals.stop.wait())
             if not reading.done():
                 return None
             # It is our own program, over a socket that nobody else has.
@@ -329,28 +359,32 @@ class Supervisor:
         finally:
             reading.cancel()
             child.kill()
-            link.close()
+            channel.close()
         match message:
             case ({"kind": "plan"}, body):
                 plan: Plan = pickle.loads(body)
                 return plan
             case ({"kind": "failed"}, body):
                 raise _StartFailed(body.decode(errors="replace"))
-        raise _StartFailed(f"the configuration was not read: it ended with status {await child.ended}")
+        raise _StartFailed(
+            f"the configuration was not read: the process that reads it ended with status {await child.ended}"
+        )
 
     def _check_place(self, plan: Plan) -> None:
         """What was bound stays bound: a port that changes needs a start."""
         for name in ("host", "port"):
             if getattr(plan, name) != getattr(self.plan, name):
                 raise ConfigError(
-                    f"server.{name}", "has changed, which a restart cannot follow", "Stop and start"
+                    f"server.{name}",
+                    "has changed, which a restart cannot apply",
+                    "Stop toolrelay and start it again",
                 )
 
     # Ending.
 
     async def _end(self) -> None:
         """Let all workers end what is open; hurry them where a further signal comes; kill what stays."""
-        hurry = self._orders.hurry
+        hurry = self._signals.hurry
         for worker in list(self._all):
             self._let_go(worker, "stop")
         if self._all and not await first_of(self._empty(), hurry.wait(), within_s=self._patience_s()):
@@ -391,7 +425,7 @@ class Supervisor:
         if worker.state is not _State.LEAVING:
             worker.state = _State.LEAVING
             worker.tasks.append(asyncio.create_task(self._outlive(worker)))
-        worker.link.send(word)
+        worker.channel.send(word)
 
     async def _outlive(self, worker: _Worker) -> None:
         await asyncio.sleep(self._patience_s() + self.plan.drain_s)

@@ -17,9 +17,10 @@ Stamps = Mapping[Path, tuple[int, int]]
 
 
 def watched_places(path: Path | None, config: "Config") -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The configuration's file and the files of the operator's own tools; and the folders of packages,
-    where every Python file counts."""
+    """The configuration's file, the files that it names, and those of the operator's own tools; and the
+    folders of packages, where every Python file counts."""
     files = {path} if path is not None else set()
+    files.update(Path(name) for name in (config.mcp.pins, *config.mcp.imports) if name)
     folders: set[Path] = set()
     for entry in config.tools.modules:
         if entry.endswith(".py") or "/" in entry:

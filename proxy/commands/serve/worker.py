@@ -12,20 +12,21 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from proxy.commands.common import run_async, start_logging
 from proxy.commands.doctor.connectivity import warn_of_upstreams
-from proxy.commands.serve.channel import Channel, ChannelBroken
 from proxy.commands.serve.port_holders import WORKER, call_process
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.serve import banner
 from proxy.commands.serve.signals import STOPPING, Signals
 from proxy.commands.serve.sockets import address_of
 from proxy.errors import ToolRelayError
-from proxy.server.app import create_app
+from proxy.net.channel import Channel, ChannelBroken
+from proxy.server.app import Overrides, create_app
 from proxy.server.config.load import Config
 from proxy.server.peers import Answers, Peers
 
@@ -35,24 +36,24 @@ _GRACE_S = 1.0
 """For a word of the supervisor's that is to be expected."""
 
 
-def main(channel: int) -> int:
+def main(channel_fd: int) -> int:
     """Serve until the supervisor says otherwise, or has gone; the exit status."""
     call_process(WORKER)
     # A hang-up is the supervisor's to act on; it has nothing to say to us.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return run_async(_work(channel))
+    return run_async(_work(channel_fd))
 
 
-async def _work(channel: int) -> int:
-    link = await Channel.over(socket.socket(fileno=channel))
-    first = await link.receive()
+async def _work(channel_fd: int) -> int:
+    channel = await Channel.over(socket.socket(fileno=channel_fd))
+    first = await channel.receive()
     if first is None:
         return 1
     # Our own supervisor sent this, over a socket that nobody else has.
     spec = _Spec(config=pickle.loads(first[1]), **{name: first[0][name] for name in _TOLD})
     number = spec.number if spec.config.server.workers > 1 else 0
     start_logging(spec.config, worker=number, serves=True)
-    worker = _Worker(spec, link)
+    worker = _Worker(spec, channel)
     loop = asyncio.get_running_loop()
     for number in STOPPING:
         loop.add_signal_handler(number, worker.signalled)
@@ -61,14 +62,14 @@ async def _work(channel: int) -> int:
         await worker.serve()
         worker.say_last()
     except ToolRelayError as error:
-        link.send("failed", str(error).encode())
-        await link.flush()
+        channel.send("failed", str(error).encode())
+        await channel.flush()
         return 1
     finally:
         listening.cancel()
         await asyncio.wait({listening})
-        await link.flush()
-        link.close()
+        await channel.flush()
+        channel.close()
     return 0
 
 
@@ -77,16 +78,17 @@ class _Spec:
     """What a worker is told at its start.
 
     ``listeners`` are file descriptors that it inherited.  The one that ``greets`` says which upstreams
-    are not there.
+    are not there.  ``mcp_socket`` is where the process is reached that talks to MCP servers; empty for none.
     """
 
     config: Config
     number: int
     listeners: list[int]
     greets: bool
+    mcp_socket: str
 
 
-_TOLD = ("number", "listeners", "greets")
+_TOLD = ("number", "listeners", "greets", "mcp_socket")
 
 
 @dataclass(slots=True)
@@ -100,10 +102,10 @@ class _Question:
 
 
 class _Worker:
-    def __init__(self, spec: _Spec, link: Channel) -> None:
-        self.orders = Signals()
+    def __init__(self, spec: _Spec, channel: Channel) -> None:
+        self.signals = Signals()
         self._spec = spec
-        self._link = link
+        self._channel = channel
         self._peers = Peers()
         self._peers.ask_others = self._ask_others
         self._numbers = itertools.count(1)
@@ -112,7 +114,8 @@ class _Worker:
     async def serve(self) -> None:
         """Make the application and serve it to its end.  Raises what stops a start."""
         config = self._spec.config
-        app = await create_app(config, peers=self._peers)
+        given = Overrides(mcp_socket=Path(self._spec.mcp_socket) if self._spec.mcp_socket else None)
+        app = await create_app(config, overrides=given, peers=self._peers)
         sockets = [socket.socket(fileno=listener) for listener in self._spec.listeners]
         for listener in sockets:
             listener.setblocking(False)
@@ -123,7 +126,7 @@ class _Worker:
             sockets,
             drain_s=config.server.drain_s,
             notice_s=config.server.notice_s,
-            orders=self.orders,
+            signals=self.signals,
             announce=lambda: self._ready(lines),
             ready=(lambda: warn_of_upstreams(config, upstreams)) if self._spec.greets else None,
         )
@@ -134,16 +137,16 @@ class _Worker:
         Whoever signals every process of a service means what the supervisor then tells us.  Where it
         tells nothing this one alone is meant: the others take over.
         """
-        asyncio.get_running_loop().call_later(_GRACE_S, self.orders.retire.set)
+        asyncio.get_running_loop().call_later(_GRACE_S, self.signals.retire.set)
 
     def say_last(self) -> None:
         """Leave with the supervisor what there is to tell: nobody can ask any more."""
         for name in self._peers.told:
             if (body := self._peers.own(name)) is not None:
-                self._link.send("last", body, name=name)
+                self._channel.send("last", body, name=name)
 
     def _ready(self, lines: Sequence[str]) -> None:
-        self._link.send("ready", json.dumps(lines).encode())
+        self._channel.send("ready", json.dumps(lines).encode())
 
     async def listen(self) -> None:
         """Do as the supervisor says.
@@ -152,27 +155,27 @@ class _Worker:
         port: stop, and close the port first.
         """
         try:
-            while (message := await self._link.receive()) is not None:
+            while (message := await self._channel.receive()) is not None:
                 self._heed(*message)
         except ChannelBroken as fault:
             structlog.get_logger("proxy.supervisor").error("channel_broken", reason=str(fault))
-        self.orders.abandoned.set()
-        self.orders.stop.set()
+        self.signals.abandoned.set()
+        self.signals.stop.set()
 
     def _heed(self, header: dict[str, Any], body: bytes) -> None:
         question = self._questions.get(header.get("id", 0))
         match header["kind"]:
             case "stop":
-                self.orders.stop.set()
+                self.signals.stop.set()
             case "hurry":
-                self.orders.stop.set()
-                self.orders.hurry.set()
+                self.signals.stop.set()
+                self.signals.hurry.set()
             case "retire":
-                self.orders.retire.set()
+                self.signals.retire.set()
             case "question":
                 told = self._peers.own(header["name"])
-                if not self._link.send("answer", told or b"", id=header["id"], known=told is not None):
-                    self._link.send("answer", id=header["id"], known=False)
+                if not self._channel.send("answer", told or b"", id=header["id"], known=told is not None):
+                    self._channel.send("answer", id=header["id"], known=False)
             case "answer" if question is not None:
                 question.bodies.append(body)
             case "answered" if question is not None:
@@ -185,7 +188,7 @@ class _Worker:
         question = self._questions[number] = _Question()
         try:
             own = self._peers.own(name) or b""
-            if not self._link.send("ask", own, id=number, name=name, within_s=within_s):
+            if not self._channel.send("ask", own, id=number, name=name, within_s=within_s):
                 return Answers(missing=1)
             async with asyncio.timeout(within_s + _GRACE_S):
                 await question.done.wait()

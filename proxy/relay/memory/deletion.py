@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from proxy.errors import StoreError, UpstreamError
+from proxy.hard_timeout import HardTimeout
 from proxy.http.headers import Headers
-from proxy.in_time import InTime
 from proxy.records import ResponseRecord
-from proxy.relay.routing.router import Router, Served
+from proxy.relay.routing.router import Router, ServedUpstream
 from proxy.store.base import Store
 from proxy.upstreams.base import UpstreamRequest
+from proxy.wires.dialect import Endpoint
 
 __all__ = ["UpstreamDeletion"]
 
@@ -27,13 +28,24 @@ _ID = re.compile(r"[A-Za-z0-9_:-]{1,256}\Z")
 
 
 class UpstreamDeletion:
-    """``upstream_ids`` reads from a continuation which responses the upstream was seen to keep."""
+    """Deletes at the upstream what a response of ours stands for.
 
-    def __init__(self, store: Store, router: Router, upstream_ids: Callable[[bytes], Sequence[str]]) -> None:
+    ``upstream_ids`` reads from a continuation which responses the upstream was seen to keep; ``endpoint``
+    is the one that deletes a response.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        router: Router,
+        upstream_ids: Callable[[bytes], Sequence[str]],
+        endpoint: Endpoint,
+    ) -> None:
         self._store = store
         self._router = router
         self._upstream_ids = upstream_ids
-        self._in_time = InTime()
+        self._endpoint = endpoint
+        self._hard_timeout = HardTimeout()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def __call__(self, record: ResponseRecord, headers: Headers = ()) -> None:
@@ -45,7 +57,7 @@ class UpstreamDeletion:
         if not ids:
             return
         try:
-            served = await self._in_time.of(self._served(record.run_id), _PATIENCE_S)
+            served = await self._hard_timeout.run(self._served(record.run_id), _PATIENCE_S)
         except (StoreError, TimeoutError):
             # To ask any other would say that it is gone: what is not there is deleted.
             self._log.warning("responses_left_upstream", run_id=record.run_id, responses=len(ids))
@@ -60,7 +72,7 @@ class UpstreamDeletion:
         if not all(deleted):
             self._log.warning("responses_left_upstream", run_id=record.run_id, responses=deleted.count(False))
 
-    async def _served(self, run_id: str) -> Served:
+    async def _served(self, run_id: str) -> ServedUpstream:
         """Who served the run; the default where that is not on record any more.
 
         Raises :class:`~proxy.errors.StoreError` where the record cannot be asked.
@@ -71,13 +83,12 @@ class UpstreamDeletion:
         name = detail.run.upstream if detail is not None else ""
         return next((s for s in self._router.served if s.upstream.name == name), self._router.default)
 
-    @staticmethod
-    async def _delete(served: Served, upstream_id: str, headers: Headers) -> bool:
+    async def _delete(self, served: ServedUpstream, upstream_id: str, headers: Headers) -> bool:
         if not _ID.match(upstream_id):
             return False
         try:
             response = await served.upstream.open(
-                UpstreamRequest("DELETE", f"/responses/{upstream_id}", headers=headers)
+                UpstreamRequest(self._endpoint.method, self._endpoint.path_of(upstream_id), headers=headers)
             )
         except UpstreamError:
             return False

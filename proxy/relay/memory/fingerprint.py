@@ -1,6 +1,6 @@
-"""The shape of a prompt: what was asked of the model, less the conversation.
+"""The fingerprint of a prompt: what was asked of the model, less the conversation.
 
-Two runs of one shape gave the model the same tools, schemas and parameters, so that a difference
+Two runs with one fingerprint gave the model the same tools, schemas and parameters, so that a difference
 between them is not the request's.  It says how, never what or for whom.
 """
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-__all__ = ["prompt_shape"]
+__all__ = ["prompt_fingerprint"]
 
-_NOT_SHAPE = frozenset(
+_LEFT_OUT = frozenset(
     {
         # What is said.
         "messages", "input", "instructions", "prompt", "prediction", "conversation", "previous_response_id",
@@ -25,13 +25,13 @@ _NOT_SHAPE = frozenset(
 _LISTS_OF_TOOLS = ("tools", "functions")
 
 
-def prompt_shape(payload: Mapping[str, Any], offered: str) -> str:
+def prompt_fingerprint(payload: Mapping[str, Any], offered: str) -> str:
     """A digest of a request's model, tools and parameters.
 
     ``payload`` is the request's body as the client sent it, ``offered`` the digest of the server tools
-    that go with it.  The order of keys and of tools is no part of the shape.
+    that go with it.  The order of keys and of tools does not change it.
     """
-    parts = {key: value for key, value in payload.items() if key not in _NOT_SHAPE}
+    parts = {key: value for key, value in payload.items() if key not in _LEFT_OUT}
     for key in _LISTS_OF_TOOLS:
         if isinstance(parts.get(key), list):
             parts[key] = sorted(_text(tool).decode() for tool in parts[key])

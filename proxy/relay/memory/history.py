@@ -18,27 +18,41 @@ from typing import Any
 import orjson
 import structlog
 
-from proxy.errors import StoreError
+from proxy.errors import RequestError, StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
+from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.values import value_class
-from proxy.wires.base import (
-    Answer,
-    BodyEditor,
-    ChainedEditor,
-    ClientRequest,
-    HeldTurn,
-    Mask,
-    ReturnedCalls,
-)
-from proxy.wires.json.splice import join_object
+from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
+from proxy.wires.dialect import NATIVE
+from proxy.wires.json.splice import join_object, members
+from proxy.wires.upstream_port import BodyEditor, ChainedEditor, Mask, SuspendedCall
 
-__all__ = ["History", "Restored"]
+__all__ = ["History", "LastTurn", "Restored"]
 
 _MOST_LOOKUPS = 256
 _AMBIGUOUS = "several"
 """In place of the variant of a held turn: others of the same calls were held under its key."""
+
+
+@value_class
+class LastTurn:
+    """The last turn of a run, as it is kept for the client's next request.
+
+    ``wire`` is the client's dialect and ``upstream`` who answered.  ``message`` is the model's, ``calls`` are
+    those in it.  ``mask`` hides private arguments from what is written in the clear.  ``untrusted`` names a
+    tool whose result was a stranger's text, if the model has read one.
+    """
+
+    run_id: str
+    caller: str
+    wire: str
+    message: bytes
+    mask: Mask
+    calls: Sequence[SuspendedCall] = ()
+    untrusted: str = ""
+    upstream: str = ""
 
 
 @value_class
@@ -47,19 +61,39 @@ class Restored:
 
     ``untrusted`` names a tool whose result was a stranger's text, if one is among them.  ``upstream``
     is the one that the newest of them came from; signatures and caches are its own.  ``bound`` says
-    that the request goes on from a response by its id, which no other upstream knows.
+    that the request goes on from a response by its id, which no other upstream knows.  ``unavailable`` says
+    that the record did not answer, so that nobody knows what could have been put back.
     """
 
     turns: int = 0
     untrusted: str = ""
     upstream: str = ""
     bound: bool = False
+    unavailable: bool = False
 
     def __bool__(self) -> bool:
         return self.turns > 0
 
+    def check_found(self, request: ClientRequest) -> None:
+        """Raise for a response to go on from that is not here, where nobody else can know it either.
+
+        Raises :class:`~proxy.errors.RequestError` (400) for one that is not on record, and
+        :class:`~proxy.errors.StoreError` where the record cannot say.
+        """
+        if request.continues is None or self.bound:
+            return
+        if self.unavailable:
+            raise StoreError("nobody else knows the response that the request goes on from")
+        raise RequestError(
+            400,
+            f"Previous response with id {request.continues[:100]!r} not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+
 
 _NOTHING = Restored()
+_UNAVAILABLE = Restored(unavailable=True)
 
 
 @value_class
@@ -84,42 +118,53 @@ class History:
         request: ClientRequest,
         editor: BodyEditor,
         caller: str,
-        shape: str | None = None,
+        offer_fingerprint: str | None = None,
         *,
-        named: bool = True,
+        is_person: bool = True,
+        local: LocalResponses | None = None,
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
-        ``shape`` stands for the tools that are offered, and is ``None`` where answers are not to be
-        looked up.  Without ``named`` the caller may be several people, and no turn is one that waits
-        for them.  Reading does not consume: a client may ask again from the same place.
+        ``local`` are responses that only the client's connection knows, which it may go on from, too.
+
+        ``offer_fingerprint`` stands for the tools that are offered, and is ``None`` where answers are not
+        to be looked up.  Without ``is_person`` the caller may be several people, and no turn waits for them.
+        Reading does not consume: a client may ask again from the same place.
         """
-        returned = request.returned_calls() if named else ()
-        answers = request.answers() if shape is not None else ()
+        returned = request.returned_calls() if is_person else ()
+        answers = request.answers() if offer_fingerprint is not None else ()
         if not (returned or answers or request.continues is not None):
             return _NOTHING
         try:
             # One deadline for all that is looked up: a client with many answers waits no longer.
             async with asyncio.timeout(LOOK_UP_S):
-                found = await self._look_up(request, caller, shape or "", returned, answers)
+                found = await self._look_up(
+                    request, caller, offer_fingerprint or "", returned, answers, local
+                )
         except (StoreError, TimeoutError) as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
-            reason = str(error) or f"the record did not answer within {LOOK_UP_S:g} s"
-            self._log.error("history_unavailable", reason=reason)
-            return _NOTHING
-        return _put_back(request, editor, found)
+            self._tell_unavailable(error)
+            return _UNAVAILABLE
+        return _restore(request, editor, found)
+
+    def _tell_unavailable(self, error: Exception) -> None:
+        reason = str(error) or f"the record did not answer within {LOOK_UP_S:g} s"
+        self._log.error("history_unavailable", reason=reason)
 
     async def _look_up(
         self,
         request: ClientRequest,
         caller: str,
-        shape: str,
+        offer_fingerprint: str,
         returned_calls: Sequence[ReturnedCalls],
         answers: Sequence[Answer],
+        local: LocalResponses | None,
     ) -> "_Found":
         """What the record has of the caller's; nothing is put back before all of it is here."""
         response: ResponseRecord | None = None
-        if request.continues is not None:
+        if request.continues is not None and local is not None:
+            response = local.find(request.continues, caller)
+        if request.continues is not None and response is None:
             response = await self._store.find_response(request.continues, caller)
         places = [
             (each.position, request.conversation_key(caller, each.call_ids, upto=each.position))
@@ -132,7 +177,9 @@ class History:
             if key in waiting and waiting[key].caller == caller
         ]
         answers = answers[:_MOST_LOOKUPS]
-        keys = [request.answer_key(caller, shape, each.text, upto=each.position) for each in answers]
+        keys = [
+            request.answer_key(caller, offer_fingerprint, each.text, upto=each.position) for each in answers
+        ]
         known = await self._store.find_hidden(keys) if keys else {}
         hidden: list[tuple[int, HiddenTurns]] = []
         for answer, key in zip(answers, keys, strict=True):
@@ -148,16 +195,10 @@ class History:
         self,
         request: ClientRequest,
         editor: BodyEditor,
-        visible: str,
+        turn: LastTurn,
         *,
-        run_id: str,
-        caller: str,
-        wire: str,
-        shape: str,
-        message: bytes,
-        mask: Mask,
-        untrusted: str = "",
-        upstream: str = "",
+        visible: str,
+        offer_fingerprint: str,
     ) -> bool:
         """Keep the turns behind an answer for when the client sends the answer back.
 
@@ -165,15 +206,15 @@ class History:
         """
         if not visible or not request.keeps:
             return False
-        payload = _marked(editor.suspend(message, (), mask), untrusted=untrusted)
+        payload = _marked(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
         self._store.put_hidden(
             HiddenTurns(
-                key=request.answer_key(caller, shape, visible),
-                variant=hashlib.blake2b(payload, digest_size=16).hexdigest(),
-                run_id=run_id,
-                caller=caller,
-                wire=wire,
-                payload=_marked(payload, upstream=upstream),
+                key=request.answer_key(turn.caller, offer_fingerprint, visible),
+                variant=_variant(payload),
+                run_id=turn.run_id,
+                caller=turn.caller,
+                wire=turn.wire,
+                payload=_marked(payload, upstream=turn.upstream),
                 created_at=self._now(),
             )
         )
@@ -182,51 +223,49 @@ class History:
     def keep(
         self,
         editor: BodyEditor,
+        turn: LastTurn,
         resource: Mapping[str, Any],
         *,
-        run_id: str,
-        caller: str,
-        message: bytes,
-        calls: Sequence[HeldTurn],
-        mask: Mask,
-        untrusted: str = "",
-        upstream: str = "",
+        local: LocalResponses | None = None,
     ) -> bool:
-        """Keep a response whose whole only we know, under the id the client was given."""
+        """Keep a response whose whole only we know, under the id the client was given.
+
+        With ``local`` it is kept there and not on record; then the record has nothing to be found.
+        """
         if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
             return False
-        self._store.put_response(
-            ResponseRecord(
-                id=resource["id"],
-                run_id=run_id,
-                caller=caller,
-                response=orjson.dumps(resource),
-                input_items=editor.input_items(),
-                continuation=_marked(
-                    editor.continuation(message, calls, mask), untrusted=untrusted, upstream=upstream
-                ),
-                created_at=self._now(),
-            )
+        record = ResponseRecord(
+            id=resource["id"],
+            run_id=turn.run_id,
+            caller=turn.caller,
+            response=orjson.dumps(resource),
+            input_items=editor.input_items(),
+            continuation=_marked(
+                editor.continuation(turn.message, turn.calls, turn.mask),
+                untrusted=turn.untrusted,
+                upstream=turn.upstream,
+            ),
+            created_at=self._now(),
         )
+        if local is not None:
+            local.put(record)
+            return False
+        self._store.put_response(record)
         return True
 
     async def hold(
         self,
         request: ClientRequest,
         editor: BodyEditor,
-        visible: str,
+        turn: LastTurn,
         *,
-        run_id: str,
-        caller: str,
-        wire: str,
-        message: bytes,
-        calls: Sequence[HeldTurn],
+        visible: str,
         shown: Sequence[ToolCall],
-        mask: Mask,
-        untrusted: str = "",
-        upstream: str = "",
+        needed: bool = True,
     ) -> bool:
         """Hold a turn until the client returns with the results of its own calls, which are ``shown``.
+
+        One that is not ``needed`` is not held where the record does not answer.
 
         Upstreams use ids again, so another turn may be held under the same key.  The newer one takes its
         place: who returns the older shows other calls, and gets nothing put back.  Of two with the same
@@ -234,22 +273,34 @@ class History:
         calls may be left out, so it does not tell them apart.  Raises :class:`~proxy.errors.StoreError`
         where nobody can say whether there is another.
         """
-        ids = [call.client_id for call in calls if call.client_id is not None]
-        key = request.conversation_key(caller, ids)
-        payload = editor.suspend(message, calls, mask)
+        ids = [call.client_id for call in turn.calls if call.client_id is not None]
+        key = request.conversation_key(turn.caller, ids)
+        payload = editor.suspend(turn.message, turn.calls, turn.mask)
         seen, asked = _digest(visible), _digest_of_calls(shown) if request.returns_calls else ""
-        variant = hashlib.blake2b(payload + seen.encode(), digest_size=16).hexdigest()
-        if not await self._is_only(key, asked, variant):
-            variant = _AMBIGUOUS
+        variant = _variant(payload, seen)
+        try:
+            async with asyncio.timeout(None if needed else LOOK_UP_S):
+                if not await self._is_only(key, asked, variant):
+                    variant = _AMBIGUOUS
+        except (StoreError, TimeoutError) as error:
+            if needed:
+                raise
+            self._tell_unavailable(error)
+            return False
         marked = _marked(
-            payload, seen=seen, asked=asked, variant=variant, untrusted=untrusted, upstream=upstream
+            payload,
+            seen=seen,
+            asked=asked,
+            variant=variant,
+            untrusted=turn.untrusted,
+            upstream=turn.upstream,
         )
         self._store.put_suspended(
             SuspendedTurn(
                 key=key,
-                run_id=run_id,
-                caller=caller,
-                wire=wire,
+                run_id=turn.run_id,
+                caller=turn.caller,
+                wire=turn.wire,
                 payload=marked,
                 created_at=self._now(),
                 ephemeral=not request.keeps,
@@ -266,7 +317,7 @@ class History:
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
 
 
-def _put_back(request: ClientRequest, editor: BodyEditor, found: _Found) -> Restored:
+def _restore(request: ClientRequest, editor: BodyEditor, found: _Found) -> Restored:
     """Put back what was found, as far as it fits what the client shows."""
     turns, untrusted, upstream, bound = 0, "", "", False
     if found.response is not None and isinstance(editor, ChainedEditor):
@@ -292,6 +343,13 @@ def _marked(payload: bytes, **marks: str) -> bytes:
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
     # An editor's object is never empty and has no members of these names.
     return payload[:-1] + b"," + join_object(said)[1:] if said else payload
+
+
+def _variant(payload: bytes, seen: str = "") -> str:
+    """What tells turns from others that are held under their key: what their client was and was not shown,
+    and not how the upstream signed it."""
+    told = join_object({name: value for name, value in members(payload).items() if name != NATIVE})
+    return hashlib.blake2b(told + seen.encode(), digest_size=16).hexdigest()
 
 
 def _marks(kept: Mapping[str, Any]) -> tuple[str, str]:

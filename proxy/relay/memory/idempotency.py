@@ -7,6 +7,11 @@ it.  This process finds that in its memory; for what other processes did, or thi
 started again, there is the record, by the same key.  Source of the header: openai-python and
 openai-node send ``x-stainless-retry-count`` with every attempt, and no idempotency key by default.
 
+Some clients repeat a request and do not say so: after a faulty stream Claude Code sends the same body
+once more, less its ``stream``, with a retry count of 0.  So what is asked again within ten minutes after a
+run that did not bring its client an answer is a repeat, too.  Of a run of another process the record says
+how it ended; it is asked when a tool is about to have an effect, and not before.
+
 What may be repeated is what its client has no answer to.  Where the very same is asked anew after that,
 a repeat is one of the new request: what was done for the old one is not done for this one.
 """
@@ -14,41 +19,81 @@ a repeat is one of the new request: what was done for the old one is not done fo
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+import orjson
 
 from proxy.caches import CacheSize, declare
-from proxy.records import REPEATS_WITHIN_S
+from proxy.effect_records import REPEATS_WITHIN_S, UNSAID_WITHIN_S
 from proxy.tools.running.ledger import AskedFor, RunLedger
+from proxy.values import value_class
 
-__all__ = ["Idempotency", "repeat_key"]
+__all__ = ["NO_ATTEMPT", "NO_REPEAT", "Attempt", "Idempotency", "Repeat", "repeat_of"]
 
 _MAX_BYTES: Final = 32 * 2**20
 _CAUSED_BYTES: Final = 1000
 """What a request takes beside its ledger."""
 
+_TRAVEL: Final = frozenset({"stream", "stream_options"})
+"""Members of a body that say how the answer travels, and nothing of what is asked."""
+
 _WAITING: Final = 100
 """Most first attempts of one request that are known to be without an answer."""
 
 
-def repeat_key(
-    caller: str, people: str, path: str, body: bytes, given: str = "", tries: Sequence[str] = ()
-) -> tuple[str, bool]:
+@value_class
+class Attempt:
+    """What a client says of which request one is: ``key`` is what it calls it (``Idempotency-Key``).
+
+    ``counts`` are its lines of ``x-stainless-retry-count``, of which one that is not 0 is enough.
+    ``session`` is what it calls its conversation, if it names it in a header.
+    """
+
+    key: str = ""
+    counts: Sequence[str] = ()
+    session: str = ""
+
+
+NO_ATTEMPT: Final = Attempt()
+"""Of a request that says nothing of which one it is."""
+
+
+class Repeat(NamedTuple):
+    """Which request one is: ``key`` is the same for all that are the same, and empty where nobody knows.
+
+    ``is_repeat`` says that its client calls it a repeat.
+    """
+
+    key: str = ""
+    is_repeat: bool = False
+
+
+NO_REPEAT: Final = Repeat()
+"""Of a request that no other can be a repeat of."""
+
+
+def repeat_of(
+    caller: str, people: str, path: str, body: Mapping[str, Any], attempt: Attempt = NO_ATTEMPT
+) -> Repeat:
     """What makes two requests of one person the same one, and whether this one says that it is a repeat.
 
-    The same ``Idempotency-Key`` (``given``) is the same request, whatever else its body says; else the same
-    body is.  ``people`` is whom the body names: several may come with one caller's key, and none of them may
-    read what was done for another, or take its place.  ``tries`` is what its lines of
-    ``x-stainless-retry-count`` say, of which one is enough.
+    The same ``Idempotency-Key`` is the same request, whatever else its body says; else the same body is,
+    streamed or not and in whatever order.  ``people`` is whom the body names: several may come with one
+    caller's key, and none of them may read what was done for another, or take its place.
     """
-    word = b"key\0" + given.encode("utf-8", "surrogatepass") if given else b"body\0" + body
-    digest = hashlib.blake2b(digest_size=24)
-    # A caller's name has no NUL in it.
-    for part in (f"{caller}\0{people}".encode(), path.encode(), word):
-        digest.update(len(part).to_bytes(8, "big") + part)
-    again = any(count.isdecimal() and int(count[:9]) > 0 for count in tries)
-    return digest.hexdigest(), bool(given) or again
+    asked: list[Any]
+    if attempt.key:
+        asked = ["key", ascii(attempt.key)]
+    else:
+        said = {name: value for name, value in body.items() if name not in _TRAVEL}
+        asked = ["body", ascii(attempt.session), said]
+    # What a header says may be no text that JSON can hold.
+    whole = orjson.dumps([ascii(caller), ascii(people), path, asked], option=orjson.OPT_SORT_KEYS)
+    digest = hashlib.blake2b(whole, digest_size=24)
+    again = any(count.isdecimal() and int(count[:9]) > 0 for count in attempt.counts)
+    return Repeat(digest.hexdigest(), bool(attempt.key) or again)
 
 
 @dataclass(slots=True)
@@ -57,13 +102,15 @@ class _Caused:
 
     ``ledger`` is the last one's.  ``waiting`` has for each first attempt, with all of its repeats, until
     when it may be repeated, and the effects that nobody has been answered for yet; ``settled`` has those
-    that somebody has.
+    that somebody has.  ``unanswered`` says until when the same request is a repeat of one that ended without
+    an answer, whatever its client says.
     """
 
     until: float
     ledger: RunLedger
     waiting: list[tuple[float, set[str]]] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
+    unanswered: float = 0.0
     size: int = 0
 
     def measure(self) -> int:
@@ -73,19 +120,25 @@ class _Caused:
         return self.size - before
 
 
+def _settle_nothing(invocation_ids: Collection[str]) -> None:
+    """No other process has to know."""
+
+
 class Idempotency:
     """The effects of requests, by what makes a request the same; bounded, forgotten in time.
 
     Past ``max_bytes`` the oldest results are forgotten, and a repeat is told that its call was made and
     that what it gave is not known any more; the effect itself is forgotten after those.
 
-    ``forget`` is told the execution of each effect that no repeat is to be answered with any more.
+    ``forget`` is told the execution of each effect that no repeat is to be answered with any more, and
+    ``settle`` those that a client has the whole answer for.
     """
 
     def __init__(
         self,
         *,
         forget: Callable[[str], None],
+        settle: Callable[[Collection[str]], None] = _settle_nothing,
         keep_s: float = REPEATS_WITHIN_S,
         most: int = 10_000,
         max_bytes: int = _MAX_BYTES,
@@ -97,6 +150,7 @@ class Idempotency:
         self._clock = clock
         self._now = now
         self._forget = forget
+        self._settle = settle
         self._caused: OrderedDict[str, _Caused] = OrderedDict()
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -106,15 +160,17 @@ class Idempotency:
     def begin(self, key: str, *, is_repeat: bool) -> RunLedger:
         """The ledger of a run that begins; a repeat's knows the effects of the first.
 
-        Who asks anew for what has been answered wants it once more, and so do the repeats of that.
+        Without ``is_repeat`` it is one all the same if the first has ended without an answer.  Who asks anew
+        for what has been answered wants it once more, and so do the repeats of that.
         """
-        request = AskedFor(key, is_repeat, self._now())
         known = self._known(key)
+        now = self._clock()
+        is_repeat = is_repeat or (known is not None and now < known.unanswered)
+        request = AskedFor(key, is_repeat, self._now(), is_known=known is not None)
         if known is None:
             return RunLedger(request=request)
         if is_repeat:
             return known.ledger.again(request)
-        now = self._clock()
         if all(until <= now for until, _ in known.waiting):
             self._drop(key)
             for invocation_id in known.settled:
@@ -139,7 +195,14 @@ class Idempotency:
         self._measure(key, known)
 
     def ended(self, key: str, ledger: RunLedger) -> None:
-        """A run is over; what is kept of it is counted, also what comes later of a call that goes on."""
+        """A run is over; what is kept of it is counted, also what comes later of a call that goes on.
+
+        One that has caused effects, and that :meth:`answered` was not told of, left its client without an
+        answer.
+        """
+        known = self._known(key)
+        if known is not None and any(each[1] is ledger.caused for each in known.waiting):
+            known.unanswered = self._clock() + UNSAID_WITHIN_S
 
         def measured() -> None:
             known = self._caused.get(key)
@@ -150,12 +213,15 @@ class Idempotency:
 
     def answered(self, key: str, ledger: RunLedger) -> None:
         """The client has the whole answer of a run: there will be no repeat of its request."""
+        if key and ledger.caused:
+            self._settle(tuple(ledger.caused))
         known = self._known(key)
         if known is None or len(known.waiting) >= _WAITING:
             return  # Of so many some were left out, so that nobody knows who still waits.
         left = [each for each in known.waiting if each[1] is not ledger.caused]
         if len(left) < len(known.waiting):
             known.waiting = left
+            known.unanswered = 0.0
             known.settled |= ledger.caused
 
     def _measure(self, key: str, known: _Caused) -> None:

@@ -14,11 +14,20 @@ from typing import Any
 import structlog
 
 from proxy.errors import ToolRelayError, UpstreamError
-from proxy.relay.routing.router import Route, Served
+from proxy.relay.routing.router import Route, ServedUpstream
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
 from proxy.wires.dialects.responses import RESPONSES
 
-__all__ = ["BY_ID", "STAYS", "Candidates", "Moves", "NextUpstream", "Reread", "ask", "moves_of"]
+__all__ = [
+    "FALLBACK_IF_ABSENT",
+    "NO_FALLBACK",
+    "BufferedResponse",
+    "Candidates",
+    "FallbackRules",
+    "NextUpstream",
+    "ask",
+    "fallback_rules_of",
+]
 
 _TOO_MANY = 429
 _TRY_LATER = frozenset({408, _TOO_MANY})
@@ -27,7 +36,8 @@ _MAX_ERROR_BYTES = 1024 * 1024
 
 _HARMLESS = (
     "function", "custom", "namespace", "web_search", "file_search", "image_generation", "code_interpreter",
-    "computer", "local_shell", "apply_patch", "tool_search",
+    "computer", "local_shell", "apply_patch", "tool_search", "bash", "text_editor", "memory", "browser",
+    "web_fetch", "code_execution",
 )  # fmt: skip
 """Beginnings of tool types that change nothing outside: the client runs them, or they only read."""
 
@@ -37,7 +47,7 @@ class NextUpstream(ToolRelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class FallbackRules:
     """After which failures a request may go to another upstream.
 
     ``unsent``: it certainly was not worked on.  ``failed``: it may have been.  ``unknown``: the
@@ -51,25 +61,27 @@ class Moves:
     absent: bool = False
 
 
-STAYS = Moves()
+NO_FALLBACK = FallbackRules()
 """For a request that belongs to one upstream."""
 
-BY_ID = Moves(absent=True)
+FALLBACK_IF_ABSENT = FallbackRules(absent=True)
 """For a request about one stored response."""
 
 
-def moves_of(payload: Mapping[str, Any]) -> Moves:
+def fallback_rules_of(payload: Mapping[str, Any]) -> FallbackRules:
     """How freely a request may move, by its body.
 
     What one provider keeps (a conversation, a stored prompt, a job in the background) is not known
     to another.  A tool that the provider runs and that may change something must not run twice.
     """
     if payload.get("background") or payload.get("conversation") or isinstance(payload.get("prompt"), dict):
-        return STAYS
+        return NO_FALLBACK
     tools = payload.get("tools")
-    kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    # Messages gives a client's own tool no type.
+    kinds = ["function" if "input_schema" in tool else tool.get("type") for tool in listed]
     acts = any(not str(kind).startswith(_HARMLESS) for kind in kinds)
-    return Moves(unsent=True, failed=not acts, unknown=bool(payload.get("previous_response_id")))
+    return FallbackRules(unsent=True, failed=not acts, unknown=bool(payload.get("previous_response_id")))
 
 
 class Candidates:
@@ -80,17 +92,17 @@ class Candidates:
     something that only one of them has.
     """
 
-    def __init__(self, routes: Sequence[Route], moves: Moves) -> None:
+    def __init__(self, routes: Sequence[Route], rules: FallbackRules) -> None:
         self._left = list(routes)
-        self._moves = moves
+        self._rules = rules
         self._failure: UpstreamError | None = None
-        particular = not moves.unsent or moves.unknown
+        particular = not rules.unsent or rules.unknown
         self._forced = particular or not any(route.served.breaker.ready for route in routes)
 
     @classmethod
     def of(cls, routes: Sequence[Route], payload: Mapping[str, Any]) -> "Candidates":
         """Who may answer a request with this body.  Where there is one it is not looked into."""
-        return cls(routes, moves_of(payload) if len(routes) > 1 else STAYS)
+        return cls(routes, fallback_rules_of(payload) if len(routes) > 1 else NO_FALLBACK)
 
     def any(self, wanted: Callable[[Route], bool]) -> bool:
         """Whether one of those that have not been asked is wanted."""
@@ -100,6 +112,11 @@ class Candidates:
     def last(self) -> bool:
         """Whether nobody is left but the one that was asked."""
         return not self._left
+
+    @property
+    def failure(self) -> UpstreamError | None:
+        """Why the first of those that were asked gave no answer."""
+        return self._failure
 
     def next(self) -> Route:
         """The next to ask: the first, or another after :class:`NextUpstream`."""
@@ -135,18 +152,18 @@ class Candidates:
             response = await served.upstream.open(request)
         except UpstreamError as error:
             _failed(served)
-            if not self._has_more() or not (self._moves.failed or (self._moves.unsent and error.unsent)):
+            if not self._has_more() or not (self._rules.failed or (self._rules.unsent and error.unsent)):
                 raise
             raise self._passed_over(route, error) from error
         status = response.status
         _answered(served, status)
         if status < 400:
             return response
-        if status in _NOT_FOUND and (self._moves.absent or self._moves.unknown):
+        if status in _NOT_FOUND and (self._rules.absent or self._rules.unknown):
             body = await response.read(_MAX_ERROR_BYTES)
             unknown = RESPONSES.quirks.unknown_response
-            if not (unknown.search(body) if self._moves.unknown else status == 404):
-                return Reread(response, body)
+            if not (unknown.search(body) if self._rules.unknown else status == 404):
+                return BufferedResponse(response, body)
             if self._has_more():
                 await response.aclose()
                 raise NextUpstream
@@ -154,9 +171,9 @@ class Candidates:
                 # One that could not be asked may well have it: nobody knows that it is not there.
                 await response.aclose()
                 raise self._failure
-            return Reread(response, body)
-        failed = self._moves.failed and (status in _TRY_LATER or status >= 500)
-        if not self._has_more() or not (failed or (self._moves.unsent and status == _TOO_MANY)):
+            return BufferedResponse(response, body)
+        failed = self._rules.failed and (status in _TRY_LATER or status >= 500)
+        if not self._has_more() or not (failed or (self._rules.unsent and status == _TOO_MANY)):
             return response
         await response.aclose()
         failure = UpstreamError(f"upstream {route.served.upstream.name!r} answered {status}", status=status)
@@ -177,7 +194,7 @@ class Candidates:
         return NextUpstream()
 
 
-async def ask(served: Served, request: UpstreamRequest) -> UpstreamResponse:
+async def ask(served: ServedUpstream, request: UpstreamRequest) -> UpstreamResponse:
     """Send a request to an upstream that nothing takes the place of; its breaker is told how it went.
 
     Raises what :meth:`~proxy.upstreams.base.Upstream.open` raises.
@@ -191,19 +208,19 @@ async def ask(served: Served, request: UpstreamRequest) -> UpstreamResponse:
     return response
 
 
-def _answered(served: Served, status: int) -> None:
+def _answered(served: ServedUpstream, status: int) -> None:
     if status >= 500:
         _failed(served)
     elif served.breaker.in_a_row:
         served.breaker.succeeded()
 
 
-def _failed(served: Served) -> None:
+def _failed(served: ServedUpstream) -> None:
     if served.breaker.failed():
         structlog.get_logger("proxy.relay").warning("breaker_opened", upstream=served.upstream.name)
 
 
-class Reread(PulledResponse):
+class BufferedResponse(PulledResponse):
     """A response whose body has been read already."""
 
     def __init__(self, response: UpstreamResponse, body: bytes) -> None:

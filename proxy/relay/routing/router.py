@@ -10,9 +10,11 @@ from proxy.relay.routing.breaker import Breaker
 from proxy.relay.routing.deadlines import Deadlines
 from proxy.tools.access.policy import Policy
 from proxy.upstreams.base import Upstream
-from proxy.wires.base import StateHabit
+from proxy.wires.repairing import RepairHabit
+from proxy.wires.text_calls.rules import TextCalls
+from proxy.wires.upstream_port import StateHabit
 
-__all__ = ["Route", "Router", "Served", "fits_all"]
+__all__ = ["Route", "Router", "ServedUpstream", "fits_all"]
 
 _MAX_KNOWN = 64
 """Models whose routes a router knows by heart; the oldest makes room.  There is a router for everybody
@@ -27,15 +29,20 @@ def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedUpstream:
     """One upstream and the models it serves.
 
     ``narrowing`` is what its own tool patterns leave of any policy; ``None`` for all of it.
 
     ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state``
-    and ``force_usage`` are habits of the provider.  ``total`` bounds what passes through.
-    ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.  ``query_names`` are the query
-    parameters that it gets of inference requests, beside those that all upstreams get.
+    and ``force_usage`` are habits of the provider.  ``strict_bridge``: requests of other dialects are refused
+    rather than sent without a field that its own cannot say.  ``repair``: what is done about its defective
+    streams.  ``total`` bounds what passes through.
+    ``max_tokens`` are patterns of its models with the most output tokens that are asked for where a client of
+    another dialect sets no bound.  ``text_calls`` says which of its models write calls into their text,
+    ``None`` for none.  ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.
+    ``query_names`` are the query parameters that it gets of inference requests, beside those that all
+    upstreams get.
     """
 
     upstream: Upstream
@@ -45,6 +52,10 @@ class Served:
     tools: bool = True
     narrowing: Policy | None = None
     force_usage: bool = False
+    strict_bridge: bool = False
+    repair: RepairHabit = "auto"
+    max_tokens: Sequence[tuple[str, int]] = ()
+    text_calls: TextCalls | None = None
     retries: int = 2
     responses_state: StateHabit = "auto"
     total: Deadlines = field(default_factory=Deadlines, compare=False)
@@ -64,6 +75,11 @@ class Served:
             return model
         return model if any(fits(model, pattern) for pattern in self.models) else None
 
+    def output_limit(self, model: str) -> int | None:
+        """The most output tokens to ask one of its models for where the client sets no bound; ``None`` where
+        nothing is set."""
+        return next((most for pattern, most in self.max_tokens if fits(model, pattern)), None)
+
     def shown_name(self, model: str) -> str | None:
         """What a client calls the upstream's ``model``, or ``None`` where it is not served."""
         if self.renamed is not None:
@@ -73,11 +89,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one request goes."""
+    """Where one request goes.  ``wire`` is the wire in which it is asked, empty for the request's own."""
 
-    served: Served
+    served: ServedUpstream
     model: str
     renamed: bool
+    wire: str = ""
 
 
 class Router:
@@ -86,10 +103,10 @@ class Router:
     ``models`` are lists of patterns, and a model is served only where it fits one of each list.
     """
 
-    def __init__(self, served: Sequence[Served], models: Sequence[Sequence[str]] = ()) -> None:
+    def __init__(self, served: Sequence[ServedUpstream], models: Sequence[Sequence[str]] = ()) -> None:
         self.served = tuple(served)
         self.models = models
-        self._known: dict[tuple[str, str], Sequence[Route]] = {}
+        self._known: dict[tuple[str, str, Sequence[str]], Sequence[Route]] = {}
 
     def narrowed(self, upstreams: frozenset[str] | None, models: Sequence[Sequence[str]]) -> "Router":
         """The same for somebody who may use these upstreams (``None``: all) and these models."""
@@ -97,7 +114,7 @@ class Router:
         return Router(served, (*self.models, *models))
 
     @property
-    def default(self) -> Served:
+    def default(self) -> ServedUpstream:
         """Where goes what names no model; raises :class:`RequestError` (404) where there is none."""
         if not self.served:
             raise RequestError(404, "No upstream is served here.", code="not_found")
@@ -117,31 +134,51 @@ class Router:
         """Whether a model may be served, by the name that clients use."""
         return fits_all(model, self.models)
 
-    def routes(self, model: str, wire: str) -> Sequence[Route]:
+    def routes(self, model: str, wire: str, others: tuple[str, ...] = (), tag: str = "") -> Sequence[Route]:
         """Everyone who serves a model, the first choice first.
 
-        Raises :class:`RequestError` (404, as OpenAI does) for a model nobody serves.
+        An upstream is asked in ``wire`` where it speaks that, else in the first of ``others`` that it speaks;
+        upstreams of the latter kind come last.  ``tag`` belongs to ``wire``: with and without it, the name
+        stands for the same model, but upstreams of other dialects do not know the tag.
+        Raises :class:`RequestError` (404, as OpenAI does) for a model nobody serves, or not in this dialect.
         """
-        found = self._known.get((model, wire))
+        # Chat and embeddings share a wire, but only chat may be asked in others.
+        key = (model, wire, others)
+        found = self._known.get(key)
         if found is None:
-            found = tuple(
-                Route(served, name, name != model)
-                for served in (self.served if not self.models or self.permits(model) else ())
-                if wire in served.wires and (name := served.model_name(model)) is not None
+            wires = (wire, *others)
+            names = _names(model, tag)
+            routes = (
+                Route(served, name, name != model, spoken if spoken != wire else "")
+                for served in (self.served if self._permits_any(names) else ())
+                if (spoken := next((one for one in wires if one in served.wires), None)) is not None
+                and (name := _served_name(served, names, tagged=spoken == wire)) is not None
             )
-            # Whoever asks chooses the name, so not every name is kept, and none for ever.
+            # Upstreams that speak the client's own dialect come first: their requests need no translation.
+            found = tuple(sorted(routes, key=lambda route: route.wire != ""))
+            # Clients choose the names: a long one is not kept, and none is kept for ever.
             if found and len(model) <= _MAX_KNOWN_CHARS:
                 if len(self._known) >= _MAX_KNOWN:
                     del self._known[next(iter(self._known))]
-                self._known[model, wire] = found
+                self._known[key] = found
         if found:
             return found
+        names = _names(model, tag)
+        elsewhere = self._permits_any(names) and any(
+            _served_name(served, names, tagged=True) is not None for served in self.served
+        )
         raise RequestError(
             404,
-            f"The model {model[:100]!r} does not exist or is not served here.",
+            f"No upstream serves the model {model[:100]!r} in this dialect: none of it has "
+            f'"{wire}" among its wires.'
+            if elsewhere
+            else f"The model {model[:100]!r} does not exist or is not served here.",
             param="model",
             code="model_not_found",
         )
+
+    def _permits_any(self, names: Sequence[str]) -> bool:
+        return not self.models or any(map(self.permits, names))
 
     def order(self) -> Sequence[tuple[str, Sequence[Route]]]:
         """Each model, or pattern of models, that several upstreams serve, with these in their order."""
@@ -158,3 +195,19 @@ class Router:
             for name in names
         ]
         return [(name, routes) for name, routes in serving if len(routes) > 1]
+
+
+def _names(model: str, tag: str) -> Sequence[str]:
+    """What a model is called: as it was asked for, then with or without the tag that makes no difference."""
+    if not tag:
+        return (model,)
+    if model.endswith(tag):
+        return (model, model.removesuffix(tag))
+    return (model,) if tag[0] in model else (model, model + tag)
+
+
+def _served_name(served: ServedUpstream, names: Sequence[str], *, tagged: bool) -> str | None:
+    """What an upstream calls a model of these names; one that knows no tags is asked without first."""
+    ordered = names if tagged or len(names) == 1 else sorted(names, key=len)
+    found = (name for one in ordered if (name := served.model_name(one)) is not None)
+    return next(found, None)

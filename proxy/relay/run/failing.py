@@ -3,39 +3,40 @@
 import orjson
 import structlog
 
-from proxy.errors import NotOnRecord, ServerStopping, UpstreamError, WireError
-from proxy.relay.run.job import Job, State
-from proxy.relay.run.model_turn import TurnRejected
+from proxy.errors import RunFault
+from proxy.relay.run.job import Job
+from proxy.relay.run.state import State
 
 __all__ = ["tell_failure"]
 
+_ALWAYS_SENT = "x-request-id"
+"""The header of the request's id that every response has."""
 
-async def tell_failure(
-    job: Job,
-    state: State,
-    fault: UpstreamError | WireError | TurnRejected | ServerStopping | NotOnRecord,
-) -> None:
+
+async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
     """Tell the client: with a status while nothing has been sent, inside the stream after that."""
-    client = state.client
+    client = state.output.client
     message = str(fault)
-    code = getattr(fault, "code", "upstream_malformed")
-    kind = getattr(fault, "type", "upstream_error")
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
-    log.warning("run_failed", run_id=job.run_id, error_code=code, turn=state.run.turn.number)
+    log.warning("run_failed", run_id=job.identity.run_id, error_code=fault.code, turn=state.run.turn.number)
     try:
         if client.started:
             # Some clients show the message alone, and no header.
-            said = f"{message} ({job.run_id})"
-            await client.write(state.writer.fail(said, type=kind, code=code))
+            said = f"{message} ({job.identity.run_id})"
+            await client.write(state.output.writer.fail(said, type=fault.type, code=fault.code))
         else:
-            body = orjson.dumps(job.wire.dialect.errors.body(message, type=kind, code=code))
+            errors = job.client.port.dialect.errors
+            body = orjson.dumps(
+                errors.body(message, type=fault.type, code=fault.code, request_id=job.identity.request_id)
+            )
             headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-            headers += getattr(fault, "headers", ())
-            if state.effects:
+            if errors.id_header != _ALWAYS_SENT:
+                headers.append((errors.id_header, job.identity.request_id))
+            headers += fault.headers
+            if state.tools.effects:
                 # An SDK that repeats the request would repeat the effect (rule E3).
                 headers.append(("x-should-retry", "false"))
-            status = getattr(fault, "status", 502)
-            client.start(status if status >= 400 else 502, headers)
+            client.start(fault.status if fault.status >= 400 else 502, headers)
             await client.write(body)
         client.finish()
     except ConnectionError:

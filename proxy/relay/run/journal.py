@@ -2,14 +2,17 @@
 
 from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import RunEvents
-from proxy.relay.run.job import Job, State
+from proxy.relay.run.job import Job
+from proxy.relay.run.state import State
 from proxy.store.base import Store
-from proxy.wires.base import Mask
 
 __all__ = ["Journal"]
 
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """A longer request is not kept: it would take the place of everything else in the record."""
+_MOST_LEFT_OUT = 100
+_MOST_NAME = 200
+"""Fields of a request that are named as left out, and the characters of each name."""
 
 
 class Journal:
@@ -20,11 +23,13 @@ class Journal:
         self._watch = watch
 
     def began(self, job: Job, state: State) -> None:
+        """Put a run on record that begins, and its request where that is kept."""
+        run_id, request, kept = job.identity.run_id, job.client.request, job.recording.request
         self._store.put_run(self._run(job, state, "running", None))
-        if job.kept_request and len(job.kept_request) <= _MAX_REQUEST_BYTES and job.request.keeps:
-            request = job.kept_request.decode()
-            self._store.put_messages([MessageRecord(job.run_id, 0, 0, "request", content_json=request)])
-        facts = {"run_id": job.run_id, "model": job.request.model, "preview": job.request.preview}
+        if kept and len(kept) <= _MAX_REQUEST_BYTES and request.keeps:
+            row = MessageRecord(run_id, 0, 0, "request", content_json=kept.decode())
+            self._store.put_messages([row])
+        facts = {"run_id": run_id, "model": request.model, "preview": request.preview}
         self._watch("run_started", facts)
 
     def turn_ended(self, job: Job, state: State, error: str | None = None) -> None:
@@ -37,19 +42,19 @@ class Journal:
         failed = str(turn.error.get("code") or "upstream_error")[:64] if turn.error else error
         self._store.put_turn(
             TurnRecord(
-                run_id=job.run_id,
+                run_id=job.identity.run_id,
                 number=turn.number,
                 upstream_id=turn.upstream_id[:200],
                 finish_reason=turn.reason[:64] if turn.reason else None,
-                started_at=state.turn_started_at,
-                ended_at=state.now(),
+                started_at=state.turn.started_at,
+                ended_at=state.clock.now(),
                 input_tokens=usage.input_tokens if usage else None,
                 output_tokens=usage.output_tokens if usage else None,
                 total_tokens=usage.total_tokens if usage else None,
                 tool_calls=len(turn.calls),
                 error_code=failed,
                 cost=turn.cost,
-                withheld=state.withheld,
+                withheld=state.tools.withheld,
             )
         )
         self._tell_turn(job, state, error)
@@ -57,19 +62,19 @@ class Journal:
     def _tell_turn(self, job: Job, state: State, error: str | None) -> None:
         """Tell whoever watches, once, that the turn is over."""
         turn = state.run.turn
-        if state.told >= turn.number:
+        if state.outcome.turns_told >= turn.number:
             return
-        state.told = turn.number
+        state.outcome.turns_told = turn.number
         usage = turn.usage
         self._watch(
             "turn_finished",
             {
-                "run_id": job.run_id,
+                "run_id": job.identity.run_id,
                 "number": turn.number,
                 "response_id": turn.upstream_id[:200],
                 "response_model": turn.upstream_model[:200],
                 "finish_reason": turn.reason[:64] if turn.reason else None,
-                "first_chunk_at": state.first_chunk_at,
+                "first_chunk_at": state.turn.first_chunk_at,
                 "input_tokens": usage.input_tokens if usage else None,
                 "output_tokens": usage.output_tokens if usage else None,
                 "cost": turn.cost,
@@ -77,58 +82,59 @@ class Journal:
             },
         )
 
-    def ended(self, job: Job, state: State, status: RunStatus, error: str | None, mask: Mask) -> None:
+    def ended(self, job: Job, state: State, status: RunStatus, error: str | None) -> None:
         """Close the run.  Its messages are kept where tools took part, since nobody else remembers
         them, and where the request is kept, but not where the client asked that nothing be (rules
         R2 and R3)."""
-        if state.told < state.run.turn.number:  # its client left, or the run was ended, in the middle of it
+        run_id, run, reader = job.identity.run_id, state.run, state.outcome.reader
+        if state.outcome.turns_told < run.turn.number:
+            # Its client left, or the run was ended, in the middle of a turn.
             self.turn_ended(job, state, error)
         record = self._run(job, state, status, error)
-        if (state.run.turns_hidden or job.kept_request) and job.request.keeps:
-            rows = list(job.editor.records(job.run_id, mask))
-            if state.reader is not None and (text := state.reader.text):
-                rows.append(
-                    MessageRecord(job.run_id, state.run.turn.number, len(rows), "assistant", content=text)
-                )
+        if (run.turns_hidden or job.recording.request) and job.client.request.keeps:
+            rows = list(job.upstream.editor.records(run_id, state.tools.mask))
+            if reader is not None and (text := reader.text):
+                rows.append(MessageRecord(run_id, run.turn.number, len(rows), "assistant", content=text))
             self._store.put_messages(rows)
         self._store.put_run(record)
         self._watch(
             "run_finished",
             {
-                "run_id": job.run_id,
+                "run_id": job.identity.run_id,
                 "status": status,
                 "error_code": error,
                 "turns": record.turns,
                 "tool_calls": record.tool_calls,
-                "ms": (state.now() - state.started_at) * 1000,
+                "ms": (state.clock.now() - state.clock.started_at) * 1000,
             },
         )
 
     def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
         run = state.run
         return RunRecord(
-            id=job.run_id,
-            request_id=job.request_id,
-            caller=job.caller,
-            wire=job.wire.dialect.name,
-            model=job.request.model[:200],
-            upstream=job.route.served.upstream.name,
-            stream=job.request.stream,
+            id=job.identity.run_id,
+            request_id=job.identity.request_id,
+            caller=job.identity.caller,
+            wire=job.client.port.dialect.name,
+            model=job.client.request.model[:200],
+            upstream=job.upstream.route.served.upstream.name,
+            stream=job.client.request.stream,
             status=status,
-            started_at=state.started_at,
-            ended_at=None if status == "running" else state.now(),
+            started_at=state.clock.started_at,
+            ended_at=None if status == "running" else state.clock.now(),
             error_code=error,
-            finish_reason=state.finish_reason,
+            finish_reason=state.outcome.finish_reason,
             turns=run.turn.number,
             tool_calls=run.calls_run,
             input_tokens=run.input_tokens,
             output_tokens=run.output_tokens,
             total_tokens=run.total_tokens,
-            offered=state.offer.tool_ids(),
-            withheld=dict(state.offer.withheld),
-            trace=job.trace,
-            shape=job.prompt_shape,
+            offered=state.tools.offer.tool_ids(),
+            withheld=dict(state.tools.offer.withheld),
+            trace=job.client.trace,
+            shape=job.recording.prompt_fingerprint,
             cost=run.cost,
             spent=run.spent or None,
             unreported=len(run.silent_turns),
+            left_out=tuple(name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT]),
         )

@@ -4,26 +4,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["Beat", "Keepalive", "keeping_alive"]
+__all__ = ["Notifier", "OnTick", "with_keepalive"]
 
 T = TypeVar("T")
 
-Beat = Callable[[bool], Awaitable[None]]
+OnTick = Callable[[bool], Awaitable[None]]
 """Called when something is to be shown (``False``) or nothing was for a while (``True``)."""
 
 
-class Keepalive:
-    """Rung when there is something to show.  One waits for it at a time."""
+class Notifier:
+    """Notified when there is something to show.  One waits for it at a time."""
 
-    __slots__ = ("_rung", "_waiter")
+    __slots__ = ("_notified", "_waiter")
 
     def __init__(self) -> None:
-        self._rung = False
+        self._notified = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """There is something to show."""
-        self._rung = True
+        self._notified = True
         self.wake()
 
     def wake(self, _: object = None) -> None:
@@ -32,13 +32,13 @@ class Keepalive:
             self._waiter.set_result(None)
 
     def take(self) -> bool:
-        """Whether it was rung since it was asked last."""
-        rung, self._rung = self._rung, False
-        return rung
+        """Whether it was notified since it was asked last."""
+        notified, self._notified = self._notified, False
+        return notified
 
     async def wait(self, at_most_s: float) -> None:
-        """Return once it is rung or woken, or after so many seconds."""
-        if self._rung:
+        """Return once it is notified or woken, or after so many seconds."""
+        if self._notified:
             return
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
@@ -50,36 +50,38 @@ class Keepalive:
             self._waiter = None
 
 
-async def keeping_alive(
+async def with_keepalive(
     work: Coroutine[Any, Any, T],
     every_s: float,
-    beat: Beat,
-    bell: Keepalive | None = None,
+    on_tick: OnTick,
+    notifier: Notifier | None = None,
     *,
-    let_go: Callable[[T], Awaitable[None]] | None = None,
+    discard: Callable[[T], Awaitable[None]] | None = None,
 ) -> T:
-    """The result of ``work``; meanwhile ``beat`` is called every ``every_s`` seconds and when ``bell`` rings.
+    """The result of ``work``.
 
-    If the caller is cancelled, or ``beat`` fails because the client has gone, the work is
-    cancelled and has ended before this returns; ``let_go`` gets a result that it had by then.
+    Meanwhile ``on_tick`` is called every ``every_s`` seconds, and when ``notifier`` is notified.
+
+    If the caller is cancelled, or ``on_tick`` fails because the client has gone, the work is cancelled and
+    has ended before this returns; ``discard`` gets a result that it had by then.
     """
     task = asyncio.get_running_loop().create_task(work)
-    bell = bell or Keepalive()
-    task.add_done_callback(bell.wake)
+    notifier = notifier or Notifier()
+    task.add_done_callback(notifier.wake)
     try:
         while True:
             if not task.done():
-                await bell.wait(every_s)
-            if bell.take():
-                await beat(False)
+                await notifier.wait(every_s)
+            if notifier.take():
+                await on_tick(False)
             elif not task.done():
-                await beat(True)
+                await on_tick(True)
             if task.done():
                 return task.result()
     except BaseException:  # However the wait ends, nothing goes on that nobody waits for.
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
-        if let_go is not None and not task.cancelled() and task.exception() is None:
-            await let_go(task.result())
+        if discard is not None and not task.cancelled() and task.exception() is None:
+            await discard(task.result())
         raise

@@ -4,7 +4,8 @@ The loop is data.  The orchestrator feeds a :class:`Run` the events of each turn
 command it answers with::
 
     CallModel ──turn_ended──▶ RunTools ──tools_ran──▶ CallModel …
-        │                         └──────────────────▶ Suspend   (the client has to act)
+        │ │                     ▲  └─────────────────▶ Suspend   (the client has to act)
+        │ └──▶ AskApproval ──decided
         └────────────────────────────────────────────▶ Finish
 
 Budgets end a run in an answer: when one is spent, the calls that wait are answered with
@@ -34,9 +35,10 @@ from proxy.relay.routing.prices import Price
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
 from proxy.values import value_class
 
-__all__ = ["CallModel", "Command", "Finish", "Run", "RunTools", "Suspend", "failure"]
+__all__ = ["UNRUN", "AskApproval", "CallModel", "Command", "Finish", "Run", "RunTools", "Suspend", "failure"]
 
-_UNRUN = frozenset({"length", "content_filter"})
+UNRUN = frozenset({"length", "content_filter"})
+"""Why a turn ended whose calls do not run: they may be cut short."""
 _BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls were not run.]"
 
 
@@ -49,11 +51,22 @@ class CallModel:
 
 
 @value_class
+class AskApproval:
+    """Ask whether ``calls`` may run; no call of the turn runs before :meth:`Run.decided` has the answer."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@value_class
 class RunTools:
-    """Run ``calls``; the ``refused`` ones have their results already."""
+    """Run ``calls``; the ``refused`` ones have their results already.
+
+    ``approved`` are the indices of those calls that were asked for and approved.
+    """
 
     calls: tuple[ToolCall, ...]
     refused: tuple[ToolResult, ...] = ()
+    approved: frozenset[int] = frozenset()
 
 
 @value_class
@@ -79,7 +92,7 @@ class Finish:
     note: str = ""
 
 
-Command = CallModel | RunTools | Suspend | Finish
+Command = CallModel | AskApproval | RunTools | Suspend | Finish
 
 
 def failure(call_id: str, code: Any, message: str) -> ToolResult:
@@ -105,16 +118,23 @@ class _Turn:
     calls: list[ToolCall] = field(default_factory=list)
     parted: tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]] | None = None
     subcalls: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
+    undecided: RunTools | None = None
+
+
+def _never(call: ToolCall, turn: int) -> bool:
+    return False
 
 
 class Run:
     """One request's turns, calls and budgets.
 
-    ``is_hidden`` tells a call that the client must not see from one of its own; ``clock`` gives
+    ``is_hidden`` tells a call that the client must not see from one of its own; ``needs_approval`` says of
+    a call of such a turn whether somebody must approve it before it runs; ``clock`` gives
     monotonic seconds; ``price`` is the model's, ``None`` where it has none: then ``cost`` (in
     billionths) is ``None``, too.  ``spent_tokens`` and ``spent_cost`` count against limits, and hold
     estimates of what was not reported.  ``spent`` is the setting whose budget is used up, empty while
-    all hold; ``silent_turns`` are those whose use the upstream did not report.
+    all hold; ``silent_turns`` are those whose use the upstream did not report.  With ``continues_pauses`` a
+    turn that pauses is gone on with, also where nothing of ours ran.
     """
 
     def __init__(
@@ -122,12 +142,16 @@ class Run:
         settings: RunSettings,
         *,
         is_hidden: Callable[[str], bool],
+        needs_approval: Callable[[ToolCall, int], bool] = _never,
         clock: Callable[[], float],
         price: Price | None = None,
+        continues_pauses: bool = False,
     ) -> None:
         self._settings = settings
+        self._continues_pauses = continues_pauses
         self._price = price
         self._is_hidden = is_hidden
+        self._needs_approval = needs_approval
         self._clock = clock
         self._deadline = clock() + settings.request_timeout_s
         self.turn = _Turn(0, False)
@@ -195,12 +219,13 @@ class Run:
         turn = self.turn
         self.count_usage()
         hidden, theirs = turn.parted or self._part()
-        composed = bool(hidden) or self.turns_hidden > 0
+        paused = self._continues_pauses and turn.reason == "pause"
+        composed = bool(hidden) or self.turns_hidden > 0 or paused
         if turn.error is not None:
             return Finish(error=turn.error, shown=not composed)
         if turn.reason is None and not turn.ended:
-            return self._truncated() if composed else Finish()
-        if turn.reason in _UNRUN:
+            return self._truncated()
+        if turn.reason in UNRUN:
             # A call that was cut off, or that a filter stopped, is not the model's word (rule W7).
             return Finish(turn.reason)
         if hidden and (theirs or not turn.last):
@@ -209,6 +234,12 @@ class Run:
             return self._run_tools(hidden)
         if theirs and composed:
             return Suspend(theirs)
+        if composed and turn.reason == "pause" and not turn.last:
+            # The model is to go on from what it has said; the client knows nothing of the turns before.
+            return RunTools(())
+        if paused:
+            # Every budget is spent, and no other dialect has a word for it.
+            return Finish("length")
         if hidden:
             return Finish("stop", note=_BUDGET_NOTE)
         if composed and turn.reason in ("tool_calls", "function_call"):
@@ -221,7 +252,7 @@ class Run:
             error={"message": message, "type": "upstream_error", "code": "upstream_broken"}, shown=False
         )
 
-    def _run_tools(self, calls: tuple[ToolCall, ...]) -> RunTools:
+    def _run_tools(self, calls: tuple[ToolCall, ...]) -> RunTools | AskApproval:
         """Which calls run, and which are refused because a budget is spent."""
         wanted: list[ToolCall] = []
         refused: list[ToolResult] = []
@@ -240,7 +271,22 @@ class Run:
                 else:
                     wanted.append(part)
         self.calls_run += len(wanted)
-        return RunTools(tuple(wanted), tuple(refused))
+        command = RunTools(tuple(wanted), tuple(refused))
+        asking = tuple(call for call in wanted if self._needs_approval(call, self.turn.number))
+        if not asking:
+            return command
+        self.turn.undecided = command
+        return AskApproval(asking)
+
+    def decided(self, approved: frozenset[int]) -> RunTools:
+        """The answer to :class:`AskApproval`: the indices of the calls that may run.
+
+        The others run into the refusal of the policy that asked.  Raises RuntimeError if nothing was asked.
+        """
+        command, self.turn.undecided = self.turn.undecided, None
+        if command is None:
+            raise RuntimeError("no approval was asked for in this turn")
+        return RunTools(command.calls, command.refused, approved)
 
     def budget_failure(self, call: ToolCall) -> ToolResult:
         """Why a call of the last turn is not run."""

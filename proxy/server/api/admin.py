@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -11,21 +11,26 @@ import structlog
 from aiohttp import web
 
 from proxy.errors import ConfigError, RequestError, StoreError
-from proxy.in_time import InTime
-from proxy.server.api.json_views import detail_to_json, run_to_json, to_line, tool_to_json
+from proxy.hard_timeout import HardTimeout
+from proxy.server.api.json_output import detail_to_json, run_to_json, server_to_json, to_line, tool_to_json
 from proxy.server.api.run_filters import parse_filter
 from proxy.server.auth.authenticate import Authenticator
 from proxy.server.auth.key_names import recorded_caller
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import Target
+from proxy.server.telemetry.hooks import RequestFacts
 from proxy.store.base import RunDetail, RunFilter, Store
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
+from proxy.tools.mcp.overview import ServerOverview
 
 __all__ = ["REPORT_S", "Admin"]
 
 REPORT_S: Final = 10.0
 """The longest that an administrator waits for the record."""
+
+Overviews = Callable[[], Awaitable[Sequence[ServerOverview]]]
+"""How all MCP servers are now; raises :class:`~proxy.errors.StoreError`."""
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MOST: Final = 200
@@ -42,50 +47,57 @@ class Admin:
     def __init__(
         self,
         *,
-        door: Authenticator,
+        authenticator: Authenticator,
         store: Store,
         registry: Registry,
         policy: Policy,
         tools_enabled: bool,
         declared: Container[str],
+        servers: Overviews,
     ) -> None:
-        self._door = door
+        self._authenticator = authenticator
         self._store = store
         self._registry = registry
         self._policy = policy
         self._tools_enabled = tools_enabled
         self._declared = declared
-        self._in_time = InTime()
+        self._servers = servers
+        self._hard_timeout = HardTimeout()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.admin")
 
-    async def answer(self, request: EdgeRequest, target: Target) -> web.Response:
+    async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.Response:
         """Answer for a path of ``/admin`` or below.
 
-        Raises :class:`~proxy.errors.RequestError`: what the door says to all but administrators,
-        whatever they ask for; then 400, 404, 405, and 503 where the record cannot be read.
+        Raises :class:`~proxy.errors.RequestError`: 401 or 403 for all but administrators, whatever they
+        ask for; then 400, 404, 405, and 503 where the record cannot be read.
         """
-        request.caller = await self._door.admit_admin(request)
-        request.facts.caller = request.caller.name
+        facts.caller = (await self._authenticator.admit_admin(request, target)).name
         if request.method not in ("GET", "HEAD"):
             raise RequestError(
-                405, "The administrators' paths are read only.", headers={"Allow": "GET, HEAD"}
+                405, "The /admin paths accept only GET and HEAD.", headers={"Allow": "GET, HEAD"}
             )
         kind, slash, run_id = target.path.removeprefix("/admin").removeprefix("/").partition("/")
+        work: Coroutine[Any, Any, web.Response] | None = None
         if kind == "runs":
+            work = self._record(facts, target, run_id if slash else None)
+        elif kind == "mcp" and not slash:
+            work = self._mcp(target)
+        if work is not None:
             try:
-                return await self._in_time.of(
-                    self._record(request, target, run_id if slash else None), REPORT_S
-                )
+                return await self._hard_timeout.run(work, REPORT_S)
             except (StoreError, TimeoutError):
                 raise RequestError(
-                    503, "The record cannot be read now.", type="server_error", code="store_unavailable"
+                    503,
+                    "The store cannot be read now. Try again in a moment.",
+                    type="server_error",
+                    code="store_unavailable",
                 ) from None
         if kind in ("tools", "approvals") and not slash:
             _query(target.query)
             return _answer(self._tools() if kind == "tools" else _approvals())
         raise _unknown(target)
 
-    async def _record(self, request: EdgeRequest, target: Target, run_id: str | None) -> web.Response:
+    async def _record(self, facts: RequestFacts, target: Target, run_id: str | None) -> web.Response:
         if run_id is None:
             return _answer(await self._runs(_query(target.query, "limit", "before", "errors", *_FILTERS)))
         content = _truth(_query(target.query, "content"), "content")
@@ -97,8 +109,8 @@ class Admin:
             self._log.warning(
                 "content_read",
                 command="/admin/runs",
-                caller=request.caller.name,
-                request_id=request.facts.request_id,
+                caller=facts.caller,
+                request_id=facts.request_id,
                 run_id=run_id,
                 messages=len(detail.messages),
             )
@@ -123,10 +135,17 @@ class Admin:
         detail = await self._store.get_run(run_id) if _RUN_ID.match(run_id) else None
         return detail if detail is not None and detail.run.id == run_id else None
 
+    async def _mcp(self, target: Target) -> web.Response:
+        """Every MCP server with its tools, as the process that talks to them told last."""
+        _query(target.query)
+        catalog = self._registry.current
+        rows = [server_to_json(one, catalog, self._policy) for one in await self._servers()]
+        return _answer(_page(rows, more=False))
+
     def _tools(self) -> dict[str, Any]:
         """Every loaded tool; ``withheld`` says why models are not offered it, ``null`` that they are."""
         rows = []
-        for spec in self._registry.tools():
+        for spec in self._registry.current.tools():
             decision = self._policy.decide(spec)
             withheld = None if decision.allowed else decision.rule
             if not self._tools_enabled:
@@ -137,7 +156,8 @@ class Admin:
 
 def _approvals() -> dict[str, Any]:
     return _page([], more=False) | {
-        "note": "Approvals are not built: what needs one is not offered to models, and refused."
+        "note": "This version has no approvals. A tool that needs approval is not offered, and a call "
+        "of it is refused."
     }
 
 
@@ -171,7 +191,7 @@ def _encoded(value: dict[str, Any]) -> str:
 
 def _unknown(target: Target) -> RequestError:
     """The same for a path, an id that no run can have, and one that no run has."""
-    return RequestError(404, f"Nothing is served at {target.path[:100]}.", code="not_found")
+    return RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
 
 
 def _query(query: str, *known: str) -> dict[str, str]:
@@ -181,16 +201,20 @@ def _query(query: str, *known: str) -> dict[str, str]:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
     except ValueError:
         raise RequestError(
-            400, f"The query must be up to {_MOST_PARAMETERS} parameters in UTF-8.", param="query"
+            400, f"The query must be UTF-8 and have at most {_MOST_PARAMETERS} parameters.", param="query"
         ) from None
     for name, value in pairs:
         if name not in known:
-            there = f"; there are {', '.join(known)}" if known else ""
-            raise RequestError(400, f"There is no parameter {name[:40]!r} here{there}.", param=name[:40])
+            there = f"; use {', '.join(known)}" if known else ""
+            raise RequestError(
+                400, f"The query parameter {name[:40]!r} is not known here{there}.", param=name[:40]
+            )
         if name in found:
-            raise RequestError(400, f"{name} stands there twice.", param=name)
+            raise RequestError(400, f"The query parameter {name} is given twice.", param=name)
         if len(value) > _LONGEST_VALUE:
-            raise RequestError(400, f"{name} is longer than {_LONGEST_VALUE} characters.", param=name)
+            raise RequestError(
+                400, f"The query parameter {name} is longer than {_LONGEST_VALUE} characters.", param=name
+            )
         found[name] = value
     return found
 

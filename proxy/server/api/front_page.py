@@ -17,11 +17,13 @@ from proxy.server.serving.request import EdgeRequest
 __all__ = ["front_page", "health", "nothing_here"]
 
 _WHAT: Final = "an OpenAI-compatible API"
+_OLLAMA: Final = "Ollama is running"
+"""What an Ollama server says of itself at ``/``."""
 _KEY: Final = (
-    "the key that the operator of this server gave you, or the start token that it printed; "
-    "an open server takes any"
+    "the key that the operator of this server gave you, or the start token that the server printed; "
+    "an open server accepts any value"
 )
-_DOCS: Final = "the README of toolrelay, and toolrelay --help where it runs"
+_DOCS: Final = "the README of toolrelay, and toolrelay --help on the server"
 _PAGE: Final = """\
 <!doctype html>
 <html lang="en">
@@ -45,13 +47,23 @@ _HEADERS: Final = {
 
 
 def front_page(request: EdgeRequest) -> web.Response:
-    """A page for browsers, one JSON object for all others."""
+    """A page for browsers, Ollama's own words for its clients, one JSON object for all others."""
     base_url = _base_url(request)
     if "text/html" in request.headers.get(hdrs.ACCEPT, "").lower():
         text = _PAGE.format(what=_WHAT, base_url=html.escape(base_url), key=_KEY, docs=_DOCS)
         return web.Response(text=text, content_type="text/html", headers=_HEADERS)
+    if _asks_for_ollama(request):
+        return web.Response(text=_OLLAMA, content_type="text/plain", headers=_HEADERS)
     said = {"name": "toolrelay", "what": _WHAT, "base_url": base_url, "api_key": _KEY, "docs": _DOCS}
     return web.Response(text=json.dumps(said), content_type="application/json", headers=_HEADERS)
+
+
+def _asks_for_ollama(request: EdgeRequest) -> bool:
+    """Whether a client looks for an Ollama server: several take any other answer for none."""
+    accepted = request.headers.get(hdrs.ACCEPT, "").lower()
+    return request.headers.get(hdrs.USER_AGENT, "").lower().startswith("ollama") or accepted.startswith(
+        "text/plain"
+    )
 
 
 def nothing_here(request: EdgeRequest, path: str) -> RequestError:
@@ -59,8 +71,9 @@ def nothing_here(request: EdgeRequest, path: str) -> RequestError:
     base_url = _base_url(request)
     return RequestError(
         404,
-        f"Nothing is served at {path[:100]}. The API is below /v1: set the client's base URL to {base_url}"
-        f" (of an Azure client, azure_endpoint to {base_url.removesuffix('/v1') or 'the same without /v1'}).",
+        f"There is no endpoint at {path[:100]}. The API is below /v1: set the client's base URL to "
+        f"{base_url} (of an Azure client, azure_endpoint to "
+        f"{base_url.removesuffix('/v1') or 'the same without /v1'}).",
         code="not_found",
     )
 

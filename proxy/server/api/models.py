@@ -1,43 +1,132 @@
-"""``GET /v1/models`` over all upstreams."""
+"""Which models there are, over all upstreams: one list of what they all serve, in the client's dialect."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import structlog
+from aiohttp import web
 
 from proxy.errors import RequestError, UpstreamError
 from proxy.http.headers import Headers
-from proxy.relay.routing.router import Router, Served
+from proxy.relay.body import Body
+from proxy.relay.routing.fallback import Candidates
+from proxy.relay.routing.prices import Prices
+from proxy.relay.routing.router import Router, ServedUpstream
+from proxy.server.api.forwarder import Forwarder
+from proxy.server.api.request_reader import RequestReader
+from proxy.server.api.routes import routes_of_model
+from proxy.server.context import Context
 from proxy.upstreams.base import UpstreamRequest
+from proxy.wires.dialect import Dialect, ModelLists
+from proxy.wires.dialects.table import BY_WIRE
 
-__all__ = ["list_models", "show_model"]
+__all__ = ["Models"]
 
 _MAX_BYTES = 8 * 1024 * 1024
 
 
-async def list_models(router: Router, headers: Headers) -> bytes:
+class Models:
+    """Answers which models there are."""
+
+    def __init__(self, forwarder: Forwarder, request_reader: RequestReader, prices: Prices) -> None:
+        self._forwarder = forwarder
+        self._request_reader = request_reader
+        self._prices = prices
+
+    async def answer(self, context: Context) -> web.StreamResponse:
+        """The models that the caller may use; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
+        router, endpoint = context.permissions.router, context.target.endpoint
+        dialect = _dialect(context)
+        if endpoint.action == "show":
+            return await self._shown(context, router)
+        if router.is_plain and _lists(router.default, dialect) is dialect.models:
+            return await self._forwarder.send_by(context)
+        headers = self._forwarder.headers(context, None, identity=True)
+        match endpoint.action:
+            case "version":
+                found: Any = {"version": dialect.models.version}
+            case "running":
+                found = await _running(router, dialect, endpoint.path, headers)
+            case "list":
+                found = await _list_models(router, dialect, headers)
+            case _:
+                model = endpoint.stored_id(context.target.below or "")
+                found = await (
+                    _find_model(router, dialect, model, headers)
+                    if "{" in endpoint.path
+                    else _list_models(router, dialect, headers)
+                )
+        return web.Response(body=orjson.dumps(found), content_type="application/json")
+
+    async def _shown(self, context: Context, router: Router) -> web.StreamResponse:
+        """What Ollama's clients ask of one model: from its own upstream if that speaks their dialect."""
+        body = await self._request_reader.read(context)
+        named = body.payload.get("model") or body.payload.get("name")
+        older = isinstance(named, str) and body.payload.get("model") != named
+        if older:
+            body = Body(body.raw, {**body.payload, "model": named})
+        await self._request_reader.check_rights(context, body, self._request_reader.principal(context, body))
+        dialect = context.target.endpoint.dialect
+        route = routes_of_model(context, self._prices, body.payload, tuple(BY_WIRE))[0]
+        if dialect.wire in route.served.wires:
+            # The name of the field that older clients use is not read everywhere.
+            route = replace(route, renamed=route.renamed or older)
+            return await self._forwarder.send(context, body, Candidates.of([route], body.payload))
+        headers = self._forwarder.headers(context, None, identity=True)
+        lists = _lists(route.served, dialect)
+        listed = await _ask(route.served, lists, lists.path, headers)
+        entry = {} if isinstance(listed, UpstreamError) else listed.get(route.model, {})
+        owner = route.served.upstream.name
+        shown = dialect.models.show(owner, entry, route.served.tools)
+        return web.Response(body=orjson.dumps(shown), content_type="application/json")
+
+
+def _dialect(context: Context) -> Dialect:
+    """The client's dialect: several list their models at one path, and are told apart by their headers."""
+    own = context.target.endpoint.dialect
+    headers = context.request.headers
+    return next(
+        (
+            dialect
+            for dialect in BY_WIRE.values()
+            if (dialect.prefix, dialect.models.path) == (own.prefix, own.models.path)
+            and dialect.headers
+            and all(name in headers for name, _ in dialect.headers)
+        ),
+        own,
+    )
+
+
+def _lists(served: ServedUpstream, own: Dialect) -> ModelLists:
+    """The form in which an upstream lists its models: the client's own, if it speaks that."""
+    spoken = [BY_WIRE[wire].models for wire in sorted(served.wires)]
+    return own.models if own.models in spoken else spoken[0]
+
+
+async def _list_models(router: Router, dialect: Dialect, headers: Headers) -> Any:
     """One list of the models that are served, under the names that clients use, each once.
 
     An upstream that does not answer is left out.  Raises :class:`UpstreamError` where none does.
     """
-    models, failures = await _gather(router, headers)
+    models, failures = await _gather(router, dialect, headers)
     if failures and len(failures) == len(router.served):
         raise failures[0][1]
-    return orjson.dumps({"object": "list", "data": list(models.values())})
+    return dialect.models.whole(list(models.values()))
 
 
-async def show_model(router: Router, model: str, headers: Headers) -> bytes:
+async def _find_model(router: Router, dialect: Dialect, model: str, headers: Headers) -> Any:
     """One model by the name that clients use.
 
     Raises :class:`RequestError` (404) for any other, and :class:`UpstreamError` where an upstream that may
     serve it does not answer: nobody knows then that there is no such model.
     """
     if router.permits(model):
-        models, failures = await _gather(router, headers)
+        models, failures = await _gather(router, dialect, headers)
         if model in models:
-            return orjson.dumps(models[model])
+            return models[model]
         for served, failure in failures:
             if served.model_name(model) is not None:
                 raise failure
@@ -49,30 +138,48 @@ async def show_model(router: Router, model: str, headers: Headers) -> bytes:
     )
 
 
-async def _gather(
-    router: Router, headers: Headers
-) -> tuple[dict[str, dict[str, Any]], list[tuple[Served, UpstreamError]]]:
-    """The models that are served, by name; and the upstreams that did not say theirs, with why."""
-    answers = await asyncio.gather(*(_ask(served, headers) for served in router.served))
+async def _running(router: Router, dialect: Dialect, path: str, headers: Headers) -> Any:
+    """The models that servers of the client's dialect have in memory; others do not tell."""
+    asked = [served for served in router.served if dialect.wire in served.wires]
+    answers = await asyncio.gather(*(_ask(served, dialect.models, path, headers) for served in asked))
     models: dict[str, dict[str, Any]] = {}
-    failures: list[tuple[Served, UpstreamError]] = []
-    for served, answer in zip(router.served, answers, strict=True):
+    for served, answer in zip(asked, answers, strict=True):
+        if not isinstance(answer, UpstreamError):
+            models |= _permitted(router, _renamed(served, dialect.models, answer))
+    return dialect.models.whole(list(models.values()))
+
+
+async def _gather(
+    router: Router, dialect: Dialect, headers: Headers
+) -> tuple[dict[str, dict[str, Any]], list[tuple[ServedUpstream, UpstreamError]]]:
+    """The models that are served, by name; and the upstreams that did not say theirs, with why."""
+    lists = [_lists(served, dialect) for served in router.served]
+    answers = await asyncio.gather(
+        *(_ask(served, own, own.path, headers) for served, own in zip(router.served, lists, strict=True))
+    )
+    models: dict[str, dict[str, Any]] = {}
+    failures: list[tuple[ServedUpstream, UpstreamError]] = []
+    for served, own, answer in zip(router.served, lists, answers, strict=True):
         if isinstance(answer, UpstreamError):
             structlog.get_logger("proxy.server").warning(
                 "models_left_out", upstream=served.upstream.name, error_code=answer.code
             )
             failures.append((served, answer))
             continue
-        for model in _shown(served, answer):
-            if router.permits(model["id"]):
-                models.setdefault(model["id"], model)
+        if own is not dialect.models:
+            answer = {name: dialect.models.entry(name, served.upstream.name) for name in answer}
+        for name, model in _permitted(router, _shown(served, dialect.models, answer)).items():
+            models.setdefault(name, model)
     return models, failures
 
 
-async def _ask(served: Served, headers: Headers) -> list[dict[str, Any]] | UpstreamError:
-    """The upstream's models, or why it did not say."""
+async def _ask(
+    served: ServedUpstream, lists: ModelLists, path: str, headers: Headers
+) -> Mapping[str, dict[str, Any]] | UpstreamError:
+    """The upstream's models by their names, or why it did not say."""
     try:
-        response = await served.upstream.open(UpstreamRequest("GET", "/models", headers=headers))
+        request = UpstreamRequest("GET", path, headers=headers, rooted=lists.rooted)
+        response = await served.upstream.open(request)
         try:
             body = await response.read(_MAX_BYTES)
         finally:
@@ -80,28 +187,42 @@ async def _ask(served: Served, headers: Headers) -> list[dict[str, Any]] | Upstr
     except UpstreamError as error:
         return error
     if response.status != 200:
-        return UpstreamError(f"The upstream answered {response.status} for its models.")
+        return UpstreamError(
+            f"The upstream answered the request for its models with status {response.status}."
+        )
     if served.secrets is not None:
         # What is composed here passes no stream that would take our key out.
         body = served.secrets.blanked(body)
     try:
-        payload = orjson.loads(body)
+        return lists.read(orjson.loads(body))
     except orjson.JSONDecodeError:
-        return UpstreamError("The upstream's list of models is not JSON.")
-    data = payload.get("data") if isinstance(payload, dict) else None
-    return [m for m in data if isinstance(m, dict)] if isinstance(data, list) else []
+        return UpstreamError("The upstream's list of models is not valid JSON.")
 
 
-def _shown(served: Served, models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _shown(
+    served: ServedUpstream, lists: ModelLists, models: Mapping[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
     """The models this upstream serves to clients; a renamed one needs not be on its list."""
-    by_id = {name: model for model in models if isinstance(name := model.get("id"), str)}
-    if served.renamed is not None:
-        return [
-            {**_entry(target, served), **by_id.get(target, {}), "id": name}
-            for name, target in served.renamed.items()
-        ]
-    return [model for name, model in by_id.items() if served.shown_name(name) is not None]
+    if served.renamed is None:
+        return {name: model for name, model in models.items() if served.shown_name(name) is not None}
+    owner = served.upstream.name
+    return {
+        name: {**lists.entry(target, owner), **models.get(target, {}), **dict.fromkeys(lists.names, name)}
+        for name, target in served.renamed.items()
+    }
 
 
-def _entry(model: str, served: Served) -> dict[str, Any]:
-    return {"id": model, "object": "model", "created": 0, "owned_by": served.upstream.name}
+def _renamed(
+    served: ServedUpstream, lists: ModelLists, models: Mapping[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Those of an upstream's models that it serves to clients, under the names that these use."""
+    shown = {name: served.shown_name(name) for name in models}
+    return {
+        name: {**models[model], **dict.fromkeys(lists.names, name)}
+        for model, name in shown.items()
+        if name is not None
+    }
+
+
+def _permitted(router: Router, models: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: model for name, model in models.items() if router.permits(name)}

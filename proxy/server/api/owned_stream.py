@@ -5,7 +5,7 @@ there are others, what ends the response waits until the note is where they find
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -13,23 +13,24 @@ import orjson
 
 from proxy.errors import WireError
 from proxy.http.headers import Headers
+from proxy.http.rules import first, media_type
 from proxy.in_thread import LARGE_EVENT_BYTES, in_thread
 from proxy.json_size import MOST_READ_VALUES, count_values
+from proxy.relay.base import ClientStream
+from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.threads import Threads
-from proxy.relay.run.settling import Settling
+from proxy.server.auth.principals import Principals
+from proxy.server.context import Context
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.response import HttpClientStream
+from proxy.server.serving.tee import Listen, TeeStream
+from proxy.server.websockets.stream import Own, Settle, WebSocketStream
 from proxy.store.base import Store
+from proxy.wires.dialect import Framing
 from proxy.wires.stream.sse import SSEParser, decode_event
 
-__all__ = ["ClientStreams", "Own", "OwnedClientStream", "Settle"]
-
-Own = Callable[[str, Callable[[bool], None]], None]
-"""(id of a response, what to call once with whether the note of it was committed)."""
-
-Settle = Callable[[], Awaitable[None]]
-"""Waits for the commit of all that was noted so far, for a bounded time."""
+__all__ = ["AnyClientStream", "ClientStreams", "OwnedClientStream"]
 
 _MOST_EVENTS: Final = 256
 """Events before the one that says it: nobody sends as many."""
@@ -56,11 +57,13 @@ class OwnedClientStream(HttpClientStream):
         own: Own,
         settle: Settle | None = None,
         *,
+        framing: Framing,
         last: bool = False,
     ) -> None:
         super().__init__(request, headers, last=last)
         self._own = own
         self._settle = settle
+        self._framing = framing
         self._pending = False
         self._streams = False
         self._before = b""
@@ -75,10 +78,9 @@ class OwnedClientStream(HttpClientStream):
 
     def start(self, status: int, headers: Headers) -> None:
         self._looking = status < 300
-        kind = next((value for name, value in headers if name.lower() == "content-type"), "")
-        self._streams = kind.lower().startswith("text/event-stream")
+        self._streams = media_type(headers) == self._framing.content_type
         self._events = SSEParser() if self._streams else None
-        self._length = next((value for name, value in headers if name.lower() == "content-length"), "")
+        self._length = first(headers, "content-length")
         super().start(status, headers)
 
     def _push(self, data: bytes, last: bool) -> Awaitable[None] | None:
@@ -117,7 +119,7 @@ class OwnedClientStream(HttpClientStream):
         self._before = seen[-_OVERLAP:]
         return _ENDING.search(seen) is not None
 
-    def settled(self) -> Awaitable[None] | None:
+    def before_finish(self) -> Awaitable[None] | None:
         self._look_once_more()
         return self._settled() if self._pending else None
 
@@ -205,45 +207,55 @@ def _said_in_event(raw: bytes) -> dict[str, Any] | None:
     return _object_in(decode_event(raw).data)
 
 
-class ClientStreams:
-    """Makes the responses to clients.
+AnyClientStream = HttpClientStream | WebSocketStream
+"""A response over HTTP, or as messages of a WebSocket."""
 
-    ``caller_of`` says who asks, by a request and its body, and whether that is one person.
-    """
+
+class ClientStreams:
+    """Makes the responses to clients.  ``listen`` hears what is answered to bodies that are read."""
 
     def __init__(
         self,
         store: Store,
         threads: Threads,
-        settling: Settling,
+        commits: CommitWaiter,
         draining: Draining,
-        caller_of: Callable[[EdgeRequest, Mapping[str, Any]], tuple[str, bool]],
+        principals: Principals,
+        listen: Listen | None = None,
     ) -> None:
         self._store = store
         self._threads = threads
-        self._settling = settling
-        self._settle: Settle | None = partial(settling.answered, "owner") if settling.shared else None
+        self._settle: Settle | None = partial(commits.wait_before_end, "owner") if commits.shared else None
         self._draining = draining
-        self._caller_of = caller_of
+        self._principals = principals
+        self._listen = listen
 
-    def stream(self, request: EdgeRequest, below: str, caller: str) -> HttpClientStream:
+    def open(self, context: Context, caller: str) -> AnyClientStream:
         """A response to a client; one that is read for its id where that is to be noted as the caller's."""
-        sent = {"x-request-id": request.facts.request_id, "Server": "toolrelay"}
+        request, endpoint = context.request, context.target.endpoint
+        sent = {"x-request-id": context.facts.request_id, "Server": "toolrelay"}
         if request.page_headers:
             sent.update(request.page_headers)
-        last = self._draining.closing
-        client: HttpClientStream
-        if caller and below == "/responses" and request.caller.rights.keyed:
+        own: Own | None = None
+        if caller and endpoint.creates == "response" and context.caller.rights.keyed:
             # What the upstream keeps under our key is this caller's from now on, and nobody else's.
             own = partial(self._note_owner, caller)
-            client = OwnedClientStream(request, sent, own, self._settle, last=last)
-        elif below == "/conversations" and request.method == "POST":
-            own = partial(self._note_thread, self._caller_of(request, {})[0])
-            client = OwnedClientStream(request, sent, own, self._settle, last=last)
-        else:
+        elif endpoint.creates == "conversation":
+            own = partial(self._note_thread, self._principals.of(request, context.caller, {}).name)
+        framing, last = endpoint.dialect.framing, self._draining.closing
+        client: AnyClientStream
+        if request.websocket is not None:
+            client = WebSocketStream(request, request.websocket, framing, own, self._settle)
+        elif own is None:
             client = HttpClientStream(request, sent, last=last)
-        request.facts.client = client
+        else:
+            client = OwnedClientStream(request, sent, own, self._settle, framing=framing, last=last)
+        context.facts.client = client
         return client
+
+    def heard(self, client: AnyClientStream, asked: bytes) -> ClientStream:
+        """The same response, and who listens is told of it; ``asked`` is the request's body."""
+        return client if self._listen is None else TeeStream(client, self._listen(asked))
 
     def _note_owner(self, caller: str, response_id: str, noted: Callable[[bool], None]) -> None:
         self._store.put_owner(response_id, caller, noted)

@@ -36,7 +36,7 @@ def parse_filter(
         raise ConfigError(
             f"{prefix}status",
             f"there is no status {status[:40]!r}",
-            f"Choose of: {', '.join(get_args(RunStatus))}",
+            f"Choose one of: {', '.join(get_args(RunStatus))}",
         )
     return RunFilter(
         since=parse_moment(f"{prefix}since", since),
@@ -65,6 +65,6 @@ def parse_moment(option: str, text: str | None, now: Callable[[], float] = time.
     except (ValueError, OverflowError):
         raise ConfigError(
             option,
-            f"{text[:40]!r} is no time",
+            f"{text[:40]!r} is not a time",
             "Write 2026-01-31, 2026-01-31T12:00 (UTC), or an age like 36h",
         ) from None

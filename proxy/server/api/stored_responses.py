@@ -14,17 +14,17 @@ from aiohttp import web
 from proxy.errors import RequestError
 from proxy.http.headers import Headers
 from proxy.records import ResponseRecord
-from proxy.relay.run.settling import Settling
+from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.server.auth.body_rights import not_found
 from proxy.store.base import Store
-from proxy.wires.responses.routes import OPERATIONS
+from proxy.wires.dialect import Endpoint
 
-__all__ = ["Forget", "Retell", "StoredResponses"]
+__all__ = ["DeleteUpstream", "StoredResponses", "StreamOfStored"]
 
-Retell = Callable[[Mapping[str, Any], int | None], bytes]
+StreamOfStored = Callable[[Mapping[str, Any], int | None], bytes]
 """(response, starting_after) → the response's event stream from there on."""
 
-Forget = Callable[[ResponseRecord, Headers], Awaitable[None]]
+DeleteUpstream = Callable[[ResponseRecord, Headers], Awaitable[None]]
 """Deletes what a response left with the upstream, which may take the client's key for it."""
 
 _MOST = 100
@@ -32,19 +32,20 @@ _DEFAULT = 20
 
 
 class StoredResponses:
-    """Our own responses, over HTTP.  ``retell`` makes a stream of a response that is over."""
+    """Our own responses, over HTTP.  ``stream_of_stored`` makes a stream of a response that is over."""
 
-    def __init__(self, store: Store, settling: Settling, retell: Retell, forget: Forget) -> None:
+    def __init__(
+        self, store: Store, commits: CommitWaiter, stream_of_stored: StreamOfStored, forget: DeleteUpstream
+    ) -> None:
         self._store = store
-        self._settling = settling
-        self._retell = retell
+        self._commits = commits
+        self._stream_of_stored = stream_of_stored
         self._forget = forget
 
     async def own(
         self,
-        method: str,
+        endpoint: Endpoint,
         response_id: str,
-        rest: str,
         query: str,
         caller: str,
         headers: Headers = (),
@@ -58,46 +59,44 @@ class StoredResponses:
         """
 
         async def look() -> web.Response | bool | None:
-            own = await self.answer(method, response_id, rest, query, caller, headers)
+            own = await self.answer(endpoint, response_id, query, caller, headers)
             if own is not None or not keyed:
                 return own or True
             return await self._store.owns_response(response_id, caller) or None
 
         # Another process may have given it to the client a moment ago.
-        found = await self._settling.look(look)
+        found = await self._commits.look_again(look)
         if found is None:
             raise not_found(response_id)
         return found if isinstance(found, web.Response) else None
 
     async def answer(
-        self, method: str, response_id: str, rest: str, query: str, caller: str, headers: Headers = ()
+        self, endpoint: Endpoint, response_id: str, query: str, caller: str, headers: Headers = ()
     ) -> web.Response | None:
         """Answer for a response of this caller's; ``None`` where it is not ours to answer for.
 
         Raises :class:`RequestError` for what can be done with a response, but not with this one.
         """
-        if (method, rest) not in OPERATIONS:
-            return None
         record = await self._store.find_response(response_id, caller)
         if record is None:
             return None
-        if rest == "input_items":
+        if endpoint.action == "input_items":
             return _json(_input_items(record, _query(query)))
-        if rest == "cancel":
+        if endpoint.action == "cancel":
             raise RequestError(400, "Only background responses can be cancelled.", param="response_id")
-        if method == "DELETE":
+        if endpoint.action == "delete":
             await self._store.delete_response(response_id, caller)
             await self._forget(record, headers)
             return _json({"id": response_id, "object": "response", "deleted": True})
-        return self._retrieved(record, _query(query))
+        return self._retrieved(record, _query(query), endpoint.dialect.framing.content_type)
 
-    def _retrieved(self, record: ResponseRecord, query: Mapping[str, str]) -> web.Response:
+    def _retrieved(self, record: ResponseRecord, query: Mapping[str, str], kind: str) -> web.Response:
         if query.get("stream") != "true":
             return web.Response(body=record.response, content_type="application/json")
         after = _number(query, "starting_after")
         return web.Response(
-            body=self._retell(orjson.loads(record.response), after),
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"},
+            body=self._stream_of_stored(orjson.loads(record.response), after),
+            headers={"Content-Type": kind, "Cache-Control": "no-cache"},
         )
 
 
@@ -132,7 +131,7 @@ def _input_items(record: ResponseRecord, query: Mapping[str, str]) -> dict[str, 
     if (after := query.get("after")) is not None:
         places = [place for place, item in enumerate(items) if item["id"] == after]
         if not places:
-            raise RequestError(404, f"No input item {after[:80]!r} is known.", param="after")
+            raise RequestError(404, f"There is no input item {after[:80]!r}.", param="after")
         items = items[places[0] + 1 :]
     page = items[:limit]
     return {

@@ -9,22 +9,26 @@ from proxy.store.base import RunDetail
 __all__ = ["withheld"]
 
 _SHOWN: Final = {
-    "silent": "the trace was silent and showed nothing of them",
-    "reasoning": "the trace showed a short line of each as reasoning",
-    "status": "the trace showed a short line of each as text",
-    "events": "the trace showed each of them, redacted",
+    "silent": "the trace was silent, so the client saw nothing of them",
+    "reasoning": "the trace showed each call in a short line, as reasoning",
+    "status": "the trace showed each call in a short line, as text",
+    "events": "the trace showed each call, redacted",
 }
 
 
 def withheld(detail: RunDetail) -> Iterator[tuple[str, str]]:
     """Each part that stayed here, in words of ours alone, with the reason."""
     run = detail.run
-    if detail.invocations:
-        shown = _SHOWN.get(run.trace, "what the trace showed of them is not on record")
+    # A run without a model is a call that the client made itself: it has the result.
+    if detail.invocations and run.upstream:
+        shown = _SHOWN.get(run.trace, "the store does not say what the trace showed of them")
         calls = counted(len(detail.invocations), "tool call")
-        yield f"{calls}, arguments and results", f"server tools run here; {shown}"
+        yield f"{calls}, arguments and results", f"the proxy ran these tools; {shown}"
     if len(detail.turns) > 1:
         ends = counted(len(detail.turns) - 1, "end")
-        yield f"{ends} of a turn: finish reason, end mark", "the run went on, and a client has one response"
+        yield (
+            f"{ends} of a turn: finish reason, end mark",
+            "the run continued, and a client gets one response",
+        )
     if run.status == "suspended" and any(row.turn == run.turns for row in detail.invocations):
-        yield f"the results of turn {run.turns}", "they go to the model when the client brings its own"
+        yield f"the results of turn {run.turns}", "the model gets them when the client sends its own results"

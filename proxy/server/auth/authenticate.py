@@ -1,8 +1,8 @@
-"""The doors: open, for clients with a key or the start token, and for those that bring the provider's key.
+"""Finds out who sends a request, in one of the modes ``open``, ``keys``, ``start_token`` and ``forward``.
 
-Which one there is, is settled when the server starts.  It counts the keys that were ever made: where
-the last one is revoked or no longer declared, or the record is lost, nobody comes in, and nothing opens.
-Before the first key there is the start token, which the server prints when it starts.
+The mode is fixed when the server starts.  ``auto`` depends on whether a client key ever existed: if the
+last one is revoked or no longer declared, or if the record is lost, the server admits nobody.
+Before the first key clients need the start token, which the server prints when it starts.
 """
 
 import base64
@@ -10,13 +10,12 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, Protocol
 
 from aiohttp import hdrs
-from multidict import istr
 
 from proxy.caches import declare_lru
 from proxy.errors import ConfigError, RequestError
@@ -28,11 +27,11 @@ from proxy.server.callers import Caller, Rights
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.serving.client_address import counted_address
 from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.target import Target
 from proxy.store.base import KeySource
-from proxy.wires.dialects.table import ENDPOINTS, find_endpoint
+from proxy.wires.dialect import Credential
 
 __all__ = [
-    "INFERENCE",
     "TOKENS_PATH",
     "Authentication",
     "Authenticator",
@@ -52,15 +51,6 @@ Mode = Literal["open", "start_token", "keys", "forward"]
 TOKENS_PATH: Final = "/toolrelay/tokens"
 """Where tokens are made, below ``/v1``."""
 
-INFERENCE: Final = frozenset(
-    {TOKENS_PATH, *(known.path for known in ENDPOINTS if known.kind in ("generate", "count", "infer"))}
-)
-"""What any client key may POST to."""
-
-_CREDENTIALS: Final = (hdrs.AUTHORIZATION, istr("api-key"), istr("x-api-key"))
-"""Where keys are looked for.  SDKs of OpenAI send the first, of Azure the second, of Anthropic the
-third; the first one that a request has is the one that counts."""
-
 _MAX_CREDENTIAL: Final = 8192
 _AUTHORIZATION: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9-]{0,31}) +(?P<said>[A-Za-z0-9!#$%&()+*./:<=>?@\[\]^_`{|}~-]+)"
@@ -72,7 +62,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) -> Mode:
     """The mode that ``auth.mode`` means for this start; ``keys`` says whether there ever were any.
 
-    Raises :class:`~proxy.errors.ConfigError` where ``auto`` would open the door to other machines.
+    Raises :class:`~proxy.errors.ConfigError` where ``auto`` would admit other machines without a key.
     """
     if wanted != "auto":
         return wanted
@@ -82,39 +72,39 @@ def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) ->
         return "start_token"
     raise ConfigError(
         "auth.mode",
-        "server.host lets other machines in and there are no client keys",
-        'Make one with: toolrelay keys create NAME. Or set auth.mode = "start_token" '
-        "(TOOLRELAY_AUTH__MODE=start_token) for a token that is printed at each start, "
-        'auth.mode = "open" to let everybody in, or server.host = "127.0.0.1"',
+        "other machines can reach the address in server.host, and there are no client keys",
+        'Create a key with: toolrelay keys create NAME. Or set auth.mode = "start_token" '
+        '(TOOLRELAY_AUTH__MODE=start_token) for a token that each start prints, auth.mode = "open" to '
+        'serve without authentication, or server.host = "127.0.0.1"',
     )
 
 
-def credential(request: EdgeRequest) -> str:
+def credential(request: EdgeRequest, credentials: Iterable[Credential]) -> str:
     """The key or token of a request, as it is compared; empty where it has none that can be one.
 
-    A header that stands twice is none: two readers could take it for two.
+    The first of the dialect's ``credentials`` that a request has is the one that counts.  A header that
+    stands twice is none: two readers could take it for two.
     """
-    for name in _CREDENTIALS:
+    for name, scheme in credentials:
         values = request.headers.getall(name, ())
         if not values:
             continue
         value = values[0].strip()
         if len(values) > 1 or len(value) > _MAX_CREDENTIAL:
             return ""
-        if name is not hdrs.AUTHORIZATION:
+        if not scheme:
             return value
-        scheme, _, secret = value.partition(" ")
-        return secret.strip() if scheme.lower() == "bearer" else ""
+        said, _, secret = value.partition(" ")
+        return secret.strip() if said.lower() == scheme.lower() else ""
     return ""
 
 
-def may_call(rights: Rights, method: str, below: str) -> bool:
-    """Whether a path below ``/v1`` is served to somebody."""
-    if not rights.keyed:
+def may_call(rights: Rights, method: str, target: Target) -> bool:
+    """Whether a path of the API is served to somebody."""
+    below, endpoint = target.below or "", target.endpoint
+    if not rights.keyed or endpoint.is_inference or endpoint.kind in ("models", "stored", "mcp"):
         return True
-    if method == "POST" and below in INFERENCE:
-        return True
-    if find_endpoint(method, below).kind in ("models", "stored"):
+    if (method, below) == ("POST", TOKENS_PATH):
         return True
     return any(fits(below, pattern) for pattern in rights.endpoints)
 
@@ -126,28 +116,28 @@ def _unauthorized(message: str) -> RequestError:
 def _unknown() -> RequestError:
     # One answer for every reason: a stranger learns nothing from the difference.
     return _unauthorized(
-        "Incorrect API key provided: send a valid client key of this proxy as 'Authorization: Bearer tr_…'. "
-        "Its operator makes one with: toolrelay keys create NAME"
+        "Incorrect API key provided: send a valid client key of this proxy as 'Authorization: Bearer "
+        "tr_…'. The proxy's operator creates one with: toolrelay keys create NAME"
     )
 
 
 class Authenticator(Protocol):
     """Decides who comes in."""
 
-    def admit(self, request: EdgeRequest, below: str) -> Caller | Awaitable[Caller]:
-        """The caller of a request for ``below`` (a path below ``/v1``), at once where that can be said.
+    def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
+        """The caller of a request for something of the API, at once where that can be said.
 
         Raises :class:`~proxy.errors.RequestError`: 401 for one who is unknown, 403 or 404 for one
         who may not, 503 where nobody can be let in.
         """
         ...
 
-    async def admit_admin(self, request: EdgeRequest) -> Caller:
+    async def admit_admin(self, request: EdgeRequest, target: Target) -> Caller:
         """The caller of a request below ``/admin``; raises as :meth:`admit` does for all but an
         administrator, on loopback too."""
         ...
 
-    async def admit_scraper(self, request: EdgeRequest) -> None:
+    async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
         """Return if the sender may read ``/metrics``, raise as :meth:`admit_admin` does if not.
 
         Where there are keys that is an administrator, on loopback too: behind a reverse proxy on
@@ -157,34 +147,35 @@ class Authenticator(Protocol):
 
 
 class _Admins:
-    """What all doors have in common: there are keys, at least those of administrators, whatever the mode."""
+    """What all modes have in common: keys of administrators are valid in each of them."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
 
-    async def admit_admin(self, request: EdgeRequest) -> Caller:
+    async def admit_admin(self, request: EdgeRequest, target: Target) -> Caller:
         """The administrator who sent a request; 401 for everybody else, 503 where keys cannot be read."""
-        secret = credential(request)
+        secret = credential(request, target.endpoint.dialect.credentials)
         key = await self._ring.find(secret) if secret else None
         if key is None or not key.admin:
             raise _unauthorized(
-                "This needs an administrator's key; make one with: toolrelay keys create NAME --admin"
+                "Send an administrator's key. The proxy's operator creates one with: toolrelay keys "
+                "create NAME --admin"
             )
         return key.caller
 
-    async def admit_scraper(self, request: EdgeRequest) -> None:
+    async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
         """An administrator: behind a reverse proxy on this machine everybody comes from loopback."""
-        await self.admit_admin(request)
+        await self.admit_admin(request, target)
 
 
 class OpenAuthenticator(_Admins):
     """Lets everybody in who reaches the port, and counts them by address."""
 
-    def admit(self, request: EdgeRequest, below: str) -> Caller:
+    def admit(self, request: EdgeRequest, target: Target) -> Caller:
         """Anybody."""
         return _anybody(counted_address(request))
 
-    async def admit_scraper(self, request: EdgeRequest) -> None:
+    async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
         """Anybody."""
         return
 
@@ -205,48 +196,27 @@ class KeyAuthenticator(_Admins):
         super().__init__(ring)
         self._tokens = tokens
 
-    def admit(self, request: EdgeRequest, below: str) -> Caller | Awaitable[Caller]:
+    def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
         """Whoever a key or token is for; see :class:`Authenticator`."""
         # Whose head it is has been found out, and what they may call; whether they still may is asked.
         key: Key | None = request.head.get(self)
-        if key is not None and self._ring.holds(key):
-            return key.caller
-        key = self._known(request)
-        if key is None or not may_call(key.caller.rights, request.method, below):
-            return self._admit(request, below)
-        request.head[self] = key
-        return key.caller
+        return key.caller if key is not None and self._ring.holds(key) else self._admit(request, target)
 
-    def _known(self, request: EdgeRequest) -> Key | None:
-        """The key of a request whose ``Authorization`` is that of the one before it on its connection."""
-        let_in = request.protocol.let_in
-        if let_in is None:
-            return None
-        said, key = let_in
-        values = request.headers.getall(hdrs.AUTHORIZATION, ())
-        # A proxy in front may send strangers' requests over one connection: a clock tells them nothing.
-        if len(values) != 1 or not values[0].isascii() or not hmac.compare_digest(values[0], said):
-            return None
-        return key if self._ring.holds(key) else None
-
-    async def _admit(self, request: EdgeRequest, below: str) -> Caller:
-        request.protocol.let_in = None
-        secret = credential(request)
+    async def _admit(self, request: EdgeRequest, target: Target) -> Caller:
+        secret = credential(request, target.endpoint.dialect.credentials)
         caller: Caller | None = None
         key: Key | None = None
         if secret.startswith(TOKEN_PREFIX):
             caller = await self._tokens.find(secret)
         elif secret and (key := await self._ring.find(secret)) is not None:
             caller = key.caller
-            if (said := request.headers.get(hdrs.AUTHORIZATION, "")) and said.isascii():
-                request.protocol.let_in = (said, key)
         if caller is None:
             raise self._refusal()
-        if not may_call(caller.rights, request.method, below):
+        if not may_call(caller.rights, request.method, target):
             raise RequestError(
                 403,
-                f"This key may not call {request.method} /v1{below[:100]}. To allow it, name the path in the "
-                "key's endpoints.",
+                f"This key may not call {request.method} {target.shown}. Ask the proxy's operator to add "
+                "the path to the key's endpoints.",
                 code="endpoint_not_allowed",
             )
         if key is not None:
@@ -258,7 +228,7 @@ class KeyAuthenticator(_Admins):
         if not self._ring.any_valid():
             return RequestError(
                 503,
-                "No client key is valid here. The operator of this proxy makes one with: "
+                "The proxy has no valid client key. Its operator creates one with: "
                 "toolrelay keys create NAME",
                 type="server_error",
                 code="no_client_keys",
@@ -268,9 +238,9 @@ class KeyAuthenticator(_Admins):
 
 
 class StartTokenAuthenticator(KeyAuthenticator):
-    """Lets in who has the token that this start printed; and keys, from the first that is made on.
+    """Admits clients with the token that this start printed and, once there are keys, clients with a key.
 
-    Who has it may do what everybody may where the door is open, and is counted by address likewise.
+    The token gives the rights that everybody has in the mode ``open``.  Its requests are counted by address.
     """
 
     def __init__(self, ring: KeyRing, tokens: Minting, start_token: str) -> None:
@@ -278,30 +248,30 @@ class StartTokenAuthenticator(KeyAuthenticator):
         self._start_token = start_token.encode()
         self._shown = object()
 
-    def admit(self, request: EdgeRequest, below: str) -> Caller | Awaitable[Caller]:
+    def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
         """Whoever has the token, or a key; see :class:`Authenticator`."""
         # The token does not change, so a head that showed it once has it whenever it comes.
         if self._shown in request.head:
             return _anybody(counted_address(request))
-        if not self._is_shown(request):
-            return super().admit(request, below)
+        if not self._is_shown(request, target):
+            return super().admit(request, target)
         request.head[self._shown] = True
         return _anybody(counted_address(request))
 
-    async def admit_scraper(self, request: EdgeRequest) -> None:
+    async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
         """Whoever has the token, or an administrator."""
-        if not self._is_shown(request):
-            await super().admit_scraper(request)
+        if not self._is_shown(request, target):
+            await super().admit_scraper(request, target)
 
-    def _is_shown(self, request: EdgeRequest) -> bool:
-        said = credential(request).encode("utf-8", "surrogateescape")
+    def _is_shown(self, request: EdgeRequest, target: Target) -> bool:
+        said = credential(request, target.endpoint.dialect.credentials).encode("utf-8", "surrogateescape")
         return hmac.compare_digest(said, self._start_token)
 
     def _refusal(self) -> RequestError:
         return _unauthorized(
             "Incorrect API key provided: send the start token as 'Authorization: Bearer tr_…'. toolrelay "
-            "printed it when it started, in the line that begins with 'auth: start token'. To serve without "
-            "one, start it with: toolrelay serve --open"
+            "printed it at its start, in the line that begins with 'auth: start token'. To serve without a "
+            "token, start it with: toolrelay serve --open"
         )
 
 
@@ -318,7 +288,7 @@ class ForwardAuthenticator(_Admins):
         self._hash_key = hash_key
         self._keys = keys
 
-    def admit(self, request: EdgeRequest, below: str) -> Caller:
+    def admit(self, request: EdgeRequest, target: Target) -> Caller:
         """Whoever has an ``Authorization``; 401 without one, or with a key of this proxy's own."""
         name: str | None = request.head.get(self)
         if name is None:
@@ -332,13 +302,13 @@ class ForwardAuthenticator(_Admins):
         said = _forwardable(value) if len(value) <= _MAX_CREDENTIAL else None
         if value and len(value) <= _MAX_CREDENTIAL and self._keys.holds(value):
             raise _unauthorized(
-                "Incorrect API key provided: this is a key of the proxy, which must not go to the model "
-                "provider. Send the provider's own key."
+                "Incorrect API key provided: this is a key of the proxy, and the proxy must not send it "
+                "to the model provider. Send the provider's own key."
             )
         if said is None:
             raise _unauthorized(
-                "Incorrect API key provided: send the model provider's own key as 'Authorization: Bearer …', "
-                "once, without quotes; this proxy passes it on."
+                "Incorrect API key provided: send the model provider's own key once, as 'Authorization: "
+                "Bearer …', without quotes. The proxy passes it on."
             )
         digest = hashlib.blake2b(said, key=self._hash_key, digest_size=12, person=b"forward")
         return f"forward:{digest.hexdigest()}"
@@ -383,7 +353,7 @@ class Authentication:
     """
 
     mode: Mode
-    door: Authenticator
+    authenticator: Authenticator
     ring: KeyRing
     tokens: Minting | None
     finder: KeyFinder

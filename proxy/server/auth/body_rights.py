@@ -1,79 +1,44 @@
 """What of a client key's rights only a request's body can tell: its models, and whose ids are in it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.globs import fits
-from proxy.relay.run.settling import Settling
+from proxy.relay.body import FURTHER_MODELS, check_names
+from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.server.callers import Rights
 from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.target import Target
 from proxy.store.base import Store
-from proxy.wires.dialects.table import ENDPOINTS
+from proxy.wires.dialects.openai import CONVERSATIONS
 
-__all__ = ["READS_IDS", "check_names", "check_references", "check_rights", "must_read", "not_found"]
-
-READS_IDS: Final = frozenset(known.path for known in ENDPOINTS if known.refers)
-"""Paths whose body may name a response or a conversation to go on from."""
-
-_NAMES_ITS_MODEL: Final = frozenset(known.path for known in ENDPOINTS if known.model)
-"""Paths whose JSON says at its top which model answers.
-
-Elsewhere a ``model`` there says nothing: that of a batch stands in the lines of its file, that of an
-eval in its data source or its graders, that of a realtime session inside of ``session``.
-"""
-
-_NAMED_ELSEWHERE: Final = ("models", "fallbacks")
-"""Fields in which providers take further models to fall back on."""
-
-_DECIDED_ON: Final = frozenset(
-    {
-        "background",
-        "conversation",
-        "include_usage",
-        "model",
-        "previous_response_id",
-        "prompt",
-        "stream",
-        "stream_options",
-        "tools",
-        *_NAMED_ELSEWHERE,
-    }
-)
-"""Fields that say what a request may reach, where it goes, and how it is counted."""
+__all__ = ["check_references", "check_rights", "must_read", "not_found"]
 
 
-def must_read(rights: Rights, request: EdgeRequest, below: str) -> bool:
+def must_read(rights: Rights, request: EdgeRequest, target: Target) -> bool:
     """Whether the body has to be read before a request is passed on that the proxy does not read itself.
 
     Raises :class:`RequestError` (403) where somebody who is limited to models asks for something whose
     model cannot be read.
     """
-    if rights.keyed and request.method == "POST" and below in READS_IDS:
+    endpoint = target.endpoint
+    if rights.keyed and endpoint.refers:
         return True
     if not rights.models:
         return False
+    # Where the top of a body does not name the model, a ``model`` there says nothing: that of a batch stands
+    # in the lines of its file, that of an eval in its data source or its graders.
     media = request.content_type.lower()
     is_json = media == "application/json" or media.endswith("+json")
-    if request.method != "POST" or not is_json or below not in _NAMES_ITS_MODEL:
+    if not is_json or not endpoint.model:
         raise RequestError(
             403,
-            f"This key is limited to some models, and that of {request.method} /v1{below[:100]} cannot be "
-            "read. Only requests for an answer whose JSON body names its model are served to it.",
+            f"This key is limited to some models, and the proxy cannot read which model {request.method} "
+            f"{target.shown} uses. With this key, send only requests whose JSON body names a model.",
             code="model_not_readable",
         )
     return True
-
-
-def check_names(payload: Mapping[str, Any]) -> None:
-    """Refuse a field that is one of those we decide on but for the case of its letters.
-
-    Readers in Go take such a field for the same, and of two the last one (encoding/json folds names).
-    Raises :class:`RequestError` (400).
-    """
-    for name in payload:
-        if name not in _DECIDED_ON and (folded := name.casefold()) in _DECIDED_ON:
-            raise RequestError(400, f"Write {folded!r} in lower case.", param=name[:40])
 
 
 def check_rights(rights: Rights, permits: Callable[[str], bool], payload: Mapping[str, Any]) -> None:
@@ -103,7 +68,7 @@ def _models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
         return
     if not isinstance(payload.get("model"), str):
         raise ModelMissing()
-    for field in _NAMED_ELSEWHERE:
+    for field in FURTHER_MODELS:
         further = payload.get(field)
         for model in further if isinstance(further, list) else () if further is None else (further,):
             if not isinstance(model, str):
@@ -118,7 +83,7 @@ def _models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def check_references(
-    rights: Rights, payload: Mapping[str, Any], caller: str, store: Store, settling: Settling
+    rights: Rights, payload: Mapping[str, Any], caller: str, store: Store, commits: CommitWaiter
 ) -> None:
     """Refuse a body that goes on from what is not the caller's: one provider key keeps everybody's.
 
@@ -135,7 +100,7 @@ async def check_references(
         return await store.owns_response(previous, caller) or None
 
     # Another process may have given it to the client a moment ago.
-    if previous is not None and not await settling.look(look):
+    if previous is not None and not await commits.look_again(look):
         raise RequestError(
             404,
             f"Previous response with id {str(previous)[:100]!r} not found.",
@@ -145,7 +110,7 @@ async def check_references(
     conversation = payload.get("conversation")
     named = conversation.get("id") if isinstance(conversation, dict) else conversation
     if named is not None and not any(
-        fits(f"/conversations/{named}", pattern) for pattern in rights.endpoints
+        fits(f"{CONVERSATIONS.path}/{named}", pattern) for pattern in rights.endpoints
     ):
         raise RequestError(404, f"Conversation with id {str(named)[:100]!r} not found.", param="conversation")
 

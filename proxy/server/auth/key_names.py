@@ -7,7 +7,7 @@ from typing import Final
 
 from proxy.records import ClientKey
 from proxy.server.auth.key_ring import DECLARED
-from proxy.server.callers import person_name
+from proxy.server.callers import end_user_name
 from proxy.store.base import Store
 
 __all__ = ["named_callers", "recorded_caller"]
@@ -30,7 +30,7 @@ async def recorded_caller(store: Store, declared: Container[str], wanted: str) -
         name = ids[-1] if ids else name
     if not slash:
         return name
-    return f"{name}/{user if _PERSON.match(user) else person_name(user)}"
+    return f"{name}/{user if _PERSON.match(user) else end_user_name(user)}"
 
 
 def named_callers(keys: tuple[ClientKey, ...]) -> Mapping[str, str]:

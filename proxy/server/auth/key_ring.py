@@ -235,7 +235,7 @@ class KeyRing:
             # It is not cancelled: it is the probe that finds out when the record answers again.
             await asyncio.wait({task}, timeout=_AGAIN_WITHIN_S if self._away else LOOK_UP_S)
             if not task.done():
-                self._failed(f"the record did not answer within {LOOK_UP_S:g} s")
+                self._failed(f"the store did not answer within {LOOK_UP_S:g} s")
                 break
             task.result()
         if self._is_fresh():
@@ -244,7 +244,8 @@ class KeyRing:
         if self._told != self._store.keys_told or self._monotonic() - self._confirmed_at >= _BLIND_S:
             raise RequestError(
                 503,
-                "Client keys cannot be checked now: the record does not answer. Try again in a moment.",
+                "The proxy cannot check client keys now because its store does not answer. Try again "
+                "in a moment.",
                 type="server_error",
                 code="keys_unavailable",
                 headers={"Retry-After": "1"},
@@ -295,7 +296,7 @@ class KeyRing:
                     self._log.error(
                         "client_key_unusable",
                         key=key.id,
-                        reason="store.seal_key is not the one it was made with",
+                        reason="the key was made with another store.seal_key",
                     )
                 elif (made := self._usable(key)) is not None:
                     tables[key.hashed_by][key.digest] = made
@@ -323,7 +324,7 @@ class KeyRing:
             # A later version may have written it: what is not understood is not granted.
             self._log.error("client_key_unusable", key=key.id, reason=type(error).__name__)
             return None
-        rights = grants.rights(f"the list of tools of key {key.name}", f"the bounds of key {key.name}")
+        rights = grants.rights(f"the tool list of key {key.name}", f"the argument limits of key {key.name}")
         return _made(
             key.id, key.name, rights, key.digest, grants, key.expires_at, public if grants.mint else None
         )

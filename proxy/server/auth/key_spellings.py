@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Final, Protocol
 
 from proxy.errors import RequestError
-from proxy.server.serving.head import Head
+from proxy.server.serving.heads.head import Head
 from proxy.server.serving.target import MAX_TARGET
 
 __all__ = ["SHORTEST_KEY", "KeyFinder", "KnownSecrets", "readings"]
@@ -67,7 +67,7 @@ class KeyFinder:
     """Finds keys and tokens in texts, however they are written there."""
 
     def __init__(self, known: KnownSecrets, start_token: str = "") -> None:
-        """``start_token`` opens the door before the first key is made, and is on no ring."""
+        """``start_token`` is what clients send before the first key is made; no key ring holds it."""
         self._known = known
         self._start_token = start_token
 

@@ -24,7 +24,7 @@ from proxy.errors import RequestError
 from proxy.globs import is_costly
 from proxy.relay.routing.router import fits_all
 from proxy.server.auth.key_ring import Key, KeyRing, signer, stand_in
-from proxy.server.callers import Caller, person_name
+from proxy.server.callers import Caller, end_user_name
 from proxy.server.config.key_grants import KeyGrants, check_key_limits, key_limits
 from proxy.server.limits.rules import KeyLimits
 from proxy.wires.json.splice import load_strict
@@ -39,19 +39,19 @@ _MOST_COSTLY: Final = 4
 _MAX_KNOWN_BYTES: Final = 16 * 2**20
 _KNOWN_BYTES: Final = 3000
 """What a known token takes beside what it says, in memory eight times as long as on the wire."""
-_SETTING: Final = "tools of the token"
+_SETTING: Final = "the token's tools"
 
 
 def _check_subject(value: str | None) -> str | None:
     if value is not None and not value.isprintable():
-        raise ValueError("must be printable")
+        raise ValueError("must contain only printable characters")
     return value
 
 
 def _check_cost(values: list[str] | None) -> list[str] | None:
     """Refuse a list of many patterns that take a regular expression: each token has its own."""
     if values is not None and sum(map(is_costly, values)) > _MOST_COSTLY:
-        raise ValueError(f"at most {_MOST_COSTLY} patterns may have ? or [ in them; write * instead")
+        raise ValueError(f"contains more than {_MOST_COSTLY} patterns with ? or [; write * instead")
     return values
 
 
@@ -108,7 +108,7 @@ class Minting:
         if key is None or key.verify_key is None:
             raise RequestError(
                 403,
-                "Only a key with mint = true makes tokens; a token makes none.",
+                "Only a client key with mint = true can make tokens, and a token cannot.",
                 code="minting_not_allowed",
             )
         try:
@@ -136,7 +136,7 @@ class Minting:
         token = f"{text}.{_encode(signer(secret).sign(text.encode()))}"
         if len(token) > _MAX_LENGTH:
             raise RequestError(
-                400, "The token would be too long; name fewer models and tools.", param="tools"
+                400, "The token would be too long. Name fewer models and tools.", param="tools"
             )
         return {
             "object": "toolrelay.token",
@@ -213,7 +213,7 @@ def _caller(key: Key, claims: _Claims, grants: KeyGrants) -> Caller:
     )
     return Caller(
         name=parent.name,
-        counted_as=f"{parent.name}/{person_name(claims.subject)}",
+        counted_as=f"{parent.name}/{end_user_name(claims.subject)}",
         also_counted_as=parent.counted_as,
         also_limits=parent.limits,
         limits=_narrower(parent.limits, key_limits(claims.limits)),

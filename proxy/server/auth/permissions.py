@@ -1,31 +1,28 @@
 """What each caller sees of models, upstreams and tools: worked out once for all who may the same."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from proxy.caches import CacheSize, declare
+from proxy.caches import Derived
 from proxy.relay.routing.router import Router
 from proxy.server.callers import Rights
-from proxy.tools.access.catalog import Registry, Selection
+from proxy.tools.access.catalog import Catalog, Registry, Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.spec import ToolEffect
-from proxy.wires.base import Trace
+from proxy.wires.client_port import Trace
 
 __all__ = ["TRACES", "PermissionSets", "Permissions", "narrowed_policy", "own_bounds"]
 
 TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 """From the least to the most that a client can see of server tools."""
 
-_MOST: Final = 1024
 _MAX_BYTES: Final = 32 * 2**20
-_VIEW_BYTES: Final = 20_000
+_PERMISSIONS_BYTES: Final = 20_000
 _UPSTREAM_BYTES: Final = 4000
 _TOOL_BYTES: Final = 500
-"""What a view takes, its routes and rights too; of each upstream a policy; of each tool its decision."""
-"""Views that are held: keys are few, but each minted token may be narrowed in its own way."""
+"""Memory of one set of permissions with routes and rights, of an upstream's policy, of a tool's decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +30,16 @@ class Permissions:
     """What somebody may use.
 
     ``policies`` is what of their policy holds at each upstream, by its name, ``selections`` are the
-    tools that are offered there.  ``trace`` is what
-    they see of tools unasked, ``trace_max`` the most they may ask for.  ``offers`` says whether any
-    upstream has a tool for them, ``acts`` whether one of those has effects.
+    tools that are offered there, and ``direct`` those that are offered where no upstream takes part.
+    ``trace`` is what they see of tools unasked, ``trace_max`` the most they may ask for.  ``offers`` says
+    whether any upstream has a tool for them, ``acts`` whether one of those has effects.
     """
 
     router: Router
     policy: Policy
     policies: Mapping[str, Policy]
     selections: Mapping[str, Selection]
+    direct: Selection
     trace: Trace
     trace_max: Trace
     offers: bool
@@ -72,7 +70,8 @@ def own_bounds(rights: Rights) -> dict[str, dict[str, dict[str, ArgumentBound]]]
 
 
 class PermissionSets:
-    """Without ``tools_enabled`` nobody is offered any."""
+    """Without ``tools_enabled`` nobody is offered any; without ``direct`` nobody is where no upstream takes
+    part."""
 
     def __init__(
         self,
@@ -83,58 +82,42 @@ class PermissionSets:
         tools_enabled: bool,
         trace: Trace,
         trace_max: Trace,
+        direct: bool = False,
     ) -> None:
         self._router = router
         self._registry = registry
         self._policy = policy
         self._tools_enabled = tools_enabled
+        self._direct = direct and tools_enabled
         self._trace = TRACES.index(trace)
         self._trace_max = TRACES.index(trace_max)
-        self._views: OrderedDict[Rights, Permissions] = OrderedDict()
-        self._last: dict[int, tuple[Rights, Permissions]] = {}
-        self._bytes = 0
-        declare("views", self._cache_size)
+        self._cached: Derived[Rights, Permissions] = Derived("views", _MAX_BYTES, _permissions_bytes)
 
     def of(self, rights: Rights) -> Permissions:
-        """The view of everybody who has these rights."""
-        # By identity: a key's rights are one object, and to compare two costs more than all that follows.
-        known = self._last.get(id(rights))
-        if known is None:
-            if len(self._last) >= _MOST:
-                self._last.clear()
-            # What is held here stays what it is.
-            known = self._last[id(rights)] = (rights, self._shared(rights))
-        return known[1]
+        """The permissions of everybody who has these rights, of the tools that are served now."""
+        catalog = self._registry.current
+        cached = self._cached.of(catalog)
+        known = cached.get(rights)
+        return cached.put(rights, self._made(rights, catalog)) if known is None else known
 
-    def _shared(self, rights: Rights) -> Permissions:
-        found = self._views.get(rights)
-        if found is None:
-            found = self._views[rights] = self._made(rights)
-            self._bytes += _view_bytes(found)
-            while self._bytes > _MAX_BYTES or len(self._views) > _MOST:
-                _, gone = self._views.popitem(last=False)
-                self._bytes -= _view_bytes(gone)
-                self._last.clear()
-        return found
-
-    def _cache_size(self) -> CacheSize:
-        return CacheSize(self._bytes + 200 * len(self._last), _MAX_BYTES + 200 * _MOST)
-
-    def _made(self, rights: Rights) -> Permissions:
+    def _made(self, rights: Rights, catalog: Catalog) -> Permissions:
         policy = narrowed_policy(self._policy, rights)
         most = min(self._trace_max, TRACES.index(rights.trace_max or "events"))
         narrowed = rights.models or rights.upstreams is not None
         router = self._router.narrowed(rights.upstreams, rights.models) if narrowed else self._router
         policies = {served.upstream.name: served.policy(policy) for served in router.served}
-        selections = {
-            name: self._registry.select(here) if self._tools_enabled else Selection((), {})
-            for name, here in policies.items()
-        }
+        selections = {name: catalog.select(here) for name, here in policies.items()}
+        if not self._tools_enabled:
+            selections = {
+                name: replace(found, offered=(), withheld={}, guards=False)
+                for name, found in selections.items()
+            }
         return Permissions(
             router=router,
             policy=policy,
             policies=policies,
             selections=selections,
+            direct=catalog.select(policy) if self._direct else Selection(catalog),
             offers=any(selection.offered for selection in selections.values()),
             acts=any(
                 spec.effect is not ToolEffect.READ_ONLY
@@ -146,6 +129,7 @@ class PermissionSets:
         )
 
 
-def _view_bytes(view: Permissions) -> int:
-    tools = sum(len(selection.offered) + len(selection.withheld) for selection in view.selections.values())
-    return _VIEW_BYTES + _UPSTREAM_BYTES * len(view.policies) + _TOOL_BYTES * tools
+def _permissions_bytes(_: Rights, permissions: Permissions) -> int:
+    selections = (permissions.direct, *permissions.selections.values())
+    tools = sum(len(selection.offered) + len(selection.withheld) for selection in selections)
+    return _PERMISSIONS_BYTES + _UPSTREAM_BYTES * len(permissions.policies) + _TOOL_BYTES * tools

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from proxy.errors import ConfigError
 from proxy.server.config.settings import Config
 
-__all__ = ["explain", "model_of", "tables_of", "unknown_setting"]
+__all__ = ["explain", "fields_of", "model_of", "tables_of", "unknown_setting"]
 
 _EXPECTED: Mapping[str, str] = {
     "bool_type": "true or false",
@@ -79,12 +79,12 @@ def unknown_setting(dotted: str, model: type[BaseModel] | None, source: str) -> 
     """An unknown key with a known one that looks like it (among its siblings, then anywhere), or with all
     of its siblings: a guess that is far off only misleads."""
     parent, _, key = dotted.rpartition(".")
-    siblings = list(model.model_fields) if model is not None else []
+    siblings = list(fields_of(model)) if model is not None else []
     prefix = f"{parent}." if parent else ""
     where = f" ({source})" if source else ""
     near = difflib.get_close_matches(key, siblings, n=1, cutoff=0.6)
     if parent and key in Config.model_fields:
-        remedy = f"Write it under a [{key}] heading of its own, or above the first heading of the file"
+        remedy = f"Write it below its own heading [{key}], or above the first heading of the file"
     elif near:
         remedy = f"Did you mean {prefix}{near[0]}?"
     else:
@@ -98,26 +98,34 @@ def _choice(parent: str, siblings: list[str]) -> str:
     """What may stand in the table ``parent`` (empty: at the top of the file)."""
     if not siblings:
         return "Remove it"
-    return f"{f'[{parent}] takes' if parent else 'The file takes'}: {', '.join(siblings)}"
+    return f"{f'[{parent}] may contain' if parent else 'The file may contain'}: {', '.join(siblings)}"
 
 
 def _all_settings() -> Iterator[str]:
     for section, model, _ in tables_of(Config):
-        for key in model.model_fields:
+        for key in fields_of(model):
             yield f"{section}.{key}"
 
 
 def tables_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel], FieldInfo]]:
     """Every table below ``model`` as (dotted name, its model, its field); ``*`` for a chosen name."""
-    for name, info in model.model_fields.items():
+    for name, info in fields_of(model).items():
         annotation = info.annotation
         inner = model_of(annotation)
         if inner is not None:
             yield name, inner, info
+            for below, table, about in tables_of(inner):
+                if below.endswith(".*"):
+                    yield f"{name}.{below}", table, about
         elif get_origin(annotation) is dict:
             inner = model_of(get_args(annotation)[1])
             if inner is not None:
                 yield f"{name}.*", inner, info
+
+
+def fields_of(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
+    """The settings of a table by the names that they are written under, which Python may not allow."""
+    return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:
@@ -129,7 +137,7 @@ def _model_at(parts: tuple[str, ...]) -> type[BaseModel] | None:
     for part in parts:
         model = model_of(annotation)
         if model is not None:
-            annotation = model.model_fields[part].annotation
+            annotation = fields_of(model)[part].annotation
         elif get_origin(annotation) is dict:
             annotation = get_args(annotation)[1]
     return model_of(annotation)

@@ -35,7 +35,7 @@ def check_key_limits(values: Mapping[str, Any]) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     for kind, value in values.items():
         if kind not in _KINDS:
-            raise setting_fault(f"{kind[:40]!r} is no limit of a key; there are {', '.join(_KINDS)}")
+            raise setting_fault(f"a key has no limit {kind[:40]!r}; its limits are {', '.join(_KINDS)}")
         if kind == "concurrent_streams":
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_STREAMS:
                 raise setting_fault(f"concurrent_streams must be a whole number from 1 to {_MOST_STREAMS}")
@@ -63,7 +63,9 @@ def key_limits(values: Mapping[str, Any]) -> KeyLimits | None:
 def _check_models(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if not _MODEL.match(value):
-            raise setting_fault(f"{value[:80]!r} is no model; write its name, * for any part of it")
+            raise setting_fault(
+                f"{value[:80]!r} is not a model name; write a name, with * for any part of it"
+            )
     return check_unique(values)
 
 
@@ -72,7 +74,7 @@ def _check_endpoints(values: tuple[str, ...]) -> tuple[str, ...]:
     found = []
     for value in values:
         if not _ENDPOINT.match(value) or "//" in value or ".." in value:
-            raise setting_fault(f"{value[:80]!r} is no path; write one like /files* or /v1/batches*")
+            raise setting_fault(f"{value[:80]!r} is not a path; write a path such as /files* or /v1/batches*")
         found.append(value.removeprefix("/v1") if value.startswith("/v1/") else value)
     return check_unique(tuple(found))
 
@@ -86,7 +88,7 @@ def _read_expiry(value: Any) -> Any:
             value = datetime.fromisoformat(value)
         except ValueError:
             raise setting_fault(
-                f"{value[:40]!r} is no time; write one like 2027-01-31 or 2027-01-31T12:00"
+                f"{value[:40]!r} is not a time; write one like 2027-01-31 or 2027-01-31T12:00"
             ) from None
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime.combine(value, time())
@@ -101,42 +103,44 @@ class KeyGrants(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     models: Annotated[Strings, AfterValidator(_check_models)] = Field(
-        default=_ALL, description="Models it may use: names or patterns."
+        default=_ALL, description="Models that the key may use: names or patterns."
     )
     upstreams: Annotated[Strings, AfterValidator(check_unique)] = Field(
-        default=(), description="Upstreams it may use, by their names here. Empty: all."
+        default=(), description="Upstreams that the key may use, by their names in this file. Empty: all."
     )
     tools: Patterns = Field(
-        default=_ALL, description="Tools it may use, of those that policy.allow names: names or patterns."
+        default=_ALL,
+        description="Tools that the key may use, out of those that policy.allow names: names or patterns.",
     )
     arguments: Bounds = Field(
         default={},
-        description="Bounds of arguments beside those of policy.arguments, written like them; both hold.",
+        description="Limits of arguments in addition to those of policy.arguments, written in the same way; "
+        "both apply.",
     )
     endpoints: Annotated[Strings, AfterValidator(_check_endpoints)] = Field(
         default=(),
-        description='Paths below /v1 that it may call beside inference: patterns like "/files*".',
+        description='Paths below /v1 that the key may call beside inference: patterns like "/files*".',
     )
     trace_max: Trace = Field(
-        default="events", description="The most it may see of server tools, within tools.trace_max."
+        default="events", description="The most that the key may see of server tools, within tools.trace_max."
     )
     limits: Annotated[dict[str, Any], AfterValidator(check_key_limits)] = Field(
         default={},
-        description="Its own limits in place of the general ones: requests, tool_calls, tokens, cost, "
-        "concurrent_streams.",
+        description="The key's own limits, which replace the general ones: requests, tool_calls, tokens, "
+        "cost, concurrent_streams.",
     )
     expires: Annotated[float | None, BeforeValidator(_read_expiry)] = Field(
-        default=None, description="When it stops being valid: 2027-01-31, a time, or empty."
+        default=None, description="When the key stops being valid: 2027-01-31, a time, or empty."
     )
-    admin: bool = Field(default=False, description="Whether it may read /admin.")
+    admin: bool = Field(default=False, description="Whether the key may read /admin.")
     mint: bool = Field(
-        default=False, description="Whether it may make short-lived tokens (POST /v1/toolrelay/tokens)."
+        default=False, description="Whether the key may make short-lived tokens (POST /v1/toolrelay/tokens)."
     )
 
     shared: bool = Field(
         default=False,
-        description="Whether several people use it: a request that names none of them gets no hidden turns "
-        "put back and is never taken for a repeat.",
+        description="Whether several people use the key: a request that does not name its end user then "
+        "gets no hidden turns back and is never treated as a repeat.",
     )
 
     def rights(self, tools: str, arguments: str) -> Rights:

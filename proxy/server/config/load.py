@@ -15,9 +15,10 @@ from typing import Any, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from proxy.errors import ConfigError, Faults
-from proxy.server.config.faults import explain, model_of, unknown_setting
+from proxy.server.config.faults import explain, fields_of, model_of, unknown_setting
 from proxy.server.config.left import TOGETHER, what_is_left, without_secrets
-from proxy.server.config.rules import find_conflicts, find_unbuilt, resolve_paths, resolve_secrets
+from proxy.server.config.mcp_import import merge_imports
+from proxy.server.config.rules import find_conflicts, resolve_paths, resolve_secrets
 from proxy.server.config.settings import DEFAULT_BASE_URL, DEFAULT_KEY, Config, UpstreamConfig
 
 __all__ = ["Config", "Options", "find_faults", "load_config"]
@@ -61,6 +62,13 @@ class _Draft:
                 return f" ({self.sources[dotted]})"
             dotted = dotted.rpartition(".")[0]
         return f" (in {self.file})" if self.file else ""
+
+    def placed(self, fault: ConfigError) -> ConfigError:
+        """A fault of a server that another file has, with the name of that file."""
+        source = self.sources.get(".".join(fault.setting.split(".")[:3]))
+        if source is None or not fault.setting.startswith("mcp.servers."):
+            return fault
+        return ConfigError(fault.setting, f"{fault.problem} ({source})", fault.remedy)
 
 
 def load_config(
@@ -106,6 +114,7 @@ def find_faults(
         dropped_key = _apply_options(draft, said)
     except ConfigError as error:
         return None, [error]
+    faults += merge_imports(draft.data, draft.folder, env, draft.sources, draft.file)
     if faults and not go_on:
         return None, faults
     _imply_keys(draft, dropped_key)
@@ -122,7 +131,7 @@ def find_faults(
         config = rest
     spoilt |= in_env
     if not spoilt & TOGETHER:
-        faults += [*find_unbuilt(config), *find_conflicts(config)]
+        faults += find_conflicts(config)
     if faults and not go_on:
         return None, faults
     config = resolve_paths(config, draft.folder)
@@ -130,7 +139,8 @@ def find_faults(
     if whole is None and go_on:
         whole = without_secrets(config, env, draft.folder)
     # A default in place of what was spoilt is nobody's fault.
-    return whole, faults + [fault for fault in missing if fault.setting.partition(".")[0] not in spoilt]
+    faults += [draft.placed(fault) for fault in missing if fault.setting.partition(".")[0] not in spoilt]
+    return whole, faults
 
 
 # --- the file ---------------------------------------------------------------------------------
@@ -144,17 +154,17 @@ def _read(path: Path | None) -> _Draft:
         with path.open("rb") as file:
             raw = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(name, "there is no such file", "Write one with: toolrelay init") from None
+        raise ConfigError(name, "the file does not exist", "Create it with: toolrelay init") from None
     except OSError as error:
-        raise ConfigError(name, f"cannot be read: {error.strerror}") from None
+        raise ConfigError(name, f"the file cannot be read: {error.strerror}") from None
     if len(raw) > MAX_CONFIG_BYTES:
-        raise ConfigError(name, f"is over {MAX_CONFIG_BYTES} bytes, which is no configuration")
+        raise ConfigError(name, f"the file is larger than {MAX_CONFIG_BYTES} bytes")
     try:
         data = tomllib.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ConfigError(name, f"is not UTF-8 at byte {error.start}", "Save it as UTF-8") from None
+        raise ConfigError(name, f"the file is not UTF-8 at byte {error.start}", "Save it as UTF-8") from None
     except RecursionError:
-        raise ConfigError(name, "is nested too deeply") from None
+        raise ConfigError(name, "the file is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(name, str(error), raw.decode("utf-8")) from None
     return _Draft(path.absolute().parent, data, file=path.name)
@@ -170,7 +180,7 @@ def _syntax_error(name: str, message: str, text: str) -> ConfigError:
         line, column = len(lines), len(lines[-1]) + 1
     what = re.sub(r"\s*\(at [^)]*\)$", "", message)
     return ConfigError(
-        f"{name}, line {line}, column {column}", f"not valid TOML: {what}", "Correct this line"
+        f"{name}, line {line}, column {column}", f"the file is not valid TOML: {what}", "Correct this line"
     )
 
 
@@ -197,8 +207,8 @@ def _apply_switch(draft: _Draft, env: Mapping[str, str]) -> None:
         if not isinstance(value, bool):
             raise ConfigError(
                 "tools.enabled",
-                "ENABLE_TOOLS is neither true nor false",
-                "Set ENABLE_TOOLS=false or unset it",
+                "ENABLE_TOOLS must be true or false",
+                "Set ENABLE_TOOLS=false, or unset it",
             )
         _put(draft, ("tools", "enabled"), value, "from ENABLE_TOOLS")
 
@@ -220,10 +230,10 @@ def _refuse_single_underscore(name: str, value: str) -> None:
     section, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
     field = Config.model_fields.get(section)
     model = model_of(field.annotation) if field is not None else None
-    if model is not None and key in model.model_fields and not value.startswith(("tcp://", "udp://")):
+    if model is not None and key in fields_of(model) and not value.startswith(("tcp://", "udp://")):
         raise ConfigError(
             f"{section}.{key}",
-            f"{name} is not read",
+            f"{name} has no effect",
             f"Write two underscores: {ENV_PREFIX}{section.upper()}__{key.upper()}",
         )
 
@@ -239,9 +249,10 @@ def _locate(parts: list[str], data: Mapping[str, Any], name: str) -> tuple[tuple
     for part in parts:
         model = model_of(annotation)
         if model is not None:
-            if part not in model.model_fields:
+            fields = fields_of(model)
+            if part not in fields:
                 raise unknown_setting(".".join([*found, part]), model, f"from {name}")
-            annotation = model.model_fields[part].annotation
+            annotation = fields[part].annotation
         elif get_origin(annotation) is dict and part:
             part = next((key for key in data if key.lower() == part), part)
             annotation = get_args(annotation)[1]
@@ -249,7 +260,7 @@ def _locate(parts: list[str], data: Mapping[str, Any], name: str) -> tuple[tuple
             raise ConfigError(
                 ".".join([*found, part]),
                 f"there is no such setting (from {name})",
-                f"{'.'.join(found)} is one value; set {ENV_PREFIX}{'__'.join(found).upper()}",
+                f"{'.'.join(found)} has no parts; set {ENV_PREFIX}{'__'.join(found).upper()}",
             )
         found.append(part)
         inner = data.get(part)

@@ -8,11 +8,13 @@ from pathlib import Path
 from pydantic_core import PydanticCustomError
 
 from proxy.errors import ConfigError
+from proxy.server.config.addresses import check_storage_url
+from proxy.server.config.credentials import find_credential_conflicts
+from proxy.server.config.mcp import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
 from proxy.server.config.secret import Secret
 from proxy.server.config.settings import DEFAULT_KEY, Config, KeyConfig, UpstreamConfig
-from proxy.server.config.types import check_storage_url
 
-__all__ = ["BUILT_WIRES", "find_conflicts", "find_unbuilt", "is_loopback", "resolve_paths", "resolve_secrets"]
+__all__ = ["find_conflicts", "is_loopback", "resolve_paths", "resolve_secrets"]
 
 _SHORTEST_KEY = 32
 _FEWEST_CHARACTERS = 8
@@ -20,37 +22,31 @@ _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _SQLITE = "sqlite:///"
 
 
-BUILT_WIRES = ("chat", "responses")
-
-
-def find_unbuilt(config: Config) -> Iterator[ConfigError]:
-    """Every setting that asks for a feature this version does not have."""
-    for name, upstream in config.upstreams.items():
-        for wire in upstream.wires:
-            if wire not in BUILT_WIRES:
-                yield ConfigError(
-                    f"upstreams.{name}.wires",
-                    f'"{wire}" is not built in this version',
-                    'Use "chat" and "responses"',
-                )
-
-
 def find_conflicts(config: Config) -> Iterator[ConfigError]:
     """Settings that each are fine and together are not."""
     if config.auth.mode == "forward" and len({upstream.origin for upstream in config.upstreams.values()}) > 1:
         yield ConfigError(
             "auth.mode",
-            '"forward" would send a client\'s key for one provider to another one too',
-            "Keep upstreams of one address, or use client keys",
+            'with "forward", a client\'s key for one provider would also be sent to the others',
+            "Configure upstreams of one address only, or use client keys",
+        )
+    if config.auth.mode == "forward" and config.mcp.serve:
+        yield ConfigError(
+            "mcp.serve",
+            'no provider checks keys at /mcp, so that auth.mode = "forward" would let everybody in',
+            "Use client keys, or set mcp.serve = false",
         )
     if config.server.workers > 1:
         yield from _not_shared(config)
+    yield from find_mcp_conflicts(config.mcp)
+    seals = config.store.seal_key is not None and not config.store.url.startswith("memory:")
+    yield from find_credential_conflicts(config.credentials, config.mcp, seals=seals)
     for name, key in config.keys.items():
         for unknown in [wanted for wanted in key.upstreams if wanted not in config.upstreams]:
             yield ConfigError(
                 f"keys.{name}.upstreams",
                 f"there is no upstream {unknown[:80]!r}",
-                f"Choose of: {', '.join(config.upstreams)}",
+                f"Choose one of: {', '.join(config.upstreams)}",
             )
     for setting, asked in (
         ("limits.cost", config.limits.cost),
@@ -60,7 +56,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
         if asked and not config.prices:
             yield ConfigError(
                 setting,
-                "there are no prices, so nothing has a cost",
+                "there are no prices, so the proxy cannot compute costs",
                 'Write [prices."MODEL"] with input and output',
             )
     for name, upstream in config.upstreams.items():
@@ -68,7 +64,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
             yield ConfigError(
                 f"upstreams.{name}.base_url",
                 f"{upstream.base_url} is this proxy's own address (server.host and server.port)",
-                "Name the model server's address there, or choose another --port",
+                "Write the model server's address, or choose another --port",
             )
 
 
@@ -96,11 +92,12 @@ def _not_counted_together(config: Config, storage: str) -> Iterator[ConfigError]
     keys = [f"keys.{name}.limits" for name, key in config.keys.items() if any(key.limits.values())]
     if general or keys:
         ways = [f"set {' and '.join(general)} to []"] if general else []
-        ways += [f"take out {' and '.join(keys)}"] if keys else []
+        ways += [f"remove {' and '.join(keys)}"] if keys else []
         yield ConfigError(
             "limits.storage",
-            f"is memory://, so that each of {several} would allow all of {' and '.join(general + keys)}",
-            f"Name a Redis, {' and '.join(ways)}, or set server.workers = 1",
+            f"is memory://, so each of {several} would allow the full amount of "
+            f"{' and '.join(general + keys)}",
+            f"Name a Redis server, {' and '.join(ways)}, or set server.workers = 1",
         )
 
 
@@ -156,7 +153,8 @@ def resolve_paths(config: Config, folder: Path) -> Config:
             upstream = upstream.model_copy(update={"base_url": f"replay:{absolute(replay)}"})
         upstreams[name] = upstream
     tools = config.tools.model_copy(update={"modules": modules})
-    return config.model_copy(update={"store": store, "tools": tools, "upstreams": upstreams})
+    mcp = resolve_mcp_paths(config.mcp, folder)
+    return config.model_copy(update={"store": store, "tools": tools, "upstreams": upstreams, "mcp": mcp})
 
 
 def _is_path(module: str) -> bool:
@@ -216,9 +214,10 @@ def resolve_secrets(
             faults += _wrong_storage(config, storage)
         # A command that needs no secrets counts nothing either.
         limits = limits.model_copy(update={"storage": storage or "memory://"})
+    mcp = resolve_mcp(config.mcp, resolve)
     if faults:
         return None, faults
-    plain = {"upstreams": upstreams, "credentials": credentials, "keys": keys}
+    plain = {"mcp": mcp, "upstreams": upstreams, "credentials": credentials, "keys": keys}
     return config.model_copy(update={**plain, "store": store, "limits": limits}), []
 
 
@@ -257,16 +256,16 @@ def _weak_keys(
         if len(value) < _SHORTEST_KEY or len(set(value)) < _FEWEST_CHARACTERS:
             yield ConfigError(
                 where,
-                f"{key.secret.reference} is too short to be safe: it must have {_SHORTEST_KEY} characters or "
-                f"more, {_FEWEST_CHARACTERS} of them different",
+                f"{key.secret.reference} is too short to be safe: write at least {_SHORTEST_KEY} characters, "
+                f"{_FEWEST_CHARACTERS} of them different",
                 "Make one with: openssl rand -base64 32",
             )
         elif value.startswith("trt_"):
             yield ConfigError(
-                where, "begins as a minted token does (trt_)", "Make one with: openssl rand -base64 32"
+                where, "starts with trt_, which only tokens may", "Make one with: openssl rand -base64 32"
             )
         elif value in known:
-            yield ConfigError(where, f"is the same as {known[value]}", "Give each its own")
+            yield ConfigError(where, f"is the same as {known[value]}", "Use a different secret for each")
         known.setdefault(value, where)
 
 

@@ -56,10 +56,12 @@ class Secret:
         return self._value
 
     def resolve(self, setting: str, env: Mapping[str, str], folder: Path) -> "Secret":
-        """The same secret with its value; a relative ``file:`` path starts at ``folder``.
+        """The same secret with its value, if it has none yet; a relative ``file:`` path starts at ``folder``.
 
         Raises :class:`~proxy.errors.ConfigError` naming ``setting`` and what to do, never the value.
         """
+        if self._value is not None:
+            return self
         kind, _, rest = self.reference.partition(":")
         if kind == "env":
             value = env.get(rest, "").strip()
@@ -72,7 +74,7 @@ class Secret:
         if not value.isascii() or not value.isprintable():
             raise ConfigError(
                 setting,
-                f"{self.reference} holds characters that no HTTP header may carry",
+                f"{self.reference} contains characters that an HTTP header cannot carry",
                 "Store one line of printable ASCII",
             )
         return Secret(self.reference, value)
@@ -91,7 +93,7 @@ class Secret:
             return cls(text)
         raise PydanticCustomError(
             "secret_literal",
-            "a secret may not stand here as plain text. Put it into an environment variable or a file "
+            "a secret may not be written here as plain text. Put it into an environment variable or a file "
             "and write env:NAME or file:/path",
         )
 
@@ -107,18 +109,22 @@ def _read(setting: str, path: Path) -> str:
     """One secret's file, stripped; bounded, because a wrong path may be anything (a device too)."""
     try:
         if not path.is_file():
-            raise ConfigError(setting, f"there is no file {path}", f"Create it, or change {setting}")
+            raise ConfigError(setting, f"the file {path} does not exist", f"Create it, or change {setting}")
         with path.open("rb") as file:
             raw = file.read(MAX_SECRET_BYTES + 1)
         text = raw.decode("utf-8").strip()
     except OSError as error:
         raise ConfigError(
-            setting, f"cannot read {path}: {error.strerror}", "Make it readable for this user"
+            setting, f"the file {path} cannot be read: {error.strerror}", "Make it readable for this user"
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(setting, f"{path} is not text", "Store the secret as one line of text") from None
+        raise ConfigError(
+            setting, f"the file {path} is not text", "Store the secret as one line of text"
+        ) from None
     if len(raw) > MAX_SECRET_BYTES:
-        raise ConfigError(setting, f"{path} is over {MAX_SECRET_BYTES} bytes", "Store only the secret in it")
+        raise ConfigError(
+            setting, f"the file {path} is larger than {MAX_SECRET_BYTES} bytes", "Store only the secret in it"
+        )
     if not text:
-        raise ConfigError(setting, f"{path} is empty", "Store the secret as one line of text")
+        raise ConfigError(setting, f"the file {path} is empty", "Store the secret as one line of text")
     return text

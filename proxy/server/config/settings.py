@@ -16,7 +16,23 @@ from pydantic import (
     model_validator,
 )
 
+from proxy.server.config.addresses import (
+    check_allowed_hosts,
+    check_base_url,
+    check_collector_url,
+    check_hosts,
+    check_networks,
+    check_origins,
+    check_proxies,
+    check_service_url,
+    check_store_url,
+    passwords_in,
+    read_storage,
+)
+from proxy.server.config.credentials import CredentialConfig
 from proxy.server.config.key_grants import KeyGrants
+from proxy.server.config.mcp import McpConfig, secrets_of
+from proxy.server.config.per_model import ModelTable, TextCallForm
 from proxy.server.config.secret import Secret
 from proxy.server.config.types import (
     TRACES,
@@ -33,28 +49,16 @@ from proxy.server.config.types import (
     Trace,
     Wire,
     check_aliases,
-    check_allowed_hosts,
-    check_base_url,
-    check_collector_url,
     check_end_user,
     check_headers,
-    check_hosts,
     check_models,
     check_names,
-    check_networks,
-    check_origins,
-    check_proxies,
     check_query_names,
     check_safety_patterns,
-    check_service_url,
-    check_store_url,
-    check_token_url,
     check_unique,
     check_upstream_tools,
-    passwords_in,
     read_header_value,
     read_optional,
-    read_storage,
     setting_fault,
 )
 
@@ -86,62 +90,72 @@ class ServerConfig(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=253, description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
-    workers: int = Field(default=1, ge=1, le=1024, description="Processes that serve.")
+    workers: int = Field(default=1, ge=1, le=1024, description="Number of processes that serve requests.")
     max_body_bytes: Bytes = Field(
-        default=33554432, description="Largest body of a request that is read whole (JSON for inference)."
+        default=33554432, description="Largest request body that the proxy reads whole (JSON for inference)."
     )
     max_json_values: int = Field(
         default=400_000,
         ge=1000,
         le=100_000_000,
-        description="Most values in the JSON of a request; an empty object or list counts for two.",
+        description="Largest number of values in the JSON of a request; an empty object or list counts as "
+        "two.",
     )
     max_upload_bytes: Bytes = Field(
-        default=536870912, description="Largest body of a request that is streamed through (files, forms)."
+        default=536870912, description="Largest request body that the proxy streams through (files, forms)."
     )
     header_timeout_s: Seconds = Field(
-        default=20, description="Seconds in which the whole head of a request must have arrived."
+        default=20, description="Answer 408 if the head of a request is not complete after this many seconds."
     )
     max_pending_heads: int = Field(
         default=1024,
         ge=16,
-        description="Requests of one process whose head has begun and is not whole; one more gets a 503.",
+        description="Number of incomplete request heads that one process waits for; one more gets a 503.",
     )
     max_pending_heads_per_address: int = Field(
-        default=512, ge=4, description="The same, of one client address that is no trusted proxy's."
+        default=512, ge=4, description="The same for one client address that is not a trusted proxy."
     )
     body_timeout_s: Seconds = Field(
-        default=120, description="Seconds that max_body_bytes may take to arrive; larger uploads longer."
+        default=120,
+        description="Answer 408 if a body of max_body_bytes takes longer than this many seconds; larger "
+        "uploads get more time.",
     )
     send_timeout_s: Seconds = Field(
-        default=60, description="Seconds that a client may take nothing of a response that waits for it."
+        default=60, description="Close the connection if the client reads nothing for this many seconds."
+    )
+    websocket_idle_s: Seconds = Field(
+        default=900, description="Close a WebSocket if no message comes for this many seconds."
+    )
+    websocket_lifetime_s: Seconds = Field(
+        default=3600,
+        description="Close a WebSocket after this many seconds; a running response may end first.",
     )
     allowed_hosts: Annotated[Strings, AfterValidator(check_allowed_hosts)] = Field(
         default=(),
-        description="Names that clients may call the proxy by, beside addresses and localhost: "
+        description="Host names that clients may use for the proxy, beside IP addresses and localhost: "
         "proxy.example.com, *.example.com.",
     )
     cors_origins: Annotated[Strings, AfterValidator(check_origins)] = Field(
         default=(),
-        description="Origins of web pages that may call, as browsers write them: https://app.example.com.",
+        description="Origins of web pages that may call the proxy from a browser: https://app.example.com.",
     )
     trusted_proxies: Annotated[Strings, AfterValidator(check_proxies)] = Field(
         default=(),
-        description="Addresses or networks of proxies in front, whose X-Forwarded-For is believed.",
+        description="Addresses or networks of reverse proxies whose X-Forwarded-For is trusted.",
     )
     notice_s: float = Field(
         default=0,
         ge=0,
         le=600,
         allow_inf_nan=False,
-        description="Seconds after SIGTERM in which /readyz says no and requests are still served.",
+        description="After SIGTERM, keep serving for this many seconds while /readyz answers 503.",
     )
     drain_s: float = Field(
         default=25,
         ge=0,
         le=3600,
         allow_inf_nan=False,
-        description="Seconds that open streams get after SIGTERM.",
+        description="Seconds that open streams may continue after SIGTERM.",
     )
 
 
@@ -150,7 +164,7 @@ class UpstreamConfig(Section):
 
     base_url: Annotated[str, AfterValidator(check_base_url)] = Field(
         default=DEFAULT_BASE_URL,
-        description="The provider's OpenAI-compatible address, with /v1; replay:FOLDER plays fixtures.",
+        description="The provider's address, with /v1; replay:FOLDER replays recorded fixtures.",
     )
     api_key: OptionalSecret = Field(
         default=Secret(DEFAULT_KEY),
@@ -159,63 +173,127 @@ class UpstreamConfig(Section):
         json_schema_extra={"commented": True},
     )
     wires: Annotated[tuple[Wire, ...], Field(strict=False), AfterValidator(check_unique)] = Field(
-        default=("chat", "responses"), min_length=1, description="Dialects that it speaks."
+        default=("chat", "responses"),
+        min_length=1,
+        description="Dialects that the upstream speaks: chat, responses, anthropic, ollama.",
     )
     models: Annotated[tuple[str, ...] | dict[str, str], PlainValidator(check_models)] = Field(
         default=("*",),
-        description='Models it serves (patterns), or a table that renames: {"fast" = "gpt-4o-mini"}.',
+        description='Models that the upstream serves (patterns), or a table that renames them: {"fast" = '
+        '"gpt-4o-mini"}.',
     )
-    tools: Annotated[bool | tuple[str, ...], PlainValidator(check_upstream_tools)] = Field(
+    tools: Annotated[
+        bool | Literal["native", "prompt"] | tuple[str, ...], PlainValidator(check_upstream_tools)
+    ] = Field(
         default=True,
-        description="Whether its models take tools, or which of the allowed ones they are offered "
-        '(patterns): ["core__*"].',
+        description="Whether to offer server tools to the models of this upstream, or which of the allowed "
+        'tools (patterns): ["core__*"]. "prompt": describe the tools in the prompt.',
     )
-    force_usage: bool = Field(default=False, description="Ask for token usage even where the client did not.")
+    text_calls: TextCallForm | None = Field(
+        default=None,
+        description="Form of the tool calls that the models write into their text: off, auto (by the "
+        "model's name), seed, hermes, qwen-xml, llama3, mistral, deepseek, dsml, kimi, glm, "
+        "harmony, minimax or cohere. Not set: off, or auto with tools = 'prompt'.",
+        json_schema_extra={"commented": True},
+    )
+    text_calls_repair: bool = Field(
+        default=False,
+        description="Repair mistakes in such calls: single quotes, an extra comma, a missing end or marker, "
+        "a code fence around them.",
+    )
+    per_model: ModelTable = Field(
+        default={},
+        description="text_calls, text_calls_repair and tools (native or prompt) for some models, by "
+        "patterns of the upstream's own model names; the first pattern that fits applies.",
+        json_schema_extra={"example": '"qwen2.5*" = {text_calls = "hermes", tools = "prompt"}'},
+    )
+    strict_bridge: bool = Field(
+        default=False,
+        description="Refuse a request of another dialect if this upstream's dialect cannot express one of "
+        "its fields, instead of leaving the field out.",
+    )
+    max_tokens: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default={},
+        description="Most output tokens to ask for if a client of another dialect sets no bound, by patterns "
+        "of the upstream's own model names; the first pattern that fits applies. For Anthropic's models the "
+        "default is what each of them can give.",
+        json_schema_extra={"example": '"claude-*" = 32000'},
+    )
+    force_usage: bool = Field(
+        default=False, description="Ask the upstream for token usage even if the client did not."
+    )
+    repair: Literal["auto", "off", "always"] = Field(
+        default="auto",
+        description="When to rewrite a stream that has defects clients cannot read: auto (from the event "
+        "that shows the defect), always or off. docs/doctor.md lists the defects.",
+    )
     responses_state: Literal["auto", "chained", "stateless"] = Field(
-        default="auto", description="How turns of the Responses API are joined: auto, chained or stateless."
+        default="auto",
+        description="How the proxy continues a conversation on the Responses API: auto, chained or "
+        "stateless.",
     )
-    connect_timeout_s: Seconds = Field(default=10, description="Seconds to connect.")
+    connect_timeout_s: Seconds = Field(default=10, description="Seconds to wait for a connection.")
     first_byte_timeout_s: Seconds = Field(
         default=600,
-        description="Seconds until the response begins, and at most two more until it is given up.",
+        description="Seconds to wait for the start of a response; the proxy gives up at most two seconds "
+        "later.",
     )
     idle_timeout_s: Seconds = Field(
         default=120,
-        description="Seconds between two pieces of a response, and at most two more until it is given up.",
+        description="Seconds to wait for the next piece of a response; the proxy gives up at most two "
+        "seconds later.",
     )
-    total_timeout_s: Seconds = Field(default=3600, description="Seconds for a response that passes through.")
-    http_client: Literal["lean", "aiohttp"] = Field(
-        default="lean",
-        description="What speaks HTTP to it: lean costs least; aiohttp is there should an upstream need it.",
+    total_timeout_s: Seconds = Field(
+        default=3600, description="Seconds that a response without server tools may take in total."
     )
     retries: int = Field(
-        default=2, ge=0, le=10, description="Further tries of a failed connection or later turn."
+        default=2,
+        ge=0,
+        le=10,
+        description="Number of retries after a failed connection, or after a failed later turn of a run.",
     )
     breaker_failures: int = Field(
-        default=5, ge=0, le=1000, description="Failures in a row until others are asked instead; 0: never."
+        default=5,
+        ge=0,
+        le=1000,
+        description="Number of failures in a row after which other upstreams are asked instead; 0: never.",
     )
     breaker_open_s: Seconds = Field(
-        default=30, description="Seconds until one request tries it again, after such failures."
+        default=30, description="Seconds after these failures until one request tries the upstream again."
     )
     headers: Annotated[
         dict[str, Annotated[str | Secret, PlainValidator(read_header_value)]], AfterValidator(check_headers)
     ] = Field(
         default={},
-        description='Headers added to every request: {"x-team" = "env:TEAM"}; secrets as for api_key.',
+        description='Headers to add to every request: {"x-team" = "env:TEAM"}; write secrets as for api_key.',
     )
     forward_headers: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(),
-        description="Further headers of clients that it gets; a prefix ends in -*: "
+        description="Further request headers to pass on from clients; -* at the end matches a prefix: "
         '["http-referer", "x-title", "x-litellm-*"].',
     )
     forward_response_headers: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(),
-        description='Further headers of its responses that clients get, written alike: ["x-litellm-*"].',
+        description="Further response headers to pass on to clients, written in the same way: "
+        '["x-litellm-*"].',
     )
     forward_query: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_query_names)] = Field(
         default=(),
-        description="Query parameters of inference requests that it gets beside api-version and beta.",
+        description="Query parameters of inference requests to pass on, beside api-version and beta.",
     )
+
+    @model_validator(mode="after")
+    def _told_of_calls(self) -> "UpstreamConfig":
+        for tools, text_calls in (
+            (self.tools, self.text_calls),
+            *((said.tools, said.text_calls) for said in self.per_model.values()),
+        ):
+            if tools == "prompt" and text_calls == "off":
+                raise setting_fault(
+                    'tools = "prompt" makes models write their calls as text, but text_calls = "off" '
+                    "ignores such calls; remove text_calls, or set it to a form"
+                )
+        return self
 
     def header_pairs(self) -> tuple[tuple[str, str], ...]:
         """The configured headers as they go out; raises ConfigError for an unresolved secret."""
@@ -247,7 +325,9 @@ class ToolsConfig(Section):
     """Server tools: which are loaded, how they are offered, and their budgets."""
 
     enabled: bool = Field(
-        default=True, description="false makes everything passthrough; so does ENABLE_TOOLS=false."
+        default=True,
+        description="false turns server tools off: every request passes through. ENABLE_TOOLS=false does "
+        "the same.",
     )
     modules: Strings = Field(
         default=(),
@@ -255,54 +335,61 @@ class ToolsConfig(Section):
     )
     networks: Annotated[Strings, AfterValidator(check_networks)] = Field(
         default=(),
-        description="Address ranges beyond the public ones that tools' HTTP may reach (10.0.0.0/8); "
-        "then plain http:// too.",
+        description="Address ranges that tools may reach over HTTP beside public addresses (10.0.0.0/8); "
+        "with one, plain http:// is allowed too.",
     )
     web_hosts: Annotated[Strings, AfterValidator(check_hosts)] = Field(
         default=(),
-        description="Hosts whose pages web__fetch_page may fetch: a.example.com, *.example.com, * for all.",
+        description="Hosts from which web__fetch_page may fetch pages: a.example.com, *.example.com, or * "
+        "for all.",
     )
     base_urls: dict[
         Literal["calendar", "flights", "geocoding", "weather"],
         Annotated[str, AfterValidator(check_service_url)],
     ] = Field(
         default={},
-        description="Where the service behind a tool answers, if not at its usual address: calendar, "
-        "flights, geocoding, weather.",
+        description="Address of the service behind a tool, if it is not the usual one: calendar, flights, "
+        "geocoding, weather.",
         json_schema_extra={"example": 'flights = "https://api.duffel.com"'},
     )
     inject: bool = Field(
-        default=True, description="Offer allowed tools without being asked to by the request."
+        default=True,
+        description="Offer the allowed tools to the model even if the request does not ask for them.",
     )
     trace: Trace = Field(
-        default="silent", description="What a client sees of server tools unless it asks for more."
+        default="silent",
+        description="What a client sees of server tools by default: silent, reasoning, status or events.",
     )
     trace_max: Trace = Field(
-        default="status", description="The most a client may ask for: silent, reasoning, status or events."
+        default="status",
+        description="The most that a client may ask to see: silent, reasoning, status or events.",
     )
     parallel: bool = Field(default=True, description="Run the read-only calls of one turn together.")
     max_parallel: int = Field(
         default=8,
         ge=1,
         le=1000,
-        description="Read-only calls of one run at one time; limits.concurrent_tools* bound all runs.",
+        description="Number of read-only calls that one run makes at the same time; limits.concurrent_tools "
+        "and limits.concurrent_tools_per_caller limit all runs together.",
     )
-    max_turns: int = Field(default=8, ge=1, le=1000, description="Model responses in one run.")
-    max_calls: int = Field(default=32, ge=1, le=10000, description="Tool calls in one run.")
-    max_tokens: int = Field(default=0, ge=0, description="Tokens in one run; 0 means no bound.")
+    max_turns: int = Field(
+        default=8, ge=1, le=1000, description="Largest number of model responses in one run."
+    )
+    max_calls: int = Field(default=32, ge=1, le=10000, description="Largest number of tool calls in one run.")
+    max_tokens: int = Field(default=0, ge=0, description="Largest number of tokens in one run; 0: no limit.")
     max_cost: float = Field(
-        default=0, ge=0, allow_inf_nan=False, description="Cost of one run; 0 means no bound."
+        default=0, ge=0, allow_inf_nan=False, description="Highest cost of one run; 0: no limit."
     )
     timeout_s: Seconds = Field(
-        default=10, description="Seconds for one tool call, unless the tool says otherwise."
+        default=10, description="Seconds that a tool call may take, unless the tool sets its own time."
     )
-    request_timeout_s: Seconds = Field(default=300, description="Seconds for one run.")
+    request_timeout_s: Seconds = Field(default=300, description="Seconds that a run may take.")
     keepalive_s: Seconds = Field(
-        default=10, description="Seconds between keep-alive comments while tools run."
+        default=10, description="Send the client a keep-alive comment every so many seconds while tools run."
     )
     aliases: Annotated[dict[str, str], AfterValidator(check_aliases)] = Field(
         default={},
-        description="A function of this name declared by a client is run here.",
+        description="If a client declares a function of this name, run this server tool in its place.",
         json_schema_extra={"example": 'get_weather = "core__get_weather"'},
     )
 
@@ -310,7 +397,7 @@ class ToolsConfig(Section):
     def _trace_within_bound(self) -> "ToolsConfig":
         if TRACES.index(self.trace) > TRACES.index(self.trace_max):
             raise setting_fault(
-                f'trace = "{self.trace}" shows more than trace_max = "{self.trace_max}" lets it'
+                f'trace = "{self.trace}" shows more than trace_max = "{self.trace_max}" allows'
             )
         return self
 
@@ -326,62 +413,37 @@ class PolicyConfig(Section):
         Field(strict=False),
         AfterValidator(check_unique),
     ] = Field(
-        default=(), description="Effects that need an approval first: state_change, external_side_effect."
+        default=(),
+        description="Effects of tools that need approval first: state_change, external_side_effect.",
     )
-    approve: Patterns = Field(default=(), description="Tools that need an approval first: names or patterns.")
+    approve: Patterns = Field(default=(), description="Tools that need approval first: names or patterns.")
     approve_safety: Annotated[Strings, AfterValidator(check_safety_patterns)] = Field(
         default=(),
-        description="Safety metadata of tools that needs an approval first: patterns like threat_level=high.",
+        description="Safety metadata of tools that need approval first: patterns like threat_level=high.",
     )
     after_untrusted: Literal["approve", "allow"] = Field(
         default="approve",
-        description="What tools with effects or egress need once the model has read an untrusted result: "
-        "approve or allow.",
+        description="Whether tools with effects or egress need approval after the model has read an "
+        "untrusted result: approve or allow.",
     )
     arguments: Bounds = Field(
         default={},
-        description="Bounds of arguments, by tool pattern and argument (dotted, * for every element): "
-        "enum, min, max, max_length, pattern (matches whole), required, forbidden.",
+        description="Limits of arguments, by tool pattern and argument (dotted path, * for every element): "
+        "enum, min, max, max_length, pattern (must match the whole value), required, forbidden.",
         json_schema_extra={"example": '"core__get_weather" = {days = {max = 3}}'},
     )
     max_argument_bytes: int = Field(
-        default=8192, ge=2, le=1 << 24, description="Largest arguments of one call."
+        default=8192, ge=2, le=1 << 24, description="Largest size of the arguments of one call."
     )
     max_result_bytes: int = Field(
-        default=32768, ge=256, le=1 << 26, description="Largest result of one call."
+        default=32768, ge=256, le=1 << 26, description="Largest size of the result of one call."
     )
     max_image_bytes: int = Field(
-        default=4 << 20, ge=0, le=1 << 24, description="Most bytes of images in one result; 0 for none."
+        default=4 << 20,
+        ge=0,
+        le=1 << 24,
+        description="Largest total size of the images in one result; 0: no images.",
     )
-
-
-class CredentialConfig(Section):
-    """One connection that tools may ask for by its name: a token, or OAuth 2 with a refresh token."""
-
-    token: OptionalSecret = Field(default=None, description="The token as env:NAME or file:/path.")
-    client_id: OptionalSecret = Field(default=None, description="OAuth 2 client id.")
-    client_secret: OptionalSecret = Field(
-        default=None, description="OAuth 2 client secret. Empty for a public client."
-    )
-    refresh_token: OptionalSecret = Field(default=None, description="OAuth 2 refresh token.")
-    token_url: Annotated[str, AfterValidator(check_token_url)] = Field(
-        default="", description="Where OAuth 2 access tokens come from: https://oauth2.googleapis.com/token."
-    )
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> "CredentialConfig":
-        oauth = {
-            "client_id": self.client_id,
-            "refresh_token": self.refresh_token,
-            "token_url": self.token_url,
-        }
-        given = [name for name, value in (*oauth.items(), ("client_secret", self.client_secret)) if value]
-        if self.token is not None and given:
-            raise setting_fault(f"has a token and {given[0]}; write the one or the other")
-        missing = [name for name, value in oauth.items() if not value]
-        if self.token is None and missing:
-            raise setting_fault("needs token" if not given else f"needs {' and '.join(missing)}, too")
-        return self
 
 
 class SealKeys(TypedDict):
@@ -395,48 +457,52 @@ class StoreConfig(Section):
     """The record of runs and tool calls."""
 
     url: Annotated[str, AfterValidator(check_store_url)] = Field(
-        default="sqlite:///toolrelay.db", description="memory:, sqlite:///FILE or postgresql://…"
+        default="sqlite:///toolrelay.db",
+        description="Where runs and tool calls are recorded: memory:, sqlite:///FILE or postgresql://…",
     )
     content: Literal["all", "tools", "none"] = Field(
         default="tools",
-        description="Which content is kept: all (requests and answers too), tools (tool turns) or none.",
+        description="Which content to keep: all (requests and responses too), tools (turns with tools) or "
+        "none.",
     )
     keep_days: float = Field(
-        default=30, gt=0, le=36500, allow_inf_nan=False, description="Days that content is kept."
+        default=30, gt=0, le=36500, allow_inf_nan=False, description="Days to keep content."
     )
     max_bytes: int = Field(
         default=8 * 2**30,
         ge=0,
-        description="Largest size of the store; the oldest content goes first. 0 means no bound. "
-        "`memory:` holds 64 MiB of each kind of content at most.",
+        description="Largest size of the store; the oldest content is deleted first. 0: no limit. `memory:` "
+        "keeps at most 64 MiB of each kind of content.",
     )
     max_per_caller: int = Field(
         default=10_000,
         ge=0,
-        description="How many suspended turns, hidden turns, responses and large results each one caller "
-        "keeps; the oldest go first. 0 means no bound.",
+        description="Number of suspended turns, hidden turns, responses and large results to keep for each "
+        "caller; the oldest are deleted first. 0: no limit.",
     )
     max_bytes_per_caller: int = Field(
         default=2**30,
         ge=0,
-        description="How many bytes of each kind of content, requests too, one caller keeps; the oldest "
-        "go first. 0 means no bound.",
+        description="Bytes of each kind of content, including requests, to keep for each caller; the oldest "
+        "are deleted first. 0: no limit.",
     )
     seal_key: OptionalSecret = Field(
         default=None,
-        description="Key that seals kept content, as env:NAME or file:/path: 32 bytes in base64 or "
-        "hexadecimal. Empty: not sealed.",
+        description="Key that encrypts the kept content, as env:NAME or file:/path: 32 bytes in base64 or "
+        "hexadecimal. Empty: not encrypted.",
     )
     old_seal_keys: Secrets = Field(
         default=(),
-        description="Keys that sealed content before seal_key and still open it, each as env:NAME or "
-        "file:/path. `toolrelay migrate --reseal` makes them dispensable.",
+        description="Earlier values of seal_key, which can still decrypt older content, each as env:NAME or "
+        "file:/path. After `toolrelay migrate --reseal` they are no longer needed.",
     )
     synchronous: Literal["normal", "full"] = Field(
-        default="normal", description="full survives power loss, normal a crash of the process."
+        default="normal",
+        description="full: nothing is lost if the power fails; normal: nothing is lost if only the process "
+        "crashes.",
     )
     history: bool = Field(
-        default=True, description="Give hidden tool turns back to the model in later requests."
+        default=True, description="Give the hidden tool turns of earlier requests back to the model."
     )
 
     def seal_keys(self) -> SealKeys:
@@ -458,34 +524,45 @@ class StoreConfig(Section):
 class LimitsConfig(Section):
     """How much one caller may do."""
 
-    requests: LimitList = Field(default=("600/minute",), description="Requests of one caller.")
-    tool_calls: LimitList = Field(default=("600/minute",), description="Tool calls of one caller.")
+    requests: LimitList = Field(default=("600/minute",), description="Requests that one caller may make.")
+    tool_calls: LimitList = Field(default=("600/minute",), description="Tool calls that one caller may make.")
     tokens: LimitList = Field(
-        default=(), description="Tokens of one caller; what a request used is known at its end."
+        default=(), description="Tokens that one caller may use; they are counted when a request ends."
     )
     cost: CostLimitList = Field(
-        default=(), description='Cost of one caller in the currency of the prices: "5/day", "0.50/hour".'
+        default=(),
+        description='Cost that one caller may cause, in the currency of the prices: "5/day", "0.50/hour".',
     )
     concurrent_tools: int = Field(
-        default=64, ge=1, le=10_000, description="Read-only tools that run at one time."
+        default=64, ge=1, le=10_000, description="Number of read-only tools that may run at the same time."
     )
     concurrent_tools_per_caller: int = Field(
         default=16,
         ge=1,
         le=10_000,
-        description="Of these, the tools of one key with all its end users, or of all who come without one.",
+        description="Number of these that may run for one key with all its end users, or for all callers "
+        "without a key.",
     )
     concurrent_streams: int = Field(
-        default=256, ge=1, le=1_000_000, description="Requests served at one time."
+        default=256, ge=1, le=1_000_000, description="Number of requests that are served at the same time."
+    )
+    websockets: int = Field(
+        default=200,
+        ge=0,
+        le=100_000,
+        description="Largest number of open WebSocket connections of the Responses API; 0 serves none.",
+    )
+    websockets_per_caller: int = Field(
+        default=32, ge=1, le=100_000, description="Largest number of WebSocket connections of one caller."
     )
     storage: Annotated[str | Secret, PlainValidator(read_storage)] = Field(
         default="memory://",
-        description="Where limits are counted: memory://, redis://HOST:6379/0 or rediss://…; with a "
-        "password as env:NAME or file:/path.",
+        description="Where to count: memory://, redis://HOST:6379/0 or rediss://…; if the address has a "
+        "password, write it as env:NAME or file:/path.",
     )
     on_error: Literal["open", "closed"] = Field(
         default="open",
-        description="open lets requests in when the limits cannot be counted, closed refuses them.",
+        description="If the limits cannot be counted: open admits requests, closed refuses them.",
     )
 
     @property
@@ -499,9 +576,10 @@ class AuthConfig(Section):
 
     mode: Literal["auto", "open", "start_token", "keys", "forward"] = Field(
         default="auto",
-        description="open (to everybody), start_token (clients need what serve prints when it starts), keys "
-        "(clients need a key), forward (clients bring the provider's key), or auto: keys once there ever was "
-        "one, else start_token on loopback, and no start elsewhere.",
+        description="open (everybody may call), start_token (clients send the token that serve prints at "
+        "start), keys (clients send a client key), forward (clients send the provider's key), "
+        "or auto: keys as soon as a client key has been made; before that start_token on a "
+        "loopback address, and on any other address the proxy does not start.",
     )
     end_user: Annotated[str, AfterValidator(check_end_user)] = Field(
         default="", description='Where a request names its end user: "header:NAME" or "body:user".'
@@ -512,7 +590,8 @@ class KeyConfig(KeyGrants):
     """A client key and what it may do."""
 
     secret: Secret = Field(
-        description="The key as env:NAME or file:/path: 32 characters or more, from openssl rand -base64 32."
+        description="The key as env:NAME or file:/path: at least 32 characters, for example from openssl "
+        "rand -base64 32."
     )
 
 
@@ -522,7 +601,9 @@ class PriceConfig(Section):
     input: float = Field(default=0, ge=0, allow_inf_nan=False, description="Input tokens.")
     cached_input: Annotated[
         float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)
-    ] = Field(default=None, description="Input tokens that the provider had cached. Empty: as input.")
+    ] = Field(
+        default=None, description="Input tokens that the provider had cached. Empty: the same as input."
+    )
     output: float = Field(default=0, ge=0, allow_inf_nan=False, description="Output tokens.")
 
 
@@ -535,16 +616,18 @@ class LogConfig(Section):
         json_schema_extra={"commented": True},
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least that is logged."
+        default="info", description="Lowest level to log."
     )
 
 
 class TelemetryConfig(Section):
     """Metrics and traces."""
 
-    metrics: bool = Field(default=True, description="Serve /metrics. false: nothing is counted, 404.")
+    metrics: bool = Field(default=True, description="Serve /metrics. false: count nothing and answer 404.")
     otlp_endpoint: Annotated[str, AfterValidator(check_collector_url)] = Field(
-        default="", description="Where traces go over OTLP/HTTP (extra otel): http://127.0.0.1:4318."
+        default="",
+        description="Send traces over OTLP/HTTP to this address (needs the extra otel): "
+        "http://127.0.0.1:4318.",
     )
 
 
@@ -557,6 +640,7 @@ class Config(Section):
     )
     tools: ToolsConfig = ToolsConfig()
     policy: PolicyConfig = PolicyConfig()
+    mcp: McpConfig = McpConfig()
     credentials: Annotated[dict[str, CredentialConfig], AfterValidator(check_names)] = Field(
         default={}, json_schema_extra={"shown_as": "duffel", "example": 'token = "env:DUFFEL_TOKEN"'}
     )
@@ -607,17 +691,13 @@ class Config(Section):
         storage = self.limits.storage
         found: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
         found += [key.secret for key in self.keys.values()]
+        found += secrets_of(self.mcp)
         found += [storage] if isinstance(storage, Secret) else []
         for upstream in self.upstreams.values():
             found.append(upstream.api_key)
             found.extend(value for value in upstream.headers.values() if isinstance(value, Secret))
         for connection in self.credentials.values():
-            found += [
-                connection.token,
-                connection.client_id,
-                connection.client_secret,
-                connection.refresh_token,
-            ]
+            found += [value for _, value in connection if isinstance(value, Secret)]
         values = [secret.reveal() for secret in found if secret is not None and secret.resolved]
         values += [self._start_token] if self._start_token else []
         if isinstance(storage, str) or storage.resolved:

@@ -1,5 +1,6 @@
 """The settings as text for people, made from their models: a commented file and a table."""
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from proxy.server.config.faults import tables_of
+from proxy.server.config.faults import fields_of, tables_of
 from proxy.server.config.secret import Secret
 from proxy.server.config.settings import Config
 
-__all__ = ["initial_config", "settings_table"]
+__all__ = ["initial_config", "settings_table", "toml_value"]
 
 _HEAD = """\
 # Configuration of toolrelay.  Every key is optional; the values here are the defaults.
@@ -29,8 +30,8 @@ def settings_table() -> str:
     """Every setting as a Markdown table: name, default, meaning."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for dotted, model, _ in tables_of(Config):
-        for key, info in model.model_fields.items():
-            default = "required" if info.is_required() else f"`{_toml(_default(info))}`"
+        for key, info in fields_of(model).items():
+            default = "required" if info.is_required() else f"`{toml_value(_default(info))}`"
             meaning = (info.description or "").replace("|", "\\|")
             lines.append(f"| `{dotted}.{key}` | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
@@ -38,33 +39,37 @@ def settings_table() -> str:
 
 def _section(dotted: str, model: type[BaseModel], info: FieldInfo) -> str:
     """One table.  Tables whose name the user chooses have no default but ``upstreams.default``."""
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    extra = _extra(info)
     name = dotted.replace("*", str(extra.get("shown_as", "")))
     about = (model.__doc__ or "").strip().splitlines()[0]
     if "example" in extra:
         lines = [f"[{name}]", *str(extra["example"]).splitlines()]
         shown = "".join(f"# {line}\n" for line in lines)
-        keys = "".join(f"#   {key}: {field.description}\n" for key, field in model.model_fields.items())
+        keys = "".join(f"#   {key}: {field.description}\n" for key, field in fields_of(model).items())
         return f"\n# {about}  For example:\n{keys}{shown}"
-    body = "".join(_setting(key, field) for key, field in model.model_fields.items())
-    tables = "".join(_table(name, key, field) for key, field in model.model_fields.items())
+    body = "".join(_setting(key, field) for key, field in fields_of(model).items())
+    tables = "".join(_table(name, key, field) for key, field in fields_of(model).items())
     return f"\n# {about}\n[{name}]\n{body}{tables}"
 
 
 def _setting(key: str, info: FieldInfo) -> str:
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    extra = _extra(info)
     if "example" in extra:
         return ""
     off = "# " if extra.get("commented") else ""
-    return f"# {info.description}\n{off}{key} = {_toml(_default(info))}\n"
+    return f"# {info.description}\n{off}{key} = {toml_value(_default(info))}\n"
 
 
 def _table(section: str, key: str, info: FieldInfo) -> str:
     """A table inside a section whose keys the user chooses (``tools.aliases``)."""
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    if "example" not in extra:
+    extra = _extra(info)
+    if "example" not in extra or "shown_as" in extra:
         return ""
     return f"\n# {info.description}  For example: {extra['example']}\n[{section}.{key}]\n"
+
+
+def _extra(info: FieldInfo) -> Mapping[str, Any]:
+    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
 def _default(info: FieldInfo) -> Any:
@@ -72,7 +77,7 @@ def _default(info: FieldInfo) -> Any:
     return value.reference if isinstance(value, Secret) else value
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A default as a TOML value; the inverse of ``tomllib`` for the types that settings have."""
     match value:
         case None:
@@ -84,12 +89,14 @@ def _toml(value: Any) -> str:
         case float():
             return str(int(value)) if math.isfinite(value) and value == int(value) else repr(value)
         case str():
-            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-            return f'"{escaped}"'
+            # TOML has JSON's escapes, and no DEL either.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case tuple() | list():
-            return "[" + ", ".join(_toml(item) for item in value) + "]"
+            return "[" + ", ".join(toml_value(item) for item in value) + "]"
+        case BaseModel():
+            return "{}"
         case Mapping():
-            inner = ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items())
+            inner = ", ".join(f"{toml_value(key)} = {toml_value(item)}" for key, item in value.items())
             return f"{{{inner}}}"
         case _:
-            raise TypeError(f"no TOML for {type(value).__name__}")
+            raise TypeError(f"a setting has a value that TOML cannot write: {type(value).__name__}")

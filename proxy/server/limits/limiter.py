@@ -19,8 +19,8 @@ from proxy.server.limits.rules import (
     Limit,
     LimitKind,
     LimitSet,
+    LimitStatus,
     LimitsUnavailable,
-    Standing,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ class Admission:
             if self._open:
                 return None
             raise ToolFailure(
-                "tool calls cannot be counted now, so none is made", code="rate_limited"
+                "tool calls cannot be counted now, so the call was not made; try again later",
+                code="rate_limited",
             ) from None
         return None if verdict.refused is None else verdict.wait_s
 
@@ -158,7 +159,7 @@ class RateLimiter:
         self._counters = counters
         self._on_error = on_error
         self._default = LimitSet.of(KeyLimits(), general)
-        self._plans: Memo[int, tuple[KeyLimits, LimitSet]] = Memo("limit_plans", _PLANS_BYTES, _plan_bytes)
+        self._plans: Memo[KeyLimits, LimitSet] = Memo("limit_plans", _PLANS_BYTES, _plan_bytes)
 
     def admit_now(self, caller: "Caller") -> Admission | None:
         """Let a request in about which there is nothing to wait for, else ``None``: :meth:`admit` knows."""
@@ -168,10 +169,10 @@ class RateLimiter:
             return None
         name, headers = caller.counted_as, _NO_HEADERS
         if limits.requests:
-            standings = self._counters.hit_now(name, limits.requests)
-            if standings is None:
+            limit_statuses = self._counters.hit_now(name, limits.requests)
+            if limit_statuses is None:
                 return None
-            headers = _headers(standings)
+            headers = _headers(limit_statuses)
         return Admission(self._counters, name, limits, headers, on_error=self._on_error)
 
     def admit(self, caller: "Caller") -> Awaitable[Admission]:
@@ -211,31 +212,29 @@ class RateLimiter:
             else:
                 if verdict.refused is not None:
                     self._limited(verdict.refused.kind)
-                    raise _refusal(verdict.refused, verdict.wait_s, verdict.standings)
-                headers = _headers(verdict.standings)
+                    raise _refusal(verdict.refused, verdict.wait_s, verdict.limit_statuses)
+                headers = _headers(verdict.limit_statuses)
         return Admission(self._counters, name, limits, headers, lease=lease, on_error=self._on_error)
 
     def _limits(self, own: KeyLimits) -> LimitSet:
-        # By identity: to compare limits costs more than to count.  What is held here stays what it is.
-        known = self._plans.get(id(own))
+        known = self._plans.get(own)
         if known is None:
-            known = self._plans.put(id(own), (own, LimitSet.of(own, self._general)))
-        return known[1]
+            known = self._plans.put(own, LimitSet.of(own, self._general))
+        return known
 
     async def aclose(self) -> None:
         """Count what is still to be counted."""
         await self._counters.aclose()
 
 
-def _plan_bytes(plan: tuple[KeyLimits, LimitSet]) -> int:
-    own, _ = plan
+def _plan_bytes(own: KeyLimits, _: LimitSet) -> int:
     limits = sum(map(len, (own.requests or (), own.tool_calls or (), own.tokens or (), own.cost or ())))
     return _PLAN_BYTES + 400 * limits
 
 
-def _refusal(limit: Limit, wait_s: float, standings: Sequence[Standing]) -> RequestError:
+def _refusal(limit: Limit, wait_s: float, limit_statuses: Sequence[LimitStatus]) -> RequestError:
     seconds = max(1, math.ceil(wait_s))
-    headers = _headers(standings)
+    headers = _headers(limit_statuses)
     headers["Retry-After"] = str(seconds)
     headers["retry-after-ms"] = str(max(1, math.ceil(wait_s * 1000)))
     if seconds > _SDK_WAITS_S:
@@ -253,17 +252,17 @@ def _refusal(limit: Limit, wait_s: float, standings: Sequence[Standing]) -> Requ
 def _uncounted() -> RequestError:
     return RequestError(
         503,
-        "The limits cannot be counted now, so no request is served. Try again in a moment.",
+        "The proxy cannot count requests against its limits now. Try again in a moment.",
         type="server_error",
         code="limits_unavailable",
         headers={"Retry-After": "1"},
     )
 
 
-def _headers(standings: Sequence[Standing]) -> dict[str, str]:
+def _headers(limit_statuses: Sequence[LimitStatus]) -> dict[str, str]:
     """OpenAI's headers: of several limits of one kind, that of which the least is left."""
     headers = {}
-    for limit, left, reset_s in standings if len(standings) == 1 else _tightest(standings):
+    for limit, left, reset_s in limit_statuses if len(limit_statuses) == 1 else _tightest(limit_statuses):
         shown = _SHOWN.get(limit.kind)
         if shown is not None:
             of_limit, of_left, of_reset = shown
@@ -273,13 +272,13 @@ def _headers(standings: Sequence[Standing]) -> dict[str, str]:
     return headers
 
 
-def _tightest(standings: Sequence[Standing]) -> Iterable[Standing]:
+def _tightest(limit_statuses: Sequence[LimitStatus]) -> Iterable[LimitStatus]:
     """Of each kind that of which the least is left."""
-    tightest: dict[LimitKind, Standing] = {}
-    for standing in standings:
-        kind = standing.limit.kind
-        if kind not in tightest or standing.left < tightest[kind].left:
-            tightest[kind] = standing
+    tightest: dict[LimitKind, LimitStatus] = {}
+    for limit_status in limit_statuses:
+        kind = limit_status.limit.kind
+        if kind not in tightest or limit_status.left < tightest[kind].left:
+            tightest[kind] = limit_status
     return tightest.values()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from proxy.caches import CacheSize, declare
-from proxy.server.limits.rules import SLOTS, Limit, Standing, Verdict
+from proxy.server.limits.rules import SLOTS, Limit, LimitStatus, Verdict
 
 __all__ = ["MemoryCounters"]
 
@@ -109,7 +109,7 @@ class MemoryCounters:
         now = self._clock()
         refused: Limit | None = None
         longest = 0.0
-        standings = []
+        limit_statuses = []
         taken = []
         for limit in hits:
             key = (caller, limit)
@@ -134,7 +134,7 @@ class MemoryCounters:
             reset = spent.leaves_in(spent.slots[0][0], now) if spent is not None and spent.slots else 0.0
             if left <= 0 and spent is not None and (wait := spent.wait(now, limit.amount)) > longest:
                 refused, longest = limit, wait
-            standings.append(Standing(limit, max(left, 0), reset))
+            limit_statuses.append(LimitStatus(limit, max(left, 0), reset))
         if streams is not None and self._open.get(caller, 0) >= streams and longest < _STREAM_WAIT_S:
             refused, longest = Limit("concurrent_streams", streams, 0), _STREAM_WAIT_S
         for limit, window, count in taken:
@@ -146,14 +146,14 @@ class MemoryCounters:
                 count += 1
             reset = window.times[0] + limit.seconds - now if window.times else 0.0
             left = limit.amount - count
-            standings.append(Standing(limit, left if left > 0 else 0, reset if reset > 0.0 else 0.0))
+            limit_statuses.append(LimitStatus(limit, left if left > 0 else 0, reset if reset > 0.0 else 0.0))
         if self._stamps > self._most_stamps:
             self._shed(now)
         if refused is None and streams is not None:
             self._open[caller] = self._open.get(caller, 0) + 1
-        return Verdict(refused, longest, standings)
+        return Verdict(refused, longest, limit_statuses)
 
-    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[Standing] | None:
+    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
         """Count one against all of ``hits`` if each has counted before and has room now."""
         now = self._clock()
         known = []
@@ -163,16 +163,16 @@ class MemoryCounters:
             if window is None or (count := window.count(now)) >= limit.amount:
                 return None
             known.append((key, window, limit.amount - count - 1))
-        standings = []
+        limit_statuses = []
         for key, window, left in known:
             self._hits.move_to_end(key)
             times, limit = window.times, key[1]
             times.append(now)
-            standings.append(Standing(limit, left, times[0] + limit.seconds - now))
+            limit_statuses.append(LimitStatus(limit, left, times[0] + limit.seconds - now))
         self._stamps += len(known)
         if self._stamps > self._most_stamps:
             self._shed(now)
-        return standings
+        return limit_statuses
 
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
         """Count what was used, also past the limit."""

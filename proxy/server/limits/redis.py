@@ -22,7 +22,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from proxy.caches import CacheSize, declare
 from proxy.server.limits.redis_scripts import RENEW, SPEND, TAKE
-from proxy.server.limits.rules import Limit, LimitsUnavailable, Standing, Verdict
+from proxy.server.limits.rules import Limit, LimitStatus, LimitsUnavailable, Verdict
 
 __all__ = ["RedisCounters"]
 
@@ -100,7 +100,7 @@ class RedisCounters:
         """Count one against all of ``hits``, or none; see :class:`~proxy.server.limits.rules.Counters`."""
         if self.down:
             self.unanswered += 1
-            raise LimitsUnavailable("the limits' Redis does not answer")
+            raise LimitsUnavailable("the Redis server of limits.storage does not answer")
         limits = [*hits, *spending]
         arguments: list[Any] = [
             self._now(),
@@ -125,16 +125,16 @@ class RedisCounters:
                 self._freed.append((caller, lease))
                 self._wake()
             raise
-        standings = [
-            Standing(limit, int(left), float(reset) / _MICROS)
+        limit_statuses = [
+            LimitStatus(limit, int(left), float(reset) / _MICROS)
             for limit, left, reset in zip(limits, pairs[::2], pairs[1::2], strict=True)
         ]
         if refused == 0:
             if streams is not None:
                 self._hold(caller, lease)
-            return Verdict(None, 0.0, standings)
+            return Verdict(None, 0.0, limit_statuses)
         by = limits[refused - 1] if refused <= len(limits) else Limit("concurrent_streams", streams or 0, 0)
-        return Verdict(by, float(wait) / _MICROS, standings)
+        return Verdict(by, float(wait) / _MICROS, limit_statuses)
 
     def hit_now(self, caller: str, hits: Sequence[Limit]) -> None:
         """Nothing is known here without asking."""
@@ -228,7 +228,9 @@ class RedisCounters:
                     continue
                 if isinstance(answer, Exception):
                     self.unanswered += 1
-                    command.waiter.set_exception(LimitsUnavailable("the limits' Redis refused to count"))
+                    command.waiter.set_exception(
+                        LimitsUnavailable("the Redis server of limits.storage refused to count")
+                    )
                 else:
                     command.waiter.set_result(answer)
             self.lost += sum(isinstance(answer, Exception) for answer in answers[: len(owed)])
@@ -289,7 +291,9 @@ class RedisCounters:
         for command in (*batch, *self._waiting):
             if command.waiter is not None and not command.waiter.done():
                 self.unanswered += 1
-                command.waiter.set_exception(LimitsUnavailable("the limits' Redis does not answer"))
+                command.waiter.set_exception(
+                    LimitsUnavailable("the Redis server of limits.storage does not answer")
+                )
         self._waiting.clear()
         self._prober = asyncio.get_running_loop().create_task(self._probe())
 

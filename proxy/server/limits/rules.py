@@ -6,7 +6,7 @@ overdrawn.  Where the counting happens stands in ``limits_memory.py`` and ``limi
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
@@ -24,8 +24,8 @@ __all__ = [
     "Limit",
     "LimitKind",
     "LimitSet",
+    "LimitStatus",
     "LimitsUnavailable",
-    "Standing",
     "Verdict",
     "parse_cost_limits",
     "parse_limits",
@@ -60,6 +60,15 @@ class KeyLimits:
     tokens: "tuple[RateLimitItem, ...] | None" = None
     cost: "tuple[RateLimitItem, ...] | None" = None
     concurrent_streams: int | None = None
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        limits = (self.requests, self.tool_calls, self.tokens, self.cost, self.concurrent_streams)
+        object.__setattr__(self, "_hash", hash(limits))
+
+    def __hash__(self) -> int:
+        """Worked out once: limits are looked up by it with each request."""
+        return self._hash
 
 
 class Limit(NamedTuple):
@@ -109,7 +118,7 @@ class LimitSet(NamedTuple):
         )
 
 
-class Standing(NamedTuple):
+class LimitStatus(NamedTuple):
     """How a caller stands with one limit: what is left, and seconds until the oldest use is forgotten."""
 
     limit: Limit
@@ -122,7 +131,7 @@ class Verdict(NamedTuple):
 
     refused: Limit | None
     wait_s: float
-    standings: Sequence[Standing]
+    limit_statuses: Sequence[LimitStatus]
 
 
 class LimitsUnavailable(ToolRelayError):
@@ -142,7 +151,7 @@ class Counters(Protocol):
         """
         ...
 
-    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[Standing] | None:
+    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
         """:meth:`take` without spending and streams, for what it lets in without a wait.
 
         ``None`` where it would not, or where that is not known at once: then nothing is counted.
@@ -193,16 +202,18 @@ def _parsed(setting: str, text: str, whole: str, example: str) -> "list[RateLimi
     except ValueError:
         parsed = []
     if not parsed or any(not 1 <= item.amount <= _MAX_AMOUNT or item.multiples < 1 for item in parsed):
-        raise ConfigError(setting, f"{text[:80]!r} is no limit", f'Write it like "{example}"')
+        raise ConfigError(setting, f"{text[:80]!r} is not a limit", f'Write it like "{example}"')
     if any(item.get_expiry() > _MAX_WINDOW_S for item in parsed):
-        raise ConfigError(setting, f"{text[:80]!r} counts over more than 10 years", "Choose a shorter time")
+        raise ConfigError(
+            setting, f"the window of {text[:80]!r} is longer than 10 years", "Choose a shorter time"
+        )
     return parsed
 
 
 def _few(setting: str, items: "Sequence[RateLimitItem]") -> "tuple[RateLimitItem, ...]":
     """The limits, if they are so many that each request can be held to all of them."""
     if len(items) > _MOST_LIMITS:
-        raise ConfigError(setting, f"has more than {_MOST_LIMITS} limits", "Leave out what others imply")
+        raise ConfigError(setting, f"has more than {_MOST_LIMITS} limits", "Remove limits that others imply")
     return tuple(items)
 
 

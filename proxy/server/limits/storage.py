@@ -20,6 +20,8 @@ def open_counters(url: str) -> Counters:
         if error.name != "redis":
             raise
         raise ConfigError(
-            "limits.storage", "Redis needs redis, which is not installed", how_to_install("redis")
+            "limits.storage",
+            "redis:// needs the redis library, which is not installed",
+            how_to_install("redis"),
         ) from None
     return RedisCounters(url)

@@ -22,13 +22,14 @@ from proxy.server.serving.errors import (
     of_request_error,
     of_upstream_error,
     store_unavailable,
+    told_in,
 )
-from proxy.server.serving.fairness import FairTurns
-from proxy.server.serving.head import Head
+from proxy.server.serving.fairness import FairScheduler
+from proxy.server.serving.heads.head import Head
 from proxy.server.serving.request import EdgeRequest, new_ids
-from proxy.server.serving.target import MAX_TARGET
+from proxy.server.serving.target import MAX_TARGET, Targets
 from proxy.server.telemetry.access_log import AccessLog
-from proxy.server.telemetry.hooks import Observing, RequestFacts
+from proxy.server.telemetry.hooks import Hooks, RequestFacts
 
 __all__ = ["AccessMiddleware"]
 
@@ -38,8 +39,8 @@ _REQUEST_ID = re.compile(r"(?!(?:.*[._-])?trt?_[A-Za-z0-9_-]{20})[A-Za-z0-9._-]{
 _WITHHELD = "(withheld)"
 """In place of a path that holds a key, or that is longer than anything that is looked through for one."""
 _KEY_IN_ADDRESS = (
-    "A key must not stand in an address, where logs keep it. Send it as 'Authorization: Bearer', and revoke "
-    "this one."
+    "An API key must not be part of a URL, because logs keep URLs. Send it as 'Authorization: "
+    "Bearer', and revoke this one."
 )
 
 
@@ -51,16 +52,17 @@ def _called(head: Head) -> tuple[str, str]:
 
 
 class AccessMiddleware:
-    """Gives every request an id and every failure OpenAI's shape; writes one access line for each."""
+    """Gives every request an id and each failure its dialect's shape; writes one access line for each."""
 
     def __init__(
         self,
-        serve: Callable[[EdgeRequest], Awaitable[web.StreamResponse]],
+        serve: Callable[[EdgeRequest, RequestFacts], Awaitable[web.StreamResponse]],
+        targets: Targets,
         *,
         guard: PageGuard,
         cors: Cors,
         draining: Draining,
-        observing: Observing,
+        hooks: Hooks,
         models: Container[str],
         holds_key: Callable[[Head], Awaitable[bool]],
     ) -> None:
@@ -70,11 +72,12 @@ class AccessMiddleware:
         """
         self._holds_key = holds_key
         self._serve = serve
+        self._targets = targets
         self._guard = guard
         self._cors = cors
         self._draining = draining
-        self._observing = observing
-        self._turns = FairTurns(asyncio.get_running_loop())
+        self._hooks = hooks
+        self._turns = FairScheduler(asyncio.get_running_loop())
         self._access = AccessLog(models)
         self._ids = new_ids("req_")
         # As structlog's own ``bind_contextvars`` names it, which takes ten times as long.
@@ -89,10 +92,8 @@ class AccessMiddleware:
         if misplaced:
             path = _WITHHELD
         request_id = given or next(self._ids)
-        facts = request.facts = RequestFacts(
-            request_id, request.method, path, request.headers, time.monotonic(), given != ""
-        )
-        token = self._observing.begin(facts)
+        facts = RequestFacts(request_id, request.method, path, time.monotonic(), given != "")
+        token = self._hooks.begin(facts, request.headers)
         # Whoever logs while this request is served, its lines can be found by it.
         bound = self._logged_id.set(request_id)
         response: web.StreamResponse | None
@@ -104,73 +105,77 @@ class AccessMiddleware:
                     raise RequestError(400, _KEY_IN_ADDRESS, code="key_in_address")
                 response = self._guard.check(request)
                 if response is None:
-                    response = await self._serve(request)
+                    response = await self._serve(request, facts)
             except (RequestError, UpstreamError, StoreError, web.HTTPException, ConnectionError) as error:
-                response = self._refusal(request, error)
+                response = self._refusal(request, facts, error)
             except Exception:  # noqa: BLE001
                 # The last boundary: whatever it is, the client gets an answer and the log the cause.
-                response = self._failure(request)
+                response = self._failure(request, facts)
             facts.status = response.status
-            if response.status >= 400 and not facts.error_code and isinstance(response, web.Response):
-                facts.error_code = response.get(ERROR_CODE, "")
+            if response.status >= 400 and isinstance(response, web.Response):
+                facts.error_code = facts.error_code or response.get(ERROR_CODE, "")
+                told_in(self._targets.dialect(request.head), response, request_id)
             facts.sent = facts.client.sent if facts.client is not None else response.body_length
         finally:
             if facts.status == 499 and facts.client is not None and (whole := facts.client.completed):
                 # The client left with all that it was to get.
                 facts.status, facts.sent = whole, facts.client.sent
-            self._observing.end(facts, token)
+            self._hooks.end(facts, token)
             self._logged_id.reset(bound)
             self._access.write(facts)
-            # It knows its request, which knows these facts: in a ring all of it, the head of the request
-            # with its key too, would wait for the garbage collector.
-            facts.client = None
         if not response.prepared:
-            self._complete(request, response)
+            self._complete(request, facts, response)
         return response
 
     def _refusal(
         self,
         request: EdgeRequest,
+        facts: RequestFacts,
         error: RequestError | UpstreamError | StoreError | web.HTTPException | ConnectionError,
     ) -> web.StreamResponse:
         """What the client is told of an error that says itself what it is."""
+        dialect = self._targets.dialect(request.head)
         if isinstance(error, RequestError):
-            return of_request_error(error)
+            return of_request_error(error, dialect)
         if isinstance(error, UpstreamError):
-            self._log.warning("upstream_failed", request_id=request.facts.request_id, error_code=error.code)
-            return of_upstream_error(error)
+            self._log.warning("upstream_failed", request_id=facts.request_id, error_code=error.code)
+            return of_upstream_error(error, dialect)
         if isinstance(error, StoreError) and not request.started:
             # Only the record knows what was asked for; whoever can do without it does not come here.
-            self._log.error("record_unavailable", request_id=request.facts.request_id, reason=str(error))
-            return store_unavailable()
+            self._log.error("record_unavailable", request_id=facts.request_id, reason=str(error))
+            return store_unavailable(dialect)
         if isinstance(error, web.HTTPException):
-            return of_http_exception(error)
+            return of_http_exception(error, dialect)
         if isinstance(error, StoreError) or (
             (transport := request.transport) is not None and not transport.is_closing()
         ):
             # It is about another connection than the client's.
-            return self._failure(request)
+            return self._failure(request, facts)
         # The client has gone; aiohttp drops what is returned.
-        return error_response(499, "The client closed the connection.", code="client_gone")
+        return error_response(499, "The client closed the connection.", code="client_gone", dialect=dialect)
 
-    def _failure(self, request: EdgeRequest) -> web.StreamResponse:
+    def _failure(self, request: EdgeRequest, facts: RequestFacts) -> web.StreamResponse:
         """What the client is told of a fault of ours; a response that has begun is cut."""
-        self._log.exception("internal_error", request_id=request.facts.request_id)
+        self._log.exception("internal_error", request_id=facts.request_id)
         if request.started and (transport := request.transport) is not None:
             transport.close()
         return error_response(
-            500, "The proxy failed to serve this request.", type="server_error", code="internal_error"
+            500,
+            "The proxy failed to handle this request.",
+            type="server_error",
+            code="internal_error",
+            dialect=self._targets.dialect(request.head),
         )
 
-    def _complete(self, request: EdgeRequest, response: web.StreamResponse) -> None:
+    def _complete(self, request: EdgeRequest, facts: RequestFacts, response: web.StreamResponse) -> None:
         """Put onto an answer of ours what every head has."""
         headers = response.headers
         headers.update(request.limit_headers)
         for name, value in self._cors.headers(request).items() if self._cors else ():
             headers.add(name, value)
-        headers[_X_REQUEST_ID] = request.facts.request_id
-        if request.facts.run_id:
-            headers["x-toolrelay-run"] = request.facts.run_id
+        headers[_X_REQUEST_ID] = facts.request_id
+        if facts.run_id:
+            headers["x-toolrelay-run"] = facts.run_id
         headers[hdrs.SERVER] = "toolrelay"
         if self._draining.closing or (hdrs.EXPECT in request.headers and not request.content.is_eof()):
             # Who was not asked for a body may send it or leave it out: what comes next could be either.

@@ -1,4 +1,4 @@
-"""The gate: as many requests as the limits allow, and none once the server is draining."""
+"""Admission: as many requests as the limits allow, and none once the server is draining."""
 
 from collections.abc import Callable
 

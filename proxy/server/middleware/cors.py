@@ -31,6 +31,7 @@ _EXPOSED = ", ".join(
         "x-request-id",
         "x-should-retry",
         "x-toolrelay-restored",
+        "x-toolrelay-left-out",
         "x-toolrelay-run",
         "x-toolrelay-trace",
         "x-upstream-request-id",
@@ -85,7 +86,7 @@ class Cors:
             if not _NAMES.match(asked):
                 raise RequestError(
                     400,
-                    "Access-Control-Request-Headers must be up to 64 header names with commas between.",
+                    "Access-Control-Request-Headers must be at most 64 header names, separated by commas.",
                     param="Access-Control-Request-Headers",
                 )
             headers["Access-Control-Allow-Headers"] = asked

@@ -19,8 +19,7 @@ from proxy.server.middleware.cors import METHODS, Cors
 from proxy.server.middleware.refused_origins import RefusedOrigins
 from proxy.server.serving.client_address import TrustedProxies
 from proxy.server.serving.request import EdgeRequest
-from proxy.server.serving.target import target_of
-from proxy.wires.dialects.table import DIALECTS
+from proxy.server.serving.target import Target, Targets
 
 __all__ = ["HostRule", "PageGuard", "host_name"]
 
@@ -55,9 +54,6 @@ _FORWARDED: Final = (
     istr("CDN-Loop"),
 )
 """What reverse proxies and tunnels add of their own accord, each of them one of these at least."""
-
-_TAKES_FILES: Final = frozenset(name for dialect in DIALECTS.values() for name in dialect.takes_files)
-"""First parts of the paths to which files are sent."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -114,7 +110,16 @@ class PageGuard:
     keys, which no page has.
     """
 
-    def __init__(self, *, cors: Cors, hosts: HostRule | None, keyed: bool, proxies: TrustedProxies) -> None:
+    def __init__(
+        self,
+        targets: Targets,
+        *,
+        cors: Cors,
+        hosts: HostRule | None,
+        keyed: bool,
+        proxies: TrustedProxies,
+    ) -> None:
+        self._targets = targets
         self._cors = cors
         self._hosts = hosts
         self._keyed = keyed
@@ -135,7 +140,7 @@ class PageGuard:
         if method not in _METHODS:
             # After CONNECT and its like the rest of the connection may be no HTTP at all.
             raise RequestError(
-                405, f"The method {method[:20]} is not served.", headers={"Connection": "close"}
+                405, f"The method {method[:20]} is not supported.", headers={"Connection": "close"}
             )
         if self._hosts is not None:
             _check_host(self._hosts, headers.getall(hdrs.HOST, ()))
@@ -143,20 +148,24 @@ class PageGuard:
         if from_page:
             if not _may_call(self._cors, request):
                 self._refused.refused(headers[hdrs.ORIGIN])
-                raise _not_allowed("Web pages of this origin may not call; server.cors_origins has no such")
+                raise _not_allowed(
+                    "Web pages of this origin may not call the proxy; server.cors_origins does not list it"
+                )
         elif _SEC_FETCH_SITE in headers:
             if not _is_own_site(request):
                 # Images, scripts and links of other sites: browsers name no origin there.
-                raise _not_allowed("Web pages of other sites may not call without naming their origin")
+                raise _not_allowed(
+                    "Web pages of another site may not call the proxy without an Origin header"
+                )
         elif not self._keyed and method in _UNASKED:
-            _check_unmarked(request)
+            _check_unmarked(request, request.head[self._targets])
         through = self._proxies is not None and self._proxies.trusts(request.remote)
         if not self._keyed:
             if not through:
                 _check_direct(request)
                 _check_version(request)
             if method == "POST":
-                _check_media_type(request, from_page)
+                self._check_media_type(request, from_page)
         if from_page and method == "OPTIONS" and hdrs.ACCESS_CONTROL_REQUEST_METHOD in headers:
             return self._cors.preflight(request)
         if self._cors:
@@ -168,12 +177,40 @@ class PageGuard:
             request.head[self] = None
         return None
 
+    def _check_media_type(self, request: EdgeRequest, from_page: bool) -> None:
+        """Refuse the bodies that a form can send: for them a browser does not ask beforehand.
+
+        ``from_page`` says that the page's origin is known, and may call.
+        """
+        said = request.headers.getall(hdrs.CONTENT_TYPE, ())
+        if not said and not request.body_exists:
+            return
+        kind = said[0].partition(";")[0].strip().lower() if len(said) == 1 else ""
+        if kind == "application/json":
+            return
+        if kind == "multipart/form-data" and _takes_files(request.head[self._targets]):
+            if from_page or _is_program(request):
+                return
+            raise RequestError(
+                415,
+                "Without client keys, the proxy accepts a form with files only if it has a header that "
+                "web pages cannot send without permission. Send any key, as in Authorization: Bearer "
+                "unused.",
+                code="content_type_not_allowed",
+            )
+        raise RequestError(
+            415,
+            "The proxy accepts only JSON in a POST to this path. Send Content-Type: application/json.",
+            param="Content-Type",
+            code="content_type_not_allowed",
+        )
+
 
 def _check_host(hosts: HostRule, said: Sequence[str]) -> None:
     if len(said) != 1 or not hosts.allows(said[0]):
         raise RequestError(
             403,
-            "The Host header must name this machine: localhost, an address it listens on, or one of "
+            "The Host header must name this machine: localhost, an address that it listens on, or one of "
             "server.allowed_hosts.",
             code="host_not_allowed",
         )
@@ -211,8 +248,8 @@ def _check_direct(request: EdgeRequest) -> None:
         if name in headers:
             raise RequestError(
                 403,
-                f"The request came through a proxy ({name}), and there are no client keys. "
-                "Name the proxy's address in server.trusted_proxies, or make client keys.",
+                f"The request came through a proxy ({name}), and there are no client keys. Name the proxy's "
+                "address in server.trusted_proxies, or make client keys.",
                 code="forwarded_not_allowed",
             )
 
@@ -226,22 +263,23 @@ def _check_version(request: EdgeRequest) -> None:
     if request.version < (1, 1):
         raise RequestError(
             403,
-            "Without client keys no HTTP/1.0 is taken: reverse proxies speak it that say nothing of "
-            "themselves. Call with HTTP/1.1. Behind a proxy, serve with the start token or client keys (no "
-            '--open, no auth.mode = "open"), or name the proxy\'s address in server.trusted_proxies.',
+            "Without client keys, the proxy does not accept HTTP/1.0, because some reverse proxies use it "
+            "without naming themselves. Use HTTP/1.1. Behind a reverse proxy, serve with the start token or "
+            'client keys (no --open, no auth.mode = "open"), or name the reverse proxy\'s address in '
+            "server.trusted_proxies.",
             code="http_version_not_allowed",
             headers={"Connection": "close"},
         )
 
 
-def _check_unmarked(request: EdgeRequest) -> None:
+def _check_unmarked(request: EdgeRequest, target: Target) -> None:
     """Refuse a GET that a page of another site may have sent, where no browser would say that it did.
 
     Browsers say which site sent a request to a server that is reached by https or on the loopback, and to
     others they say nothing.  So there a GET of the API needs what no page can send unasked, or comes from
     our own origin: a page can keep back what it is referred from, and not make it up.
     """
-    if request.head[target_of].below_v1 is None or _is_program(request):
+    if target.below is None or _is_program(request):
         return
     said = request.headers.getall(hdrs.HOST, ())
     if len(said) == 1 and _is_loopback_name(said[0]):
@@ -250,8 +288,8 @@ def _check_unmarked(request: EdgeRequest) -> None:
     if len(referers) == 1 and _is_own("/".join(referers[0].split("/")[:3]), "".join(said).lower()):
         return
     raise _not_allowed(
-        "Without client keys, a web page could send this GET to this address. Send any key, as in "
-        "Authorization: Bearer unused: a page of another site cannot"
+        "Without client keys, a web page of another site could have sent this GET. Send any key, as in "
+        "Authorization: Bearer unused, which such a page cannot send"
     )
 
 
@@ -271,37 +309,9 @@ def _is_loopback_name(host: str) -> bool:
         return False
 
 
-def _check_media_type(request: EdgeRequest, from_page: bool) -> None:
-    """Refuse the bodies that a form can send: for them a browser does not ask beforehand.
-
-    ``from_page`` says that the page's origin is known, and may call.
-    """
-    said = request.headers.getall(hdrs.CONTENT_TYPE, ())
-    if not said and not request.body_exists:
-        return
-    kind = said[0].partition(";")[0].strip().lower() if len(said) == 1 else ""
-    if kind == "application/json":
-        return
-    if kind == "multipart/form-data" and _takes_files(request):
-        if from_page or _is_program(request):
-            return
-        raise RequestError(
-            415,
-            "Without client keys a form with files needs a header that no web page can send unasked: "
-            "send any key, as in Authorization: Bearer unused.",
-            code="content_type_not_allowed",
-        )
-    raise RequestError(
-        415,
-        "A POST must be JSON here: send Content-Type: application/json.",
-        param="Content-Type",
-        code="content_type_not_allowed",
-    )
-
-
-def _takes_files(request: EdgeRequest) -> bool:
-    below = request.head[target_of].below_v1
-    return below is not None and below.split("/")[1] in _TAKES_FILES
+def _takes_files(target: Target) -> bool:
+    """Whether files are sent to a path as a form."""
+    return target.below is not None and target.below.split("/")[1] in target.endpoint.dialect.takes_files
 
 
 def _is_program(request: EdgeRequest) -> bool:

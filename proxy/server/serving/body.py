@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import HttpVersion11, hdrs, web
 
 from proxy.errors import RequestError
-from proxy.server.serving.head import Head
+from proxy.server.serving.heads.head import Head
 from proxy.server.serving.request import EdgeRequest
 
-__all__ = ["body_here", "check_counts", "read_body", "stream_body"]
+__all__ = ["BodyBounds", "body_here", "check_counts", "read_body", "stream_body"]
 
 _MAX_MESSAGES = 20_000
 _MAX_TOOLS = 2_000
@@ -21,6 +22,16 @@ _COUNTED = {
     "functions": _MAX_TOOLS,
 }
 """Entries of a request's long lists.  No model takes so many; work on them grows with their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyBounds:
+    """How large a body may be, in bytes and JSON values, and how many seconds its client may take."""
+
+    max_body_bytes: int
+    max_json_values: int
+    max_upload_bytes: int
+    body_timeout_s: float
 
 
 _NO_CODING = frozenset({"", "identity"})
@@ -39,7 +50,7 @@ def check_counts(payload: Mapping[str, Any], size: int) -> None:
         if isinstance(entries, list) and len(entries) > most:
             raise RequestError(
                 400,
-                f"{field} has {len(entries)} entries; at most {most} are taken.",
+                f"{field} has {len(entries)} entries. Send at most {most}.",
                 param=field,
                 code="too_many_entries",
             )
@@ -50,18 +61,22 @@ def _check(request: EdgeRequest, limit: int) -> None:
     if hdrs.CONTENT_ENCODING in headers and not _NO_CODING.issuperset(
         request.head.listed(hdrs.CONTENT_ENCODING)
     ):
-        raise RequestError(415, "Request bodies must not be compressed.", code="unsupported_content_encoding")
+        raise RequestError(
+            415,
+            "The proxy does not accept compressed request bodies. Send the body without Content-Encoding.",
+            code="unsupported_content_encoding",
+        )
     if hdrs.TRANSFER_ENCODING in headers and headers[hdrs.TRANSFER_ENCODING].strip().lower() != "chunked":
         raise RequestError(
             400,
-            "Transfer-Encoding takes chunked and nothing else.",
+            "Transfer-Encoding must be chunked, or absent.",
             code="invalid_http",
             headers={"Connection": "close"},
         )
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
     if hdrs.EXPECT in headers and not _EXPECTED.issuperset(_expected(request)):
-        raise RequestError(417, "Expect takes 100-continue and nothing else.", code="expectation_failed")
+        raise RequestError(417, "Expect must be 100-continue, or absent.", code="expectation_failed")
 
 
 def _is_plain(head: Head) -> bool:
@@ -78,7 +93,7 @@ def _check_charset(kind: str) -> None:
         if name.strip().startswith("charset") and value.strip(" \t\"'") not in ("utf-8", "utf8"):
             raise RequestError(
                 415,
-                "JSON is UTF-8: leave charset out of Content-Type.",
+                "JSON must be UTF-8: leave charset out of Content-Type.",
                 param="Content-Type",
                 code="content_type_not_allowed",
             )
@@ -167,7 +182,7 @@ async def _pieces(
         except web.RequestPayloadError:
             raise RequestError(
                 400,
-                "The framing of the request body is malformed.",
+                "The request body is not framed as HTTP/1.1 requires.",
                 code="invalid_http",
                 headers={"Connection": "close"},
             ) from None

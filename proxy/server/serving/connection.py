@@ -10,35 +10,30 @@ readers see no body there, and any version whose number the parser knows; (7) a 
 its request was taken fills a place among those that wait, for good: in the end none but the first of the
 requests that come at once is read.  And each request is a task, with a second one that waits for it.
 
-The private names used here are held by the tests of this module.
+What is aiohttp's own and used here has its names from :class:`AiohttpConnection`.
 """
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
-from aiohttp.web_protocol import ERROR, RequestHandler
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import ERROR
 
+from proxy.server.serving.aiohttp_seam import AiohttpConnection, Switched
+from proxy.server.serving.application import ConnectionBounds, Handler
 from proxy.server.serving.client_address import network_of
+from proxy.server.serving.connection_modes import NEXT, REFUSAL, REFUSED, REQUESTS, UPGRADE
 from proxy.server.serving.errors import ERROR_CODE, error_response
-from proxy.server.serving.head import Head
-from proxy.server.serving.known_heads import (
-    HeadCut,
-    KnownHeads,
-    KnownMessage,
-    WholeBody,
-    ends_once,
-    head_cut,
-)
-from proxy.server.serving.pending_heads import MAX_HEAD_BYTES
-from proxy.server.serving.request import EdgeRequest, new_request_id
-from proxy.server.serving.served import ConnectionBounds, Handler
-from proxy.server.serving.unparsed import (
+from proxy.server.serving.heads.head import Head
+from proxy.server.serving.heads.known_heads import READ_BUFFER_BYTES, KnownHeads, KnownMessage, KnownRequests
+from proxy.server.serving.heads.pending_heads import MAX_HEAD_BYTES, PendingHead
+from proxy.server.serving.heads.unparsed import (
     MAX_FIELD_BYTES,
     MAX_HEADERS,
     as_bytes,
@@ -49,9 +44,7 @@ from proxy.server.serving.unparsed import (
     too_many_connections,
     too_many_heads,
 )
-
-if TYPE_CHECKING:
-    from proxy.server.auth.key_ring import Key
+from proxy.server.serving.request import EdgeRequest, new_request_id
 
 __all__ = ["EdgeConnection"]
 
@@ -60,33 +53,24 @@ MAX_LINE_BYTES = 16 * 1024
 """Of a request line; a target has a bound of its own below it, whose error says more."""
 _LINGER_S = 2.0
 """For a client that still sends the body of a request that was answered, so that it sees the answer."""
-_READ_BUFFER_BYTES = 64 * 1024
-_UNSURE = -1
-_CHANCES = 8
-"""Heads in a row that a connection may send and none of them known, before it is taken for one of those
-whose heads all differ, and nobody looks any more."""
 
 
-class EdgeConnection(RequestHandler):
+class EdgeConnection(AiohttpConnection):
     """One connection of a client, from its first byte to its last."""
 
     __slots__ = (
         "_bounds",
-        "_chances",
-        "_filling",
-        "_handle",
-        "_head_bytes",
-        "_head_timer",
+        "_feed",
         "_held",
         "_known",
         "_late",
-        "_left",
+        "_linger_timer",
         "_log",
-        "_pending_from",
+        "_mode",
+        "_pending_head",
         "_read_last",
-        "_refused",
         "_send_timer",
-        "let_in",
+        "handle",
     )
 
     def __init__(
@@ -106,34 +90,25 @@ class EdgeConnection(RequestHandler):
             max_field_size=MAX_FIELD_BYTES,
             max_headers=MAX_HEADERS,
             lingering_time=_LINGER_S,
-            read_bufsize=_READ_BUFFER_BYTES,
+            read_bufsize=READ_BUFFER_BYTES,
             # A compressed body is refused, so nobody has to unpack it first.
             auto_decompress=False,
         )
-        self.let_in: tuple[str, Key] | None = None
-        """The door's: the last ``Authorization`` with a valid key, until another comes, and that key."""
-        self._handle = handle
+        self.handle = handle
+        self._feed: Callable[[bytes], None] | None = None
         self._bounds = bounds
-        self._known = known
-        # How many bytes of a body are still to come; 0 between messages, and _UNSURE where that cannot be
-        # said: then nothing is kept from the parser any more.
-        self._left = 0
-        self._chances = _CHANCES
-        # A body of a known head that is still coming, which the parser does not see.
-        self._filling: StreamReader | None = None
+        self._known = KnownRequests(known)
         self._held = False
         # Whether the last request's turn came before its body's end, where the parser gives it its place.
         self._late = False
-        self._refused = False
-        self._head_timer: asyncio.TimerHandle | None = None
-        # What has come of a head that is not whole, who is counted for it, and the body before it.
-        self._head_bytes = 0
-        self._pending_from: str | None = None
+        self._mode = REQUESTS
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._pending_head: PendingHead | None = None
+        # The body before that head.
         self._read_last: StreamReader | None = None
         self._send_timer: asyncio.TimerHandle | None = None
         self._log = log
-        # aiohttp's own is a deque, which takes ten times the room of a list; there is seldom more than one.
-        self._messages: list[tuple[Any, StreamReader]] = []  # type: ignore[assignment]
+        self.messages = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the client, or tell it that there are too many connections."""
@@ -142,124 +117,81 @@ class EdgeConnection(RequestHandler):
             self._refuse_crowd("too_many_connections", too_many_connections())
 
     def data_received(self, data: bytes) -> None:
+        """Take what the client sent; a request whose head is known does without the parser."""
+        if self._mode is not REQUESTS:
+            if self._feed is not None:
+                self._feed(data)
+            return
+        known = self._known
+        if (filling := known.filling) is not None:
+            closed = self.force_closed or self.ends_with_response
+            if closed or not (data := known.fill(filling, data)):
+                return
+        if (request := known.take(data, self, idle=self._is_idle())) is not None:
+            self.messages.append(request)
+            if self.waiter is not None:
+                self.waiter.set_result(None)
+            return
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         """Parse; start the clock on a head that is not whole, and fail a body that cannot go on."""
-        if self._refused or (self._filling is not None and not (data := self._fill(self._filling, data))):
-            return
-        cut = head_cut(data) if self._left == 0 else None
-        if cut is not None and self._pass_by(data, cut):
-            return
-        before = len(self._messages)
+        before = len(self.messages)
         behind_body = (body := self._read_last) is None or body.is_eof()
         super().data_received(data)
         if body is not None and body.is_eof():
             self._read_last = None  # An open stream keeps nothing of its request.
-        if self._left != _UNSURE and data:
-            self._left = self._place_after(data, cut, self._messages[before:])
-        if len(self._messages) > before:
-            if self._head_bytes:
-                self._stop_waiting_for_head()
+        self._known.learn(data, self.messages[before:])
+        if len(self.messages) > before:
+            self._stop_waiting_for_head()
             if len(data) > MAX_HEAD_BYTES:
-                self._messages[before:] = less_large(self._messages[before:])
-            self._read_last = None if (body := self._messages[-1][1]).is_eof() else body
-            if not isinstance(self._messages[-1][0], RawRequestMessage):
+                self.messages[before:] = less_large(self.messages[before:])
+            self._read_last = None if (body := self.messages[-1][1]).is_eof() else body
+            if not isinstance(self.messages[-1][0], RawRequestMessage):
                 self._fail_bodies()
         elif data and behind_body:
             # Behind a body that was whole, only part of a head makes no message.
             self._wait_for_head(len(data))
 
+    def switch(self, feed: Callable[[bytes], None]) -> None:
+        """From now on give what comes to another protocol than HTTP, what came behind its handshake first."""
+        self._stop_waiting_for_head()
+        self._mode = NEXT[self._mode, UPGRADE]
+        self._feed = feed
+        self.set_parser(Switched(feed))  # type: ignore[arg-type]  # All that aiohttp calls is there.
+
     def _wait_for_head(self, size: int) -> None:
         """Count ``size`` bytes of a head, give it time from its first byte on, and refuse one too many."""
-        if self._pending_from is None:
-            peer = self._peer()
-            address = "" if self._bounds.trusted.trusts(peer) else network_of(peer)
-            if not self._bounds.pending_heads.begin(address):
-                self._refuse_crowd("too_many_heads", too_many_heads())
-                return
-            self._pending_from = address
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
+        pending = self._pending_head or self._begin_head()
+        if pending is None:
+            self._refuse_crowd("too_many_heads", too_many_heads())
+            return
+        pending.size += size
+        if pending.size > MAX_HEAD_BYTES:
             self._refuse_head("large_head", refusal(too_long=True))
-        elif self._head_timer is None and self._waiter is not None and not self._waiter.done():
-            self._head_timer = self._loop.call_later(self._bounds.header_timeout_s, self._refuse_late_head)
+        elif pending.timer is None and self.waiter is not None and not self.waiter.done():
+            pending.timer = self.loop.call_later(self._bounds.header_timeout_s, self._refuse_late_head)
 
-    def _peer(self) -> str:
-        name = None if self.transport is None else self.transport.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) and name else ""
+    def _begin_head(self) -> PendingHead | None:
+        """A head has begun; ``None`` where there are too many of them."""
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        peer = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        address = "" if self._bounds.trusted.trusts(peer) else network_of(peer)
+        if self._bounds.pending_heads.begin(address):
+            self._pending_head = PendingHead(self._bounds.pending_heads, address)
+        return self._pending_head
 
     def _stop_waiting_for_head(self) -> None:
-        self._head_bytes = 0
-        if self._pending_from is not None:
-            self._bounds.pending_heads.end(self._pending_from)
-            self._pending_from = None
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._pending_head is not None:
+            self._pending_head.end()
+            self._pending_head = None
 
-    def _pass_by(self, data: bytes, cut: HeadCut) -> bool:
-        """Take a request whose head is known without the parser; false where the parser must see it.
-
-        That is sure of its place only while a request is waited for: all before it were answered, and their
-        bodies came to their ends.  And nothing may come with this one that is not its own.
-        """
-        waiter = self._waiter
-        if waiter is None or waiter.done() or self._messages or self._upgraded:
+    def _is_idle(self) -> bool:
+        """Whether the connection waits for a request, and may take one."""
+        waiter = self.waiter
+        if waiter is None or waiter.done() or self.messages:
             return False
-        if self._force_close or self._close:
-            return False
-        key, start, length = cut
-        left = length - (len(data) - start)
-        # A stream that is filled past its buffer pauses the parser, which has no part in it.
-        if left < 0 or (left > 0 and length > _READ_BUFFER_BYTES):
-            return False
-        head = self._known.find(key)
-        if head is None:
-            return False
-        body: StreamReader
-        if left == 0:
-            body = WholeBody(data[start:])
-        else:
-            body = self._filling = StreamReader(self, _READ_BUFFER_BYTES, loop=self._loop)
-            body.feed_data(data[start:])
-            self._left = left
-        self._chances = _CHANCES
-        self._request_count += 1
-        self._messages.append((KnownMessage(head, length), body))
-        waiter.set_result(None)
-        return True
-
-    def _fill(self, body: StreamReader, data: bytes) -> bytes:
-        """Put what came into the body of a known head; what is behind that is the parser's."""
-        if self._force_close or self._close:
-            return b""
-        behind = data[self._left :]
-        piece = data[: self._left]
-        self._left -= len(piece)
-        body.feed_data(piece)
-        if self._left == 0:
-            self._filling = None
-            body.feed_eof()
-        return behind
-
-    def _place_after(self, data: bytes, cut: HeadCut | None, made: list[tuple[Any, StreamReader]]) -> int:
-        """What is still to come of a body once the parser made these messages of a read, or ``_UNSURE``."""
-        if self._left:
-            return self._left - len(data) if len(data) <= self._left else _UNSURE
-        if len(made) != 1:
-            return _UNSURE
-        message, body = made[0]
-        if not isinstance(message, RawRequestMessage) or message.upgrade:
-            return _UNSURE
-        said = message.headers.getall(hdrs.CONTENT_LENGTH, [])
-        if cut is None:
-            # For 2**64 - 1 bytes the parser gives no body, and takes all that comes for it.
-            return 0 if body is EMPTY_PAYLOAD and said in ([], ["0"]) and ends_once(data) else _UNSURE
-        _, start, length = cut
-        here = len(data) - start
-        if here > length or body.total_bytes != here or said != [str(length)] or not ends_once(data[:start]):
-            return _UNSURE
-        if not self._known.note(cut, message):
-            self._chances -= 1
-        return length - here if self._chances else _UNSURE
+        return not (self.upgraded or self.force_closed or self.ends_with_response)
 
     async def start(self) -> None:
         """Serve the connection's requests one after the other, each of them in this task.
@@ -267,55 +199,55 @@ class EdgeConnection(RequestHandler):
         aiohttp makes a task of each and waits for it; a request that has its turn needs no second one.
         """
         try:
-            while not self._force_close:
-                if not self._messages:
-                    self._waiter = self._loop.create_future()
+            while not self.force_closed:
+                if not self.messages:
+                    self.waiter = self.loop.create_future()
                     try:
-                        await self._waiter
+                        await self.waiter
                     finally:
-                        self._waiter = None
+                        self.waiter = None
                 response, unread = await self._serve()
                 if response is None:
                     break
                 if not unread.is_eof():
                     await self._read_out(unread)
-                if not response.keep_alive or self._close or self._force_close:
+                if not response.keep_alive or self.ends_with_response or self.force_closed:
                     break
                 self._await_next()
-                if self._messages:
+                if self.messages:
                     # Who sends many requests at once must not keep the others waiting.
                     await asyncio.sleep(0)
         except BaseException:  # Whatever ends the serving, a cancellation too, ends the connection.
             self.force_close()
             raise
-        if not self._force_close:
-            self._task_handler = None
+        if not self.force_closed:
+            self.serving_task = None
             if self.transport is not None:
                 self.transport.close()
 
     def _taken(self) -> tuple[Any, StreamReader]:
         """The next request; there is room for another one now."""
-        message, body = taken = self._messages.pop(0)
-        known = isinstance(message, KnownMessage)
+        message, body = taken = self.messages.pop(0)
+        known = type(message) is KnownMessage
         late, self._late = self._late, not known and not body.is_eof()
-        if self._parser is not None:
+        if self.parser is not None:
             if not known and not self._late:
-                self._parser.message_consumed()
+                self.parser.message_consumed()
             if late:
-                self._parser.message_consumed()
+                self.parser.message_consumed()
                 self.data_received(b"")  # It may have stopped for want of this place.
-        if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
-            self._resume_reading_if_drained()
+        if self.buffer_paused and len(self.messages) <= self.resume_below:
+            self.resume_if_drained()
         return taken
 
     async def _serve(self) -> tuple[web.StreamResponse | None, StreamReader]:
         """Answer the next request; ``None`` where nobody was there to take the answer, and its body."""
         message, payload = self._taken()
-        task = self._task_handler
+        task = self.serving_task
         if task is None:
             return None, payload  # The client went away in this very turn.
         fault = None
-        if isinstance(message, KnownMessage):
+        if type(message) is KnownMessage:
             request = EdgeRequest(message.head, payload, self, task, message.length)
         else:
             fault = fault_of(message)
@@ -326,16 +258,15 @@ class EdgeConnection(RequestHandler):
             request = EdgeRequest(Head(message), payload, self, task)
         # The request lets go of what it needs no more, while its stream is open.
         del message, payload
-        self._request_in_progress = True
-        # aiohttp asks it for its body and cancels it, and no more.
-        self._current_request = request  # type: ignore[assignment]
+        self.in_progress = True
+        self.current_request = request
         gone = False
         try:
             if fault is None:
-                response = await self._handle(request)
+                response = await self.handle(request)
             else:
                 response = self._malformed(fault)
-            self._current_request = None
+            self.current_request = None
             if not request.started:
                 response, gone = await self.finish_response(request.as_aiohttp(), response, None)
             return None if gone else response, request.content
@@ -347,14 +278,14 @@ class EdgeConnection(RequestHandler):
             self.force_close()
             return None, request.content
         finally:
-            self._current_request = None
-            self._request_in_progress = False
-            if self._handler_waiter is not None:
-                self._handler_waiter.set_result(None)
+            self.current_request = None
+            self.in_progress = False
+            if self.handled is not None:
+                self.handled.set_result(None)
 
     async def _read_out(self, payload: StreamReader) -> None:
         """Throw away, for a while, the rest of a body whose request was answered before it came."""
-        if not self._force_close:
+        if not self.force_closed:
             # Who sent the body on until now has been cancelled, and lets go of it in this turn.
             await asyncio.sleep(0)
             with contextlib.suppress(TimeoutError, web.RequestPayloadError):
@@ -367,11 +298,9 @@ class EdgeConnection(RequestHandler):
 
     def _await_next(self) -> None:
         """Start the clock on a connection that is kept for another request."""
-        self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
-        if self._keepalive_handle is None:
-            self._keepalive_handle = self._loop.call_at(
-                self._next_keepalive_close_time, self._process_keepalive
-            )
+        self.keepalive_ends_at = self.loop.time() + KEEPALIVE_S
+        if self.keepalive_timer is None:
+            self.keepalive_timer = self.loop.call_at(self.keepalive_ends_at, self.close_if_idle)
 
     def pause_reading(self) -> None:
         """A body fills its buffer: the parser stops, and so does the socket."""
@@ -388,7 +317,7 @@ class EdgeConnection(RequestHandler):
         """The client is slower than its response: from now on it has to take something."""
         super().pause_writing()
         if self._send_timer is None:
-            self._send_timer = self._loop.call_later(self._bounds.send_timeout_s, self._drop_idle_reader)
+            self._send_timer = self.loop.call_later(self._bounds.send_timeout_s, self._drop_idle_reader)
 
     def resume_writing(self) -> None:
         """It took something."""
@@ -398,6 +327,8 @@ class EdgeConnection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting_for_head()
         self._stop_send_timer()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         super().connection_lost(exc)
 
     def _stop_send_timer(self) -> None:
@@ -407,19 +338,19 @@ class EdgeConnection(RequestHandler):
 
     def _fail_bodies(self) -> None:
         """Tell whoever reads a body whose rest cannot be parsed, which aiohttp leaves waiting."""
-        bodies = [body for _, body in self._messages]
-        if self._current_request is not None:
-            bodies.append(self._current_request.content)
+        bodies = [body for _, body in self.messages]
+        if self.current_request is not None:
+            bodies.append(self.current_request.content)
         for body in bodies:
             if not body.is_eof() and body.exception() is None:
-                body.set_exception(web.RequestPayloadError("the body's framing is malformed"))
+                body.set_exception(web.RequestPayloadError("the framing of the body is malformed"))
 
     def _refuse_late_head(self) -> None:
         self._refuse_head(
             "late_request",
             error_response(
                 408,
-                f"The request's head did not arrive within {self._bounds.header_timeout_s:g} s.",
+                f"The head of the request did not arrive within {self._bounds.header_timeout_s:g} s.",
                 code="request_timeout",
             ),
         )
@@ -440,17 +371,17 @@ class EdgeConnection(RequestHandler):
     def _refuse(self, response: web.Response, request_id: str) -> None:
         """Answer a head that is not whole, and end the connection; behind a request, without an answer."""
         self._stop_waiting_for_head()
-        self._refused = True
+        self._mode = NEXT[self._mode, REFUSAL]
         if self.transport is None:
             return
-        if self._request_in_progress:
+        if self.in_progress:
             self.close()
             return
         response.headers.update(own_headers(request_id))
         self.transport.write(as_bytes(response))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._head_timer = self._loop.call_later(_LINGER_S, self.force_close)
+        self._linger_timer = self.loop.call_later(_LINGER_S, self.force_close)
 
     def _drop_idle_reader(self) -> None:
         self._send_timer = None
@@ -467,7 +398,7 @@ class EdgeConnection(RequestHandler):
         self._log.warning("malformed_request", error=type(fault).__name__, **said)
         response.headers.update(own_headers(request_id))
         response.force_close()
-        self._refused = True
+        self._mode = NEXT[self._mode, REFUSAL]
         return response
 
     async def finish_response(
@@ -475,7 +406,7 @@ class EdgeConnection(RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Send a response.  After a refusal, throw away what the client still sends, for a while."""
         finished = await super().finish_response(request, resp, start_time)
-        if self._refused and self.transport is not None and self.transport.can_write_eof():
+        if self._mode is REFUSED and self.transport is not None and self.transport.can_write_eof():
             self.transport.write_eof()
             # Ends at once where the client closes: its going away cancels this.
             await asyncio.sleep(_LINGER_S)

@@ -6,7 +6,7 @@ from (*retiring*) refuses nothing, and ends each connection with the response to
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from proxy.errors import RequestError
@@ -25,6 +25,7 @@ class Draining:
         self.hurried = asyncio.Event()
         self._open: dict[asyncio.Task[None], EdgeRequest] = {}
         self._idle: asyncio.Event | None = None
+        self._watching: set[Callable[[], None]] = set()
 
     @property
     def open(self) -> int:
@@ -36,11 +37,24 @@ class Draining:
 
         The port goes on with others, so ``/readyz`` still says yes.
         """
-        self.closing = True
+        self._close()
 
     def refuse(self) -> None:
         """Take no new requests."""
-        self.leaving = self.closing = self.refusing = True
+        self.leaving = self.refusing = True
+        self._close()
+
+    def _close(self) -> None:
+        self.closing = True
+        for tell in tuple(self._watching):
+            tell()
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Call this once connections are to end, for one that waits for its client and ends by itself."""
+        self._watching.add(tell)
+
+    def unwatch(self, tell: Callable[[], None]) -> None:
+        self._watching.discard(tell)
 
     def check(self) -> None:
         """Raise :class:`~proxy.errors.RequestError` (503) once new requests are refused."""
@@ -95,9 +109,9 @@ async def ends_unhurried(work: Coroutine[Any, Any, Any], hurried: asyncio.Event 
     """Let something come to its end; false where somebody gets into a hurry first, and it is cancelled."""
     task = asyncio.ensure_future(work)
     haste = asyncio.ensure_future((hurried or asyncio.Event()).wait())
-    await asyncio.wait({task, haste}, return_when=asyncio.FIRST_COMPLETED)
-    haste.cancel()
-    if not task.done():
-        task.cancel()
-        return False
-    return True
+    try:
+        await asyncio.wait({task, haste}, return_when=asyncio.FIRST_COMPLETED)
+        return task.done()
+    finally:
+        haste.cancel()
+        task.cancel()  # Changes nothing once it is done.

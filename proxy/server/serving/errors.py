@@ -1,9 +1,12 @@
-"""Errors as a client reads them: an HTTP status and OpenAI's envelope."""
+"""Errors as a client reads them: an HTTP status, and a body as the dialect has it that it asked in."""
+
+from typing import Any
 
 import orjson
 from aiohttp import web
 
 from proxy.errors import RequestError, UpstreamError
+from proxy.wires.dialect import Dialect
 from proxy.wires.dialects.openai import OPENAI
 
 __all__ = [
@@ -13,10 +16,14 @@ __all__ = [
     "of_request_error",
     "of_upstream_error",
     "store_unavailable",
+    "told_in",
 ]
 
 ERROR_CODE = web.ResponseKey("error_code", str)
 """Under this key a response of ours holds what the log says of why it is an error."""
+
+_SAID = web.ResponseKey("error_said", dict[str, Any])
+"""Under this one what its body says, for a dialect that says it otherwise."""
 
 
 def error_response(
@@ -27,21 +34,32 @@ def error_response(
     param: str | None = None,
     code: str | None = None,
     headers: dict[str, str] | None = None,
+    dialect: Dialect = OPENAI,
 ) -> web.Response:
-    """A JSON error with all four fields of the envelope; ``Connection: close`` among ``headers`` is kept."""
+    """A JSON error in the words of a dialect; ``Connection: close`` among ``headers`` is kept."""
+    said: dict[str, Any] = {"message": message, "type": type, "param": param, "code": code}
     response = web.Response(
         status=status,
-        body=orjson.dumps(OPENAI.errors.body(message, type=type, param=param, code=code)),
+        body=orjson.dumps(dialect.errors.body(**said)),
         content_type="application/json",
         headers=headers,
     )
+    response[_SAID] = said
     response[ERROR_CODE] = code or type
     if headers and headers.get("Connection") == "close":
         response.force_close()
     return response
 
 
-def of_request_error(error: RequestError) -> web.Response:
+def told_in(dialect: Dialect, response: web.StreamResponse, request_id: str) -> None:
+    """Put the request's id where clients of a dialect look for it, into an error of ours and its head."""
+    said = response.get(_SAID)
+    if said is not None and isinstance(response, web.Response) and dialect.errors is not OPENAI.errors:
+        response.body = orjson.dumps(dialect.errors.body(**said, request_id=request_id))
+        response.headers[dialect.errors.id_header] = request_id
+
+
+def of_request_error(error: RequestError, dialect: Dialect = OPENAI) -> web.Response:
     return error_response(
         error.status,
         error.message,
@@ -49,24 +67,28 @@ def of_request_error(error: RequestError) -> web.Response:
         param=error.param,
         code=error.code,
         headers=error.headers,
+        dialect=dialect,
     )
 
 
-def of_upstream_error(error: UpstreamError) -> web.Response:
-    return error_response(error.status, error.message, type="upstream_error", code=error.code)
+def of_upstream_error(error: UpstreamError, dialect: Dialect = OPENAI) -> web.Response:
+    return error_response(
+        error.status, error.message, type="upstream_error", code=error.code, dialect=dialect
+    )
 
 
-def store_unavailable() -> web.Response:
+def store_unavailable(dialect: Dialect = OPENAI) -> web.Response:
     """What the client is told where only the record knows, and it does not answer."""
     return error_response(
         503,
-        "The record does not answer, and this request needs it. Try again in a moment.",
+        "The proxy's store does not answer, and this request needs it. Try again in a moment.",
         type="server_error",
         code="store_unavailable",
         headers={"Retry-After": "1"},
+        dialect=dialect,
     )
 
 
-def of_http_exception(error: web.HTTPException) -> web.Response:
+def of_http_exception(error: web.HTTPException, dialect: Dialect = OPENAI) -> web.Response:
     """What aiohttp itself refuses (a body that is too large, a bad header), in the same shape."""
-    return error_response(error.status, error.reason or "The request cannot be served.")
+    return error_response(error.status, error.reason or "The request cannot be handled.", dialect=dialect)

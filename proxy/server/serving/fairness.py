@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Final
 
-__all__ = ["FairTurns"]
+__all__ = ["FairScheduler"]
 
-MOST_BEGUN: Final = 8
+MOST_STARTED: Final = 8
 
 
-class FairTurns:
-    """Lets :data:`MOST_BEGUN` requests begin in each turn of the loop, in the order in which they came."""
+class FairScheduler:
+    """Lets :data:`MOST_STARTED` requests begin in each turn of the loop, in the order in which they came."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._left = MOST_BEGUN
+        self._left = MOST_STARTED
         self._counting = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -38,7 +38,7 @@ class FairTurns:
 
     def _next(self) -> None:
         """Another turn of the loop."""
-        self._left = MOST_BEGUN
+        self._left = MOST_STARTED
         while self._waiting and self._left:
             waiter = self._waiting.popleft()
             if not waiter.done():  # cancelled: its client has gone

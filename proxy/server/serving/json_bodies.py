@@ -63,8 +63,8 @@ class JsonBodies:
         if count_values(raw, self._most) > self._most:
             raise RequestError(
                 400,
-                f"The request body holds more than {self._most} JSON values. Send fewer; the operator "
-                "sets the number in server.max_json_values.",
+                f"The request body contains more than {self._most} JSON values. Send fewer. The operator "
+                "sets the limit in server.max_json_values.",
                 code="too_many_entries",
             )
         return load_strict(raw)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -10,20 +11,18 @@ from aiohttp import hdrs, web
 from aiohttp.helpers import set_exception
 from aiohttp.http import StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
-from multidict import CIMultiDict, CIMultiDictProxy
 
-from proxy.server.callers import Caller
-from proxy.server.limits.limiter import Admission
-from proxy.server.serving.head import Head
-from proxy.server.telemetry.hooks import RequestFacts
+from proxy.server.serving.aiohttp_seam import AiohttpRequest
+from proxy.server.serving.heads.head import GONE, Head
 
 if TYPE_CHECKING:
+    from proxy.relay.memory.local import LocalResponses
     from proxy.server.serving.connection import EdgeConnection
+    from proxy.server.websockets.websocket import WebSocket
 
-__all__ = ["EdgeRequest", "new_ids", "new_request_id"]
+__all__ = ["EdgeRequest", "WebSocketMessage", "new_ids", "new_request_id"]
 
 _IDS_AT_ONCE = 256
-_NO_HEADERS = CIMultiDictProxy(CIMultiDict[str]())
 _NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -43,30 +42,42 @@ def new_ids(prefix: str, at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
             yield prefix + digits[start : start + 32]
 
 
-class EdgeRequest:
+@dataclass(slots=True)
+class WebSocketMessage:
+    """The message of a WebSocket that a request came in.
+
+    ``socket`` takes the answer, each event of it with ``lane`` as its ``stream_id`` if that is not empty.
+    ``local`` are the responses that this connection alone remembers.  ``generates`` is false for what is
+    only prepared.  ``failed`` says, once it is answered, that nothing can be gone on from.
+    """
+
+    socket: "WebSocket"
+    local: "LocalResponses"
+    lane: str = ""
+    generates: bool = True
+    failed: bool = False
+
+
+class EdgeRequest(AiohttpRequest):
     """What aiohttp's parser read, and what is made of it; it is served in :attr:`task`.
 
     ``head`` is shared with other requests, and says nothing of the body's length where it is.
     ``raw_path`` is the target as sent, ``content`` the body.
-    ``body_exists`` says that the head announces one, which may be empty.  ``facts`` are what is counted
-    and logged.
-    ``caller`` is there once the door has let it in, ``admission`` once the limits have.
+    ``body_exists`` says that the head announces one, which may be empty.
     ``client_address`` is empty unless it came through a trusted proxy.  ``page_headers`` and
     ``limit_headers`` go onto the head of its response, whoever writes it; the former has the trace, too,
-    that was asked for and granted.  ``started`` says that a head has gone out, ``cut_off`` that the task is
+    that was asked for and granted.  ``websocket`` is the message of a WebSocket that the request came in,
+    else ``None``.  ``started`` says that a head has gone out, ``cut_off`` that the task is
     cancelled by the server's own end and not by the client.
     """
 
     __slots__ = (
         "_length",
         "_writer",
-        "admission",
         "body_exists",
-        "caller",
         "client_address",
         "content",
         "cut_off",
-        "facts",
         "head",
         "headers",
         "keep_alive",
@@ -78,11 +89,8 @@ class EdgeRequest:
         "started",
         "task",
         "version",
+        "websocket",
     )
-
-    facts: RequestFacts
-    caller: Caller
-    admission: Admission
 
     def __init__(
         self,
@@ -109,6 +117,7 @@ class EdgeRequest:
         self.limit_headers: Mapping[str, str] = _NOTHING_MORE
         self.cut_off = False
         self.started = False
+        self.websocket: WebSocketMessage | None = None
         self._length = length
         self._writer: StreamWriter | None = None
 
@@ -137,8 +146,8 @@ class EdgeRequest:
         self.started = True
         self.limit_headers = _NOTHING_MORE
         if self.content is EMPTY_PAYLOAD:  # Who sends a body on still asks what the head says of it.
-            del self.head
-            self.headers = self.facts.headers = _NO_HEADERS
+            self.head = Head(GONE)
+            self.headers = self.head.headers
 
     @property
     def content_length(self) -> int | None:
@@ -165,6 +174,5 @@ class EdgeRequest:
         loop = self.task.get_loop()
         return web.BaseRequest(self.head.message, self.content, self.protocol, self.writer, self.task, loop)
 
-    def _cancel(self, exc: BaseException) -> None:
-        """The client has gone: whoever reads the body is told.  aiohttp's connection calls this."""
+    def client_gone(self, exc: BaseException) -> None:
         set_exception(self.content, exc)

@@ -26,7 +26,7 @@ from proxy.http.secrets import Secrets
 from proxy.in_thread import LARGE_BYTES, in_thread
 from proxy.server.serving.request import EdgeRequest
 
-__all__ = ["HttpClientStream"]
+__all__ = ["HttpClientStream", "sent_response"]
 
 _MAX_UNREAD_BYTES = 64 * 1024
 _PAST_LARGE = LARGE_BYTES + 1
@@ -128,10 +128,10 @@ class HttpClientStream:
             return 0
         return self._response.status if self._ended or self._left == 0 else 0
 
-    def keep_back(self, secrets: Secrets | None) -> None:
+    def blank_out(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
 
-    def tell(self, name: str, value: str) -> None:
+    def set_header(self, name: str, value: str) -> None:
         self._headers.pop(name, None)
         if value:
             self._headers[name] = value
@@ -145,13 +145,15 @@ class HttpClientStream:
         bodiless = request.method == "HEAD" or status in (204, 304)
         keep_alive = request.keep_alive and not self._last
         # The minor version is that of 1: nothing else is served.
-        frame = _frames(theirs.names)[tuple(ours), bodiless, status == 204, request.version.minor, keep_alive]
+        template = _head_templates(theirs.names)[
+            tuple(ours), bodiless, status == 204, request.version.minor, keep_alive
+        ]
         self._bodiless = bodiless
-        self._chunked = frame.chunked
-        self._until_close = frame.until_close
-        self._held, self._left = frame.head(status, theirs.values, ours.values())
+        self._chunked = template.chunked
+        self._until_close = template.until_close
+        self._held, self._left = template.head(status, theirs.values, ours.values())
         self._transport = request.protocol.transport
-        self._response = _sent(status, frame.keep_alive)
+        self._response = _sent(status, template.keep_alive)
         request.answer_begins()
 
     def flush(self) -> None:
@@ -190,7 +192,7 @@ class HttpClientStream:
             self.first_byte_at = time.monotonic()
         if self._left is not None:
             if len(data) > self._left:
-                raise UpstreamBroken("the upstream's response is longer than it announced")
+                raise UpstreamBroken("the upstream's response is longer than its Content-Length")
             self._left -= len(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
@@ -232,7 +234,7 @@ class HttpClientStream:
         if (wait := self.push(data)) is not None:
             await wait
 
-    def settled(self) -> Awaitable[None] | None:
+    def before_finish(self) -> Awaitable[None] | None:
         return None
 
     def finish(self) -> None:
@@ -269,7 +271,7 @@ class HttpClientStream:
 # The same few names and statuses come again and again, so what is made of each is kept.
 
 _Case = tuple[tuple[str, ...], bool, bool, int, bool]
-"""What a frame hangs on beside the upstream's names: the names of our own headers, whether there is no
+"""What a template hangs on beside the upstream's names: the names of our own headers, whether there is no
 body, nor may be its length, the minor version, and whether the connection may go on."""
 
 _MOST_CASES = 8
@@ -277,7 +279,7 @@ _MOST_CASES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class _HeadTemplate:
     """A response's head without its status and values, and how its body is framed.
 
     ``parts`` has a place for each value behind that for the status; ``take`` gives those of the upstream's
@@ -306,11 +308,11 @@ class _Frame:
         return "".join(parts).encode(), int(values[self.length_at]) if self.length_at else None
 
 
-class _Frames(dict[_Case, _Frame]):
-    """The frames of all responses whose upstream's headers have the same names; the oldest makes room.
+class _HeadTemplates(dict[_Case, _HeadTemplate]):
+    """The templates of all responses whose upstream's headers have the same names; the oldest makes room.
 
     Few come at any one time.  But there are some hundred cases, a client can ask for most of them, and each
-    frame is as long as the names.
+    template is as long as the names.
     """
 
     __slots__ = ("_theirs",)
@@ -318,25 +320,25 @@ class _Frames(dict[_Case, _Frame]):
     def __init__(self, theirs: tuple[str, ...]) -> None:
         self._theirs = theirs
 
-    def __missing__(self, case: _Case) -> _Frame:
-        frame = _frame(self._theirs, *case)
+    def __missing__(self, case: _Case) -> _HeadTemplate:
+        template = _head_template(self._theirs, *case)
         if len(self) >= _MOST_CASES:
             del self[next(iter(self))]
-        self[case] = frame
-        return frame
+        self[case] = template
+        return template
 
 
-_frames = by_names(_Frames)
+_head_templates = by_names(_HeadTemplates)
 
 
-def _frame(
+def _head_template(
     theirs: tuple[str, ...],
     ours: tuple[str, ...],
     bodiless: bool,
     lengthless: bool,
     minor: int,
     keep_alive: bool,
-) -> _Frame:
+) -> _HeadTemplate:
     """See :data:`_Case`; raises ValueError for a name that would end its line."""
     _check("".join((*theirs, *ours)))
     low = [name.lower() for name in theirs]
@@ -366,13 +368,13 @@ def _frame(
     named = ["", *kept.names, *ours]
     lengths = [at for at, name in enumerate(named) if name.lower() == "content-length"]
     length_at = lengths[0] if lengths and not bodiless else 0
-    return _Frame(tuple(parts), take, endless and not until_close, until_close, keep_alive, length_at)
+    return _HeadTemplate(tuple(parts), take, endless and not until_close, until_close, keep_alive, length_at)
 
 
 def _check(said: str) -> None:
     """Raise ValueError for what a header cannot hold."""
     if "\n" in said or "\r" in said or "\0" in said:
-        raise ValueError("a control character stands in a response header")
+        raise ValueError("a response header contains a control character")
 
 
 @lru_cache(maxsize=1024)
@@ -384,6 +386,11 @@ def _status_words(status: int) -> str:
 def _sent(status: int, keep_alive: bool) -> _SentResponse:
     """Nothing of it is one response's alone."""
     return _SentResponse(status, keep_alive=keep_alive)
+
+
+def sent_response(status: int, *, keep_alive: bool) -> web.StreamResponse:
+    """What the server is told of a response that has gone out in another way than over HTTP."""
+    return _sent(status, keep_alive)
 
 
 declare_lru("statuses", _status_words, 300)

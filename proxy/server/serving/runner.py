@@ -4,9 +4,9 @@ import structlog
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from proxy.server.serving.application import Application
 from proxy.server.serving.connection import EdgeConnection
-from proxy.server.serving.known_heads import KnownHeads
-from proxy.server.serving.served import Served
+from proxy.server.serving.heads.known_heads import KnownHeads
 
 __all__ = ["EdgeRunner"]
 
@@ -14,7 +14,7 @@ __all__ = ["EdgeRunner"]
 class EdgeRunner(web.ServerRunner):
     """Runs what is served over :class:`EdgeConnection`, and closes it at the end."""
 
-    def __init__(self, served: Served, *, shutdown_timeout: float = 60.0) -> None:
+    def __init__(self, served: Application, *, shutdown_timeout: float = 60.0) -> None:
         self._known = KnownHeads()
         super().__init__(_EdgeServer(served, self._known), shutdown_timeout=shutdown_timeout)
         self._served = served
@@ -31,7 +31,7 @@ class EdgeRunner(web.ServerRunner):
 
 
 class _EdgeServer(web.Server):
-    def __init__(self, served: Served, known: KnownHeads) -> None:
+    def __init__(self, served: Application, known: KnownHeads) -> None:
         # handler_cancellation: a client that leaves must end its upstream call and its tools (rule E4).
         # The requests are EdgeConnection's own, so they are what the handler takes.
         super().__init__(served.handle, handler_cancellation=True)  # type: ignore[arg-type]

@@ -2,15 +2,16 @@
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Final
 
-from proxy.caches import declare_lru
+from proxy.caches import Memo
 from proxy.errors import RequestError
 from proxy.server.serving.azure_paths import below_openai, without_slashes
-from proxy.server.serving.head import Head
-from proxy.server.telemetry.hooks import endpoint_class
+from proxy.server.serving.heads.head import Head
+from proxy.server.telemetry.hooks import OWN_PATHS
+from proxy.wires.dialect import Dialect, Endpoint, EndpointTable
 
-__all__ = ["MAX_TARGET", "Target", "read_target", "target_of"]
+__all__ = ["MAX_TARGET", "Target", "Targets"]
 
 _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*\Z")
 _QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@%/?\[\]]*\Z")
@@ -18,63 +19,108 @@ _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 MAX_TARGET = 8192
 """In characters; a longer target is refused unread."""
 _NOT_NORMAL = (
-    "The request target is not a normal path: send one without dot segments, '//' and encoded slashes."
+    "The path of the request is not in normal form. Send it without dot segments, '//' and encoded slashes."
 )
-_SHORT = 64
+_SHORT: Final = 64
+_TARGET_BYTES: Final = 1000 + 12 * _SHORT
+_MOST_TARGETS: Final = 256
+_OWN_FAMILIES: Final = frozenset({"admin", "toolrelay"})
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """``path`` as sent (still percent-encoded), ``query`` without its question mark.
 
-    ``below_v1`` is the path below ``/v1``, or ``None`` where it is another one; ``endpoint`` its class
-    for those who count.  ``deployment`` is the model that a path of Azure's names, else empty.
+    ``below`` is the path below the prefix of a dialect, or ``None`` where it is another one, and
+    ``endpoint`` what is asked for there; ``label`` is its class for those who count.  ``deployment`` is the
+    model that a path of Azure's names, else empty.
     """
 
     path: str
     query: str
-    below_v1: str | None
-    endpoint: str
+    below: str | None
+    endpoint: Endpoint
+    label: str
     deployment: str = ""
 
-
-def target_of(head: Head) -> Target:
-    """:func:`read_target`, remembered for the few short targets that nearly all requests have."""
-    raw = head.message.path
-    return _remembered(raw) if len(raw) <= _SHORT else read_target(raw)
-
-
-@lru_cache(maxsize=256)
-def _remembered(raw: str) -> Target:
-    return read_target(raw)
+    @property
+    def shown(self) -> str:
+        """The path as an error names it: below the prefix, at most so long."""
+        return self.endpoint.dialect.shown((self.below or "")[:100])
 
 
-declare_lru("targets", _remembered, 1000 + 12 * _SHORT)
+class Targets:
+    """Reads the targets of requests: the first stage, in which a request's endpoint is looked up.
 
-
-def read_target(raw: str) -> Target:
-    """Read a request target.
-
-    Raises :class:`RequestError` for every target that two readers could take for two paths: one in
-    absolute form, with dot segments (``..;x`` too, which Java servers take for one), empty segments,
-    encoded slashes, backslashes and controls, percent signs that escape nothing, or escapes of
-    characters that need none (RFC 3986, 6.2.2.2).
+    As a rule of a :class:`~proxy.server.serving.heads.head.Head` it gives the target of that head; those of
+    the few short targets that nearly all requests have are remembered.
     """
-    if len(raw) > MAX_TARGET:
-        raise RequestError(414, f"The request target is longer than {MAX_TARGET} characters.")
-    path, _, query = raw.partition("?")
-    decisive = without_slashes(path)
-    segments = decisive.split("/")
-    if (
-        not _PATH.match(path)
-        or not _QUERY.match(query)
-        or "//" in path
-        or any(not _stands_for_itself(escape[1]) for escape in _ESCAPE.finditer(decisive))
-        or any(segment.partition(";")[0] in (".", "..") for segment in segments)
-    ):
-        raise RequestError(400, _NOT_NORMAL, code="invalid_path")
-    below, deployment = (path[3:], "") if path.startswith("/v1/") else below_openai(path)
-    return Target(path, query, below, endpoint_class(path, below), deployment)
+
+    def __init__(self, endpoints: EndpointTable) -> None:
+        self._endpoints = endpoints
+        self._known: Memo[tuple[str, str], Target] = Memo(
+            "targets", _MOST_TARGETS * _TARGET_BYTES, lambda key, target: _TARGET_BYTES
+        )
+
+    def __call__(self, head: Head) -> Target:
+        message = head.message
+        method, raw = message.method, message.path
+        if len(raw) > _SHORT or len(method) > _SHORT:
+            return self.read(method, raw)
+        return self._known.get((method, raw)) or self._known.put((method, raw), self.read(method, raw))
+
+    def dialect(self, head: Head) -> Dialect:
+        """Whose errors the sender of a head reads, also where its target cannot be read."""
+        try:
+            return head[self].endpoint.dialect
+        except RequestError:
+            return self._endpoints.other.dialect
+
+    def read(self, method: str, raw: str) -> Target:
+        """Read a request target.
+
+        Raises :class:`RequestError` for every target that two readers could take for two paths: one in
+        absolute form, with dot segments (``..;x`` too, which Java servers take for one), empty segments,
+        encoded slashes, backslashes and controls, percent signs that escape nothing, or escapes of
+        characters that need none (RFC 3986, 6.2.2.2).
+        """
+        if len(raw) > MAX_TARGET:
+            raise RequestError(414, f"The URL is longer than {MAX_TARGET} characters.")
+        path, _, query = raw.partition("?")
+        decisive = without_slashes(path, self._endpoints)
+        if (
+            not _PATH.match(path)
+            or not _QUERY.match(query)
+            or "//" in path
+            or any(not _stands_for_itself(escape[1]) for escape in _ESCAPE.finditer(decisive))
+            or any(segment.partition(";")[0] in (".", "..") for segment in decisive.split("/"))
+        ):
+            raise RequestError(400, _NOT_NORMAL, code="invalid_path")
+        deployment = ""
+        if (below := self._endpoints.below(path)) is None:
+            below, deployment = below_openai(path, self._endpoints)
+        endpoint = self._endpoints.other if below is None else self._endpoints.find(method, below)
+        if endpoint.dialect.rooted and below != path:
+            # The paths of another dialect are not below this prefix, too.
+            endpoint = self._endpoints.other
+        return Target(path, query, below, endpoint, self._label(path, below, endpoint), deployment)
+
+    def _label(self, path: str, below: str | None, endpoint: Endpoint) -> str:
+        """The class of a path, from a closed list: a label must not grow with what clients ask for.
+
+        ``/v1/files/file-17`` is one of ``/v1/files/*``.
+        """
+        if below is None:
+            if path in OWN_PATHS:
+                return path
+            return "/admin/*" if f"{path}/".startswith("/admin/") else "other"
+        shown = endpoint.dialect.shown
+        if below in self._endpoints.labels:
+            return shown(below)
+        family, _, rest = below[1:].partition("/")
+        if family not in self._endpoints.families and family not in _OWN_FAMILIES:
+            return shown("/*")
+        return shown(f"/{family}/*" if rest else f"/{family}")
 
 
 def _stands_for_itself(digits: str | None) -> bool:

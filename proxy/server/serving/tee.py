@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from proxy.http.headers import Headers
+from proxy.http.rules import first
 from proxy.http.secrets import Secrets
 from proxy.relay.base import ClientStream
 
@@ -46,15 +47,15 @@ class TeeStream:
     def cut_off(self) -> bool:
         return self._client.cut_off
 
-    def keep_back(self, secrets: Secrets | None) -> None:
-        self._client.keep_back(secrets)
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._client.blank_out(secrets)
 
-    def tell(self, name: str, value: str) -> None:
-        self._client.tell(name, value)
+    def set_header(self, name: str, value: str) -> None:
+        self._client.set_header(name, value)
 
     def start(self, status: int, headers: Headers) -> None:
         self._listener.started(status, headers)
-        said = next((value for name, value in headers if name.lower() == "content-length"), "")
+        said = first(headers, "content-length")
         self._left = int(said) if said.isdecimal() else -1
         self._client.start(status, headers)
 
@@ -76,8 +77,8 @@ class TeeStream:
             self._listener.ended()
         await self._client.write(data)
 
-    def settled(self) -> Awaitable[None] | None:
-        return self._client.settled()
+    def before_finish(self) -> Awaitable[None] | None:
+        return self._client.before_finish()
 
     def finish(self) -> None:
         self._listener.ended()

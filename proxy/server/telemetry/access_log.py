@@ -7,7 +7,7 @@ from typing import Any
 from proxy.caches import CacheSize, declare
 from proxy.server.telemetry.event_writer import EventWriter
 from proxy.server.telemetry.hooks import RequestFacts
-from proxy.server.telemetry.logging import ID, NUMBER, TENTHS
+from proxy.server.telemetry.json_lines import ID, NUMBER, TENTHS
 
 __all__ = ["AccessLog"]
 

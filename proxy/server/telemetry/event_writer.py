@@ -12,7 +12,8 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from proxy.caches import CacheSize, declare
-from proxy.server.telemetry.logging import NOW, STAMP, JsonLines, Numbered, Stamper, add_origin
+from proxy.server.telemetry.json_lines import NOW, STAMP, JsonLines
+from proxy.server.telemetry.logging import Timestamper, WorkerNumber, add_origin
 
 __all__ = ["EventWriter"]
 
@@ -36,7 +37,7 @@ class EventWriter:
         self._steps: list[Processor] = []
         self._forms: dict[Hashable, bytes] = {}
         declare("log_forms", self._cache_size)
-        self._stamp = Stamper()
+        self._stamp = Timestamper()
         self._out = config["logger_factory"](name)
         self.enabled: bool = structlog.get_logger(name).bind().is_enabled_for(logging.INFO)
 
@@ -86,10 +87,10 @@ class EventWriter:
         if not isinstance(lines, JsonLines):
             return b""
         for step in before:
-            if isinstance(step, Stamper):
+            if isinstance(step, Timestamper):
                 self._stamp = step
                 event[STAMP] = NOW
-            elif step is add_origin or isinstance(step, Numbered):
+            elif step is add_origin or isinstance(step, WorkerNumber):
                 step(self._out, "info", event)
             else:
                 return b""

@@ -8,7 +8,7 @@ With nobody who counts, only the access line reads the facts.
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,34 +18,11 @@ from proxy.http.headers import Headers
 from proxy.records import ToolInvocationRecord
 from proxy.server.telemetry.refused_keys import REFUSALS, RefusedKeys
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
-from proxy.wires.dialects.table import DIALECTS, ENDPOINTS
+from proxy.wires.dialect import EndpointTable
 
-__all__ = ["OWN_PATHS", "Observer", "Observing", "Operation", "RequestFacts", "Sending", "endpoint_class"]
+__all__ = ["OWN_PATHS", "Hooks", "Observer", "Operation", "RequestFacts", "ResponseProgress"]
 
-_OPERATIONS = {known.path: known.operation for known in ENDPOINTS if known.operation}
-"""What the GenAI conventions call a request to each path of an upstream."""
-
-_SERVED = {f"/v1{path}": name for path, name in _OPERATIONS.items()}
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-_FAMILIES = frozenset({"admin", "toolrelay"}).union(*(dialect.families for dialect in DIALECTS.values()))
-
-
-def endpoint_class(path: str, below: str | None) -> str:
-    """The class of a path, from a closed list: a label must not grow with what clients ask for.
-
-    >>> endpoint_class("/v1/files/file-17", "/files/file-17")
-    '/v1/files/*'
-    """
-    if below is None:
-        if path in OWN_PATHS:
-            return path
-        return "/admin/*" if f"{path}/".startswith("/admin/") else "other"
-    if below in _OPERATIONS or below == "/models":
-        return "/v1" + below
-    room, _, rest = below[1:].partition("/")
-    if room not in _FAMILIES:
-        return "/v1/*"
-    return f"/v1/{room}/*" if rest else f"/v1/{room}"
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +58,7 @@ class Operation:
     span: Any = None
 
 
-class Sending(Protocol):
+class ResponseProgress(Protocol):
     """A response that goes out: when its body began, in monotonic seconds, and the bytes sent so far.
 
     ``completed`` is its status once the whole body has gone out, and 0 until then.
@@ -98,7 +75,9 @@ class Sending(Protocol):
 class RequestFacts:
     """What is known of one request; filled in as it is served.
 
-    ``id_given`` says that the id is the client's own.  ``model`` is the client's word for it.
+    ``id_given`` says that the id is the client's own.  ``endpoint`` is the class of the path, and
+    ``operation_asked`` the GenAI operation that the client asks for, empty for all else.
+    ``model`` is the client's word for it.
     ``upstream``, its status and the seconds to its head are those of the last request upstream.
     ``error_code`` says why the answer is an error of ours; an upstream's own answer that passed through has
     none.  ``started`` is monotonic seconds.  ``seconds``, and ``first_byte_s`` until the body began, are
@@ -108,17 +87,17 @@ class RequestFacts:
     request_id: str
     method: str
     path: str
-    headers: Mapping[str, str] = field(repr=False)
     started: float
     id_given: bool = False
     endpoint: str = "other"
+    operation_asked: str = ""
     caller: str = ""
     model: str = ""
     run_id: str = ""
     upstream: str = ""
     upstream_status: int = 0
     upstream_s: float | None = None
-    client: Sending | None = None
+    client: ResponseProgress | None = None
     operation: Operation | None = None
     status: int = 499
     error_code: str = ""
@@ -127,11 +106,6 @@ class RequestFacts:
     sent: int = 0
     span: Any = None
 
-    @property
-    def asks_model(self) -> str:
-        """The GenAI operation that the client asks for; empty for all else."""
-        return _SERVED.get(self.endpoint, "") if self.method == "POST" else ""
-
 
 class Observer:
     """Somebody who counts or draws.  Nothing here may wait, or raise.
@@ -139,7 +113,7 @@ class Observer:
     What an observer does not override it is not told.
     """
 
-    def request_began(self, facts: RequestFacts) -> None: ...
+    def request_began(self, facts: RequestFacts, headers: Mapping[str, str]) -> None: ...
 
     def request_ended(self, facts: RequestFacts) -> None: ...
 
@@ -158,15 +132,21 @@ class Observer:
     def late(self, what: str) -> None: ...
 
 
-class Observing:
+class Hooks:
     """The hooks, and the facts of the request that is served.
 
-    >>> observing = Observing([metrics])
-    >>> upstream = observing.upstream(upstream)
+    >>> hooks = Hooks(SERVED, [metrics])
+    >>> upstream = hooks.upstream(upstream)
     """
 
-    def __init__(self, observers: Sequence[Observer] = (), keys: RefusedKeys | None = None) -> None:
-        """``keys`` is told of upstreams that refuse the operator's."""
+    def __init__(
+        self,
+        endpoints: EndpointTable,
+        observers: Sequence[Observer] = (),
+        keys: RefusedKeys | None = None,
+    ) -> None:
+        """``endpoints`` name the operations; ``keys`` is told of upstreams that refuse the operator's."""
+        self._endpoints = endpoints
         self._keys = keys or RefusedKeys({})
 
         def told(hook: str) -> list[Any]:
@@ -174,7 +154,8 @@ class Observing:
             return [getattr(one, hook) for one in observers if getattr(type(one), hook) is not nobody]
 
         # Found once: each request comes by most of them.
-        self._request_began: list[Callable[[RequestFacts], None]] = told("request_began")
+        self._request_began: list[Callable[[RequestFacts, Mapping[str, str]], None]]
+        self._request_began = told("request_began")
         self._request_ended: list[Callable[[RequestFacts], None]] = told("request_ended")
         self._operation_began: list[Callable[[Operation, RequestFacts | None], None]]
         self._operation_began = told("operation_began")
@@ -191,10 +172,10 @@ class Observing:
         """The request that is being served here, if any."""
         return self._facts.get()
 
-    def begin(self, facts: RequestFacts) -> "Token[RequestFacts | None]":
-        """A request has come; what is returned goes back to :meth:`end`."""
+    def begin(self, facts: RequestFacts, headers: Mapping[str, str]) -> "Token[RequestFacts | None]":
+        """A request with these headers has come; what is returned goes back to :meth:`end`."""
         for tell in self._request_began:
-            tell(facts)
+            tell(facts, headers)
         return self._facts.set(facts)
 
     def end(self, facts: RequestFacts, token: "Token[RequestFacts | None]") -> None:
@@ -288,7 +269,7 @@ class Observing:
     async def open(self, inner: Upstream, request: UpstreamRequest) -> UpstreamResponse:
         """Open ``request`` at ``inner`` and take note of how that went."""
         facts = self._facts.get()
-        name = _OPERATIONS.get(request.path, "") if request.method == "POST" else ""
+        name = self._endpoints.find(request.method, request.path).operation
         model = facts.model if facts is not None else ""
         # By place, which takes a third of the time that names take.
         operation = Operation(
@@ -342,12 +323,12 @@ class Observing:
 class _ObservedUpstream:
     """An upstream whose requests are seen.  Responses are its own: nothing is added per chunk."""
 
-    def __init__(self, inner: Upstream, observing: Observing) -> None:
+    def __init__(self, inner: Upstream, hooks: Hooks) -> None:
         self.name = inner.name
         self._inner = inner
         # What a function would do that calls it, without one more frame.
         self.open: Callable[[UpstreamRequest], Coroutine[Any, Any, UpstreamResponse]]
-        self.open = partial(observing.open, inner)
+        self.open = partial(hooks.open, inner)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

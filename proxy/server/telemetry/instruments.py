@@ -1,18 +1,19 @@
 """What looks at the proxy while it works, made from what it has to know."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from proxy.relay.base import RunEvents
 from proxy.server.limits.rules import ConcurrentStreams
-from proxy.server.telemetry.hooks import Observing
+from proxy.server.telemetry.hooks import Hooks
 from proxy.server.telemetry.log_output import count_dropped_lines
 from proxy.server.telemetry.loop_held import LoopHeld
-from proxy.server.telemetry.metrics import Metrics
+from proxy.server.telemetry.metrics import Metrics, Sources
 from proxy.server.telemetry.refused_keys import RefusedKeys
 from proxy.server.telemetry.tracing import Tracing, open_tracing
 from proxy.store.base import Store
+from proxy.wires.dialect import EndpointTable
 
 __all__ = ["Instruments", "known_models", "open_instruments"]
 
@@ -21,7 +22,7 @@ __all__ = ["Instruments", "known_models", "open_instruments"]
 class Instruments:
     """The hooks, and who is behind them; ``models`` are the names that may be labels."""
 
-    observing: Observing
+    hooks: Hooks
     models: Collection[str]
     metrics: Metrics | None = None
     tracing: Tracing | None = None
@@ -34,7 +35,7 @@ class Instruments:
 
     def run_events(self, also: RunEvents | None) -> RunEvents:
         """What a run's events are told to: the hooks, and another who watches."""
-        own = self.observing.run_event
+        own = self.hooks.run_event
         if also is None:
             return own
 
@@ -59,6 +60,11 @@ class Instruments:
                     "toolrelay_store_lost_writes_total": store.lost,
                 }
             )
+
+    def add_source(self, source: Sources) -> None:
+        """What ``source`` says is among the figures."""
+        if self.metrics is not None:
+            self.metrics.add_source(source)
 
     def watch_loop(self) -> None:
         """How long the loop that runs is held at a time is among the figures from now on."""
@@ -88,19 +94,24 @@ def open_instruments(
     otlp_endpoint: str,
     upstreams: Mapping[str, str],
     models: Collection[str],
-    tools: Collection[str],
+    tools: Container[str],
     keys: RefusedKeys,
+    endpoints: EndpointTable,
     version: str,
+    servers: Collection[str] = (),
 ) -> Instruments:
-    """Count if asked to, and draw if there is somewhere to send it; ``upstreams`` are URLs by name.
+    """Count if asked to, and draw if there is somewhere to send it.
+
+    ``upstreams`` are URLs by name, ``servers`` names of MCP servers.
 
     Raises :class:`~proxy.errors.ConfigError` where traces are wanted and the extra is not installed.
     """
     tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None
-    metrics = Metrics(models=models, tools=tools, version=version) if count else None
+    metrics = Metrics(models=models, tools=tools, version=version, servers=servers) if count else None
     if metrics is not None:
         # What the log lost because nobody read it.
         metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
-    observing = Observing([observer for observer in (metrics, tracing) if observer is not None], keys)
+    observers = [observer for observer in (metrics, tracing) if observer is not None]
+    hooks = Hooks(endpoints, observers, keys)
     held = LoopHeld(metrics.loop_held) if metrics is not None else None
-    return Instruments(observing, models, metrics, tracing, held)
+    return Instruments(hooks, models, metrics, tracing, held)

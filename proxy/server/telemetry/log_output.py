@@ -55,7 +55,7 @@ def dropped_line(steps: Sequence[Processor], logger: LogLines, dropped: int) -> 
     made: Any = {
         "event": "log_lines_dropped",
         "dropped": dropped,
-        "note": f"{dropped} lines were dropped: the reader of the log did not read",
+        "note": f"{dropped} log lines were dropped because the reader of the log did not keep up",
     }
     for step in steps:
         made = step(logger, "warning", made)

@@ -41,35 +41,35 @@ class Family:
 
 
 FAMILIES = (
-    Family("toolrelay_build_info", "gauge", "The version that runs.", ("version",), summed="max"),
+    Family("toolrelay_build_info", "gauge", "Version of toolrelay that runs.", ("version",), summed="max"),
     Family(
         "toolrelay_requests_total",
         "counter",
-        "Requests that have ended, by method, class of path and status; 499 where the client left.",
+        "Requests that have ended, by method, class of path and status; 499 if the client left.",
         ("method", "endpoint", "status"),
     ),
     Family(
         "toolrelay_request_duration_seconds",
         "histogram",
-        "Time from a request's head to the end of its response.",
+        "Time from the head of a request to the end of its response.",
         ("endpoint",),
         _HTTP_S,
     ),
     Family(
         "toolrelay_time_to_first_byte_seconds",
         "histogram",
-        "Time from a request's head to the first byte of a relayed body.",
+        "Time from the head of a request to the first byte of a relayed body.",
         ("endpoint",),
         _FIRST_TOKEN_S,
     ),
-    Family("toolrelay_open_requests", "gauge", "Requests that are being served."),
-    Family("toolrelay_open_streams", "gauge", "Requests that count against limits.concurrent_streams."),
-    Family("toolrelay_rate_limit_hits_total", "counter", "Refusals by a limit.", ("limit",)),
-    Family("toolrelay_runs_total", "counter", "Runs that have ended, by what became of them.", ("status",)),
+    Family("toolrelay_open_requests", "gauge", "Requests that are open now."),
+    Family("toolrelay_open_streams", "gauge", "Open requests that count against limits.concurrent_streams."),
+    Family("toolrelay_rate_limit_hits_total", "counter", "Requests that a limit refused.", ("limit",)),
+    Family("toolrelay_runs_total", "counter", "Runs that have ended, by status.", ("status",)),
     Family(
         "toolrelay_turns_total",
         "counter",
-        "Model responses in runs, by why they ended; empty where nothing was said of it.",
+        "Model responses in runs, by finish reason; empty if the upstream gave none.",
         ("upstream", "finish_reason"),
     ),
     Family(
@@ -78,30 +78,53 @@ FAMILIES = (
         "Tool calls, by tool and outcome: success, or the error code that the model read.",
         ("tool", "outcome"),
     ),
+    Family("toolrelay_mcp_up", "gauge", "Whether an MCP server is connected.", ("server",), summed="max"),
+    Family(
+        "toolrelay_mcp_calls_total",
+        "counter",
+        "Calls of tools of an MCP server, by outcome: success, or the error code that the model read.",
+        ("server", "outcome"),
+    ),
+    Family(
+        "toolrelay_mcp_reconnects_total",
+        "counter",
+        "How often an MCP server was connected again.",
+        ("server",),
+        summed="max",
+    ),
+    Family(
+        "toolrelay_mcp_drifted",
+        "gauge",
+        "Tools of an MCP server that were allowed and are withheld, since they have changed or are gone.",
+        ("server",),
+        summed="max",
+    ),
     Family("toolrelay_upstream_requests_total", "counter", "Requests to upstreams.", ("upstream", "status")),
     Family(
         "toolrelay_upstream_errors_total",
         "counter",
-        "Requests to upstreams that failed: an HTTP status, or what went wrong.",
+        "Requests to upstreams that failed, by HTTP status or cause.",
         ("upstream", "kind"),
     ),
     Family(
         "toolrelay_upstream_time_to_head_seconds",
         "histogram",
-        "Time until the head of an upstream's response was there.",
+        "Time until the head of an upstream's response arrived.",
         ("upstream",),
         _FIRST_TOKEN_S,
     ),
-    Family("toolrelay_cost_total", "counter", "Cost of what was asked, in the unit of [prices].", ("model",)),
-    Family("toolrelay_store_waiting_writes", "gauge", "Writes to the record that wait to be committed."),
-    Family("toolrelay_store_lost_writes_total", "counter", "Writes that never reached the record."),
-    Family("toolrelay_cache_bytes", "gauge", "Bytes that a cache holds, estimated.", ("cache",)),
+    Family("toolrelay_cost_total", "counter", "Cost of requests, in the unit of [prices].", ("model",)),
+    Family(
+        "toolrelay_store_waiting_writes", "gauge", "Writes to the store that are waiting for their commit."
+    ),
+    Family("toolrelay_store_lost_writes_total", "counter", "Writes to the store that were lost."),
+    Family("toolrelay_cache_bytes", "gauge", "Estimated bytes that a cache holds.", ("cache",)),
     Family("toolrelay_cache_limit_bytes", "gauge", "Bytes that a cache may hold.", ("cache",)),
     Family(
         "toolrelay_record_late_total",
         "counter",
-        "What a client's next request goes on from and the record did not have in time: suspended (the "
-        "client was told), answer, owner.",
+        "Records that a client's next request needs and that were not committed in time: suspended (the "
+        "client got an error), answer, owner.",
         ("what",),
     ),
     Family(
@@ -133,21 +156,22 @@ FAMILIES = (
     Family(
         "gen_ai_client_token_usage",
         "histogram",
-        "Tokens of one model response, where server tools were offered, or tokens or cost are limited.",
+        "Tokens of one model response; counted only if server tools were offered, or if tokens or cost "
+        "are limited.",
         (*_ASKED, "gen_ai_token_type"),
         _TOKENS,
     ),
     Family(
         "gen_ai_server_request_duration_seconds",
         "histogram",
-        "Time of one client's request to a model, tools included.",
+        "Time of one client's request to a model, including tools.",
         _SERVED,
         _OPERATION_S,
     ),
     Family(
         "gen_ai_server_time_to_first_token_seconds",
         "histogram",
-        "Time until the first piece of a successful answer went to the client.",
+        "Time until the client got the first piece of a successful answer.",
         _SERVED,
         _FIRST_TOKEN_S,
     ),
@@ -162,6 +186,6 @@ FAMILIES = (
     Family("process_resident_memory_bytes", "gauge", "Resident memory."),
     Family("process_virtual_memory_bytes", "gauge", "Virtual memory."),
     Family("process_open_fds", "gauge", "Open file descriptors."),
-    Family("process_max_fds", "gauge", "Most file descriptors of one process.", summed="min"),
+    Family("process_max_fds", "gauge", "Largest number of file descriptors of one process.", summed="min"),
     Family("process_start_time_seconds", "gauge", "Start of the oldest process.", summed="min"),
 )

@@ -6,7 +6,7 @@ upstreams say becomes ``other`` where the configuration does not know it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, get_args
 
@@ -22,11 +22,12 @@ from proxy.records import ToolInvocationRecord
 from proxy.server.telemetry.hooks import Observer, Operation, RequestFacts
 from proxy.server.telemetry.metric_families import FAMILIES, Family, Labels
 from proxy.server.telemetry.snapshots import read_snapshot
+from proxy.tools.mcp.names import PROVIDER as MCP_PROVIDER
 
 __all__ = ["Metrics", "Sources", "render"]
 
-Sources = Callable[[], Mapping[str, float]]
-"""Read when the figures are asked for: the values of families without labels, by name."""
+Sources = Callable[[], Mapping[str, float | Mapping[Labels, float]]]
+"""Read when the figures are asked for: values by the name of their family, where that has labels by those."""
 
 OTHER = "other"
 
@@ -153,8 +154,9 @@ class Metrics(Observer):
 
     Args:
         models: names that may become labels: those that the configuration spells out.
-        tools: the ids of the registry.
+        tools: the ids that may be labels, however they change.
         version: of this package.
+        servers: names of MCP servers, by which calls of their tools are counted, too.
         sources: what is read only when somebody asks.
     """
 
@@ -162,12 +164,14 @@ class Metrics(Observer):
         self,
         *,
         models: Collection[str] = (),
-        tools: Collection[str] = (),
+        tools: Container[str] = (),
         version: str = "",
+        servers: Collection[str] = (),
         sources: Sequence[Sources] = (),
     ) -> None:
         self._models = frozenset(models)
-        self._tools = frozenset(tools)
+        self._tools = tools
+        self._servers = frozenset(servers)
         self._sources = [*sources]
         self._open = 0
         self._places: dict[tuple[Any, ...], _Places] = {}
@@ -194,7 +198,7 @@ class Metrics(Observer):
 
     # What an observer is told.
 
-    def request_began(self, facts: RequestFacts) -> None:
+    def request_began(self, facts: RequestFacts, headers: Mapping[str, str]) -> None:
         self._open += 1
 
     def request_ended(self, facts: RequestFacts) -> None:
@@ -213,7 +217,7 @@ class Metrics(Observer):
         whole = [self._durations.cell((endpoint,))]
         began = facts.first_byte_s is not None
         first = [self._first_bytes.cell((endpoint,))] if began else []
-        if operation := facts.asks_model:
+        if operation := facts.operation_asked:
             whole.append(self._served.cell((operation, model)))
             if began and facts.status < 400:
                 first.append(self._first_tokens.cell((operation, model)))
@@ -286,6 +290,10 @@ class Metrics(Observer):
         if outcome not in _OUTCOMES and outcome != "success":
             outcome = OTHER  # A tool may have raised a code of its own.
         self._counters["toolrelay_tool_calls_total"].add((tool, outcome))
+        if record.provider == MCP_PROVIDER:
+            server = record.tool.split("__")[1]
+            if server in self._servers:
+                self._counters["toolrelay_mcp_calls_total"].add((server, outcome))
         if record.error_code == "rate_limited":
             self.limited("tool_calls")
         self._histograms["gen_ai_execute_tool_duration_seconds"].observe((tool,), seconds)
@@ -309,6 +317,7 @@ class Metrics(Observer):
 
     def snapshot(self) -> bytes:
         """Everything counted so far, for :func:`merge` and :func:`render`; JSON."""
+        read: dict[str, float | Mapping[Labels, float]]
         read = {"toolrelay_open_requests": float(self._open), **_process_figures(self._process)}
         for source in self._sources:
             read.update(source())
@@ -319,7 +328,7 @@ class Metrics(Observer):
         for name, histogram in self._histograms.items():
             found[name] = list(histogram.cells.items())
         for name, value in read.items():
-            found[name] = [((), value)]
+            found[name] = list(value.items()) if isinstance(value, Mapping) else [((), value)]
         caches = cache_sizes().items()
         found["toolrelay_cache_bytes"] = [((name,), size.held) for name, size in caches]
         found["toolrelay_cache_limit_bytes"] = [((name,), size.limit) for name, size in caches]

@@ -35,7 +35,7 @@ CLOSE_S: Final = 1.0
 
 
 def _say_dropped(lines: int) -> bytes:
-    return b"toolrelay: %d lines were dropped: their reader did not read\n" % lines
+    return b"toolrelay: %d lines were dropped because the reader of the log did not keep up\n" % lines
 
 
 class OutputQueue:

@@ -40,13 +40,14 @@ class RefusedKeys:
             if now < self._quiet_until.get(upstream, now):
                 return
             self._quiet_until[upstream] = now + _AGAIN_S
-        what = "does not take" if status == 401 else "forbids this to"
+        what = "does not accept" if status == 401 else "does not authorize"
         self._log.warning(
             "provider_key_refused",
             upstream=upstream,
             status=status,
             setting=setting,
-            hint=f"the provider {what} the key of {setting}; it is not logged again until the key has worked",
+            hint=f"the provider {what} the key of {setting}; toolrelay does not log this again until the "
+            "key has worked",
         )
 
     def worked(self, upstream: str) -> None:

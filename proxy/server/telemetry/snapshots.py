@@ -42,7 +42,7 @@ def read_snapshot(snapshot: bytes) -> dict[str, list[tuple[list[str], Any]]]:
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict):
-        raise ValueError("these bytes are no snapshot of metrics")  # noqa: TRY004
+        raise ValueError("the data is not a snapshot of metrics")  # noqa: TRY004
     return found
 
 

@@ -98,7 +98,9 @@ class _Reporting:
         failed = result.name != "SUCCESS"
         if failed and not self._failing:
             self._log.warning(
-                "trace_export_failed", collector=self._collector, note="spans are lost until it answers"
+                "trace_export_failed",
+                collector=self._collector,
+                note="spans are lost until the collector answers",
             )
         elif self._failing and not failed:
             self._log.info("trace_export_recovered", collector=self._collector)
@@ -174,11 +176,11 @@ class Tracing(Observer):
 
     # What an observer is told.
 
-    def request_began(self, facts: RequestFacts) -> None:
+    def request_began(self, facts: RequestFacts, headers: Mapping[str, str]) -> None:
         if facts.path in OWN_PATHS:
             return
         facts.span = self._tracer.start_span(
-            facts.method, context=self._client_context(facts.headers), kind=self._api.SpanKind.SERVER
+            facts.method, context=self._client_context(headers), kind=self._api.SpanKind.SERVER
         )
 
     def request_ended(self, facts: RequestFacts) -> None:

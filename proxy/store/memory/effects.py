@@ -1,12 +1,13 @@
 """Side effects in memory, for the store that forgets."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
 from proxy.caches import CacheSize, declare, text_bytes, value_bytes
-from proxy.records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim, EffectResult, ToolInvocationRecord
+from proxy.effect_records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim, EffectResult
+from proxy.records import ToolInvocationRecord
 
 __all__ = ["MemoryEffects"]
 
@@ -23,12 +24,13 @@ class _Effect:
     record: ToolInvocationRecord
     claim: EffectClaim
     at: float
+    answered: bool = False
     result: EffectResult | None = None
     size: int = 0
 
 
 class MemoryEffects:
-    """Claims by key, as :class:`~proxy.records.EffectLog` asks for them; the oldest make room.
+    """Claims by key, as :class:`~proxy.effect_records.EffectLog` asks for them; the oldest make room.
 
     Where they come to too many bytes, what calls gave and were given is forgotten first, the oldest at first:
     a claim keeps an effect from happening twice also where its result is known no more.
@@ -80,6 +82,21 @@ class MemoryEffects:
             if key.startswith(mine) and self._stands(effect, claim, key)
         }
         return dict(sorted(taken.items()))
+
+    def unanswered(self, claim: EffectClaim) -> Collection[str]:
+        """The runs of the effects of the claim's tool, for its request, that nobody has an answer for."""
+        mine, since = f"{claim.tool}:", self._clock() - REPEATS_WITHIN_S
+        return {
+            effect.record.run_id
+            for key, effect in self._claims.items()
+            if key.startswith(mine) and effect.at >= since and not effect.answered
+        }
+
+    def settle(self, invocation_ids: Collection[str]) -> None:
+        """Note that somebody has the answer of a run with these effects."""
+        for invocation_id in invocation_ids:
+            if (effect := self._mine.get(invocation_id)) is not None:
+                effect.answered = True
 
     def closed(self, record: ToolInvocationRecord) -> None:
         """Take note of how an execution stands."""

@@ -2,17 +2,22 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.caches import CacheSize, declare, text_bytes, value_bytes
-from proxy.errors import StoreUnavailable
-from proxy.records import (
-    RESULTS_KEPT_S,
+from proxy.effect_records import (
+    UNANSWERED,
+    UNSAID_WITHIN_S,
+    EarlierAttempt,
     EarlierEffect,
     EffectClaim,
     EffectResult,
+)
+from proxy.errors import StoreUnavailable
+from proxy.records import (
+    RESULTS_KEPT_S,
     HiddenTurns,
     KeptResult,
     MessageRecord,
@@ -26,6 +31,7 @@ from proxy.records import (
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
 from proxy.store.memory.effects import MemoryEffects
 from proxy.store.memory.keys import MemoryKeys
+from proxy.store.memory.pins import MemoryPins
 from proxy.store.memory.reports import count_usage, key_of, may_purge
 from proxy.store.memory.threads import MemoryThreads
 from proxy.store.shelf import (
@@ -66,7 +72,7 @@ class _Kept:
     invocations: dict[str, ToolInvocationRecord] = field(default_factory=dict)
 
 
-class MemoryStore(MemoryKeys):
+class MemoryStore(MemoryKeys, MemoryPins):
     """:class:`~proxy.store.base.Store` for trials and tests.
 
     Holds the last ``max_runs`` runs in ``max_row_bytes`` and ``max_content_bytes`` each of messages,
@@ -89,7 +95,8 @@ class MemoryStore(MemoryKeys):
         max_row_bytes: int = _MAX_ROW_BYTES,
         max_per_caller: int = 0,
     ) -> None:
-        super().__init__(clock)
+        MemoryKeys.__init__(self, clock)
+        MemoryPins.__init__(self)
         self.lost = 0
         self._content = content
         self._keep_days = keep_days
@@ -159,6 +166,19 @@ class MemoryStore(MemoryKeys):
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
         """What became of a claimed effect."""
         return self._effects.find(claim)
+
+    async def earlier_attempt(self, claim: EffectClaim) -> EarlierAttempt:
+        """How the run of an earlier request that is the same ended; all of them are of this process."""
+        since = self._clock() - UNSAID_WITHIN_S
+        ended = [kept.run for run in self._effects.unanswered(claim) if (kept := self._kept.get(run))]
+        unanswered = any(
+            run is not None and run.status in UNANSWERED and (run.ended_at or 0.0) >= since for run in ended
+        )
+        return "unanswered" if unanswered else "none"
+
+    def settle_effects(self, invocation_ids: Collection[str]) -> None:
+        """Note that a client has the whole answer of a run with these effects."""
+        self._effects.settle(invocation_ids)
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
         """Keep what the model was given of an effect."""
@@ -420,7 +440,11 @@ def _native_bytes(record: NativeCall) -> int:
 
 def _run_bytes(record: RunRecord) -> int:
     names = (record.request_id, record.caller, record.model, record.upstream, record.error_code)
-    return 2 * _ROW_BYTES + text_bytes(names) + 100 * (len(record.offered) + len(record.withheld))
+    return (
+        2 * _ROW_BYTES
+        + text_bytes(names)
+        + 100 * (len(record.offered) + len(record.withheld) + len(record.left_out))
+    )
 
 
 def _call_bytes(record: ToolInvocationRecord) -> int:

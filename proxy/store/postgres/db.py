@@ -213,8 +213,8 @@ class PostgresWriting:
                 failure = "unreachable"
                 self._drop()
             raise WriteError(failure, _name(error)) from error
-        except BaseException:
-            self._drop()  # whatever is under way ends with the session; nobody waits for a rollback
+        except BaseException:  # Whatever is under way ends with the session; nobody waits for a rollback.
+            self._drop()
             raise
 
     async def aclose(self) -> None:

@@ -43,8 +43,8 @@ class KeyListener:
             except DRIVER_ERRORS as error:
                 self._drop()
                 raise store_error(error) from error
-            except BaseException:
-                self._drop()  # whoever gave up left a question without its answer
+            except BaseException:  # Whoever gave up left a question without its answer.
+                self._drop()
                 raise
             return version or 0
 

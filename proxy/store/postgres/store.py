@@ -13,9 +13,8 @@ import logging
 import os
 import secrets
 import socket
-import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -24,6 +23,7 @@ from proxy.errors import StoreUnavailable
 from proxy.store import rows
 from proxy.store.base import LOOK_UP_S
 from proxy.store.key_mark import KeyMark, state_path
+from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.postgres.db import (
     CONNECT_S,
     DRIVER_ERRORS,
@@ -39,12 +39,11 @@ from proxy.store.postgres.db import (
 )
 from proxy.store.postgres.keys import KeyListener
 from proxy.store.postgres.migrate import migrate_postgres
-from proxy.store.seal import CONTENT, Seal
-from proxy.store.shelf import ContentPolicy
+from proxy.store.seal import CONTENT
 from proxy.store.sql.effects import FORGET_RESULTS
-from proxy.store.sql.retention import SIZE_EVERY_S, content_size, make_room
-from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore, Synchronous
-from proxy.store.sql.writer import GroupWriter, WriteError, WriterHooks
+from proxy.store.sql.retention import content_size, make_room
+from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
+from proxy.store.sql.writer import WriteError
 from proxy.store.tokens import waiting
 
 __all__ = ["PostgresStore"]
@@ -84,56 +83,18 @@ class PostgresStore(SqlStore):
     def __init__(
         self,
         url: str,
+        options: StoreOptions = DEFAULTS,
         *,
-        content: ContentPolicy = "tools",
-        keep_days: float = 30,
-        synchronous: Synchronous = "normal",
-        clock: Callable[[], float] = time.time,
-        reap: bool = False,
         must_exist: bool = False,
-        seal: Seal | None = None,
-        old_seals: Sequence[Seal] = (),
-        needs_all_keys: bool = True,
-        max_bytes: int = 0,
-        max_per_caller: int = 0,
-        max_bytes_per_caller: int = 0,
-        lock_timeout_s: float = 5.0,
-        max_queued: int = 10_000,
-        max_queued_bytes: int = 64 * 2**20,
-        tidy_every_s: float = 3600.0,
         grace_s: float = 15.0,
     ) -> None:
+        super().__init__(uuid.uuid4().hex, KeyMark(state_path(url)), options)
         self._url = url
-        self._reap = reap
         self._must_exist = must_exist
-        self._lock_timeout_s = lock_timeout_s
-        self._max_bytes = max_bytes
-        is_bounded = max_bytes or max_per_caller or max_bytes_per_caller
-        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if is_bounded else tidy_every_s
         self._grace_s = grace_s
-        self._started_at = clock()
-        writer = GroupWriter(
-            WriterHooks(self._introduce, self._tidy),
-            max_writes=max_queued,
-            max_bytes=max_queued_bytes,
-            lock_timeout_s=lock_timeout_s,
-        )
-        super().__init__(
-            writer,
-            uuid.uuid4().hex,
-            content=content,
-            keep_days=keep_days,
-            clock=clock,
-            seal=seal,
-            mark=KeyMark(state_path(url)),
-            old_seals=old_seals,
-            needs_all_keys=needs_all_keys,
-            max_per_caller=max_per_caller,
-            max_bytes_per_caller=max_bytes_per_caller,
-        )
         self._keys = KeyListener(url)
         # The server's own default survives the death of any process, and mostly a power loss too.
-        settings = {"synchronous_commit": "on"} if synchronous == "full" else {}
+        settings = {"synchronous_commit": "on"} if options.synchronous == "full" else {}
         self._writing = PostgresWriting(url, settings, self._lost_session)
         self._pool: asyncpg.Pool[Any] | None = None
         self._lock: tuple[asyncpg.Connection[Any], int] | None = None
@@ -279,9 +240,9 @@ class PostgresStore(SqlStore):
             await self._reap_owners()
             if loop.time() < self._expire_at:
                 return self._next_look(self._expire_at - loop.time())
-            more = await self._expire() or await self._cap.trim(_Keeper(self._writing))
+            more = await self._expire() or await self._cap.trim(_TidiedSchema(self._writing))
             if not more and self._max_bytes:
-                keeper = _Keeper(self._writing, self._max_bytes)
+                keeper = _TidiedSchema(self._writing, self._max_bytes)
                 more = await make_room(keeper, self._max_bytes, self._clock())
         except WriteError as error:
             _log.warning("the record could not be tidied: %s", error)
@@ -368,7 +329,7 @@ _ON_DISK: Final = "SELECT " + " + ".join(
 )
 
 
-class _Keeper:
+class _TidiedSchema:
     """The schema as it is tidied."""
 
     counts_runs = False

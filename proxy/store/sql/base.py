@@ -9,13 +9,14 @@ from proxy.errors import StoreError, StoreUnavailable
 from proxy.store import rows
 from proxy.store.base import LOOK_UP_S
 from proxy.store.look_ups import LookUps
-from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, Seal, SealRing
-from proxy.store.shelf import ContentPolicy, oldest_kept
-from proxy.store.sql.writer import GroupWriter
+from proxy.store.options import StoreOptions
+from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, SealRing
+from proxy.store.shelf import oldest_kept
+from proxy.store.sql.writer import GroupWriter, WriterHooks
 from proxy.store.sql.writes import Write
 from proxy.store.tokens import TOKENS
 
-__all__ = ["Reader", "SqlBase", "select"]
+__all__ = ["SqlBase", "SqlReader", "select"]
 
 _Record = TypeVar("_Record")
 
@@ -28,7 +29,7 @@ _PUT_DATED: Final = {
 }
 
 
-class Reader(Protocol):
+class SqlReader(Protocol):
     """One consistent view of a database."""
 
     def execute_fetchall(
@@ -41,31 +42,24 @@ class Reader(Protocol):
 class SqlBase(ABC):
     """Writes that are queued, and content that is sealed on its way and opened on its way back.
 
-    ``content`` and ``keep_days`` say what becomes of content; ``keep_days`` of 0 sets no limit.
-    ``seal`` closes it before it is queued; ``old_seals`` only open what they sealed before.  Without
-    ``needs_all_keys`` a start does not mind that there is content which none of them opens.  Methods are
-    called from one event loop's thread.
+    Methods are called from one event loop's thread.
     """
 
-    def __init__(
-        self,
-        writer: GroupWriter,
-        owner_id: str,
-        *,
-        content: ContentPolicy,
-        keep_days: float,
-        clock: Callable[[], float],
-        seal: Seal | None,
-        old_seals: Sequence[Seal],
-        needs_all_keys: bool = True,
-    ) -> None:
-        self._needs_all_keys = needs_all_keys
-        self._ring = SealRing(seal, old_seals)
-        self._writer = writer
+    def __init__(self, owner_id: str, options: StoreOptions) -> None:
+        self._needs_all_keys = options.needs_all_keys
+        self._ring = SealRing(options.seal, options.old_seals)
+        self._lock_timeout_s = options.lock_timeout_s
+        self._writer = GroupWriter(
+            WriterHooks(self._introduce, self._tidy),
+            max_writes=options.max_queued,
+            max_bytes=options.max_queued_bytes,
+            lock_timeout_s=options.lock_timeout_s,
+        )
         self._owner_id = owner_id
-        self._content = content
-        self._keep_days = keep_days
-        self._clock = clock
+        self._content = options.content
+        self._keep_days = options.keep_days
+        self._clock = options.clock
+        self._started_at = options.clock()
         self._look_ups = LookUps(self._ask)
 
     @property
@@ -96,7 +90,15 @@ class SqlBase(ABC):
         """Have what was deleted leave the store's own files; see :class:`~proxy.store.base.Store`."""
 
     @abstractmethod
-    def _snapshot(self) -> contextlib.AbstractAsyncContextManager[Reader]:
+    async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
+        """The statements that say who writes; see :class:`~proxy.store.sql.writer.WriterHooks`."""
+
+    @abstractmethod
+    async def _tidy(self) -> float:
+        """Delete a batch of what has to go; the seconds after which to do so again."""
+
+    @abstractmethod
+    def _snapshot(self) -> contextlib.AbstractAsyncContextManager[SqlReader]:
         """One consistent view of the database for all that is read inside.
 
         Raises :class:`~proxy.errors.StoreUnavailable` where there is none to be had, and turns the
@@ -185,7 +187,7 @@ class SqlBase(ABC):
             settled,
         )
 
-    async def _read(self, db: Reader, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
+    async def _read(self, db: SqlReader, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
         """The rows of content that fit, opened, in a snapshot."""
         return self._opened(table, await db.execute_fetchall(_selecting(table, where), values))
 
@@ -222,7 +224,9 @@ class SqlBase(ABC):
         return write
 
 
-async def select(db: Reader, table: str, columns: Sequence[str], where: str, *values: Any) -> list[rows.Row]:
+async def select(
+    db: SqlReader, table: str, columns: Sequence[str], where: str, *values: Any
+) -> list[rows.Row]:
     """The rows of a table that fit."""
     found = await db.execute_fetchall(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", values)
     return [tuple(row) for row in found]

@@ -5,22 +5,25 @@ that must not be, so that the database itself refuses the whole of it: nothing h
 and of two processes that claim at the same moment one is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from proxy.records import (
+from proxy.effect_records import (
     REPEATS_WITHIN_S,
+    UNANSWERED,
+    UNSAID_WITHIN_S,
+    EarlierAttempt,
     EarlierEffect,
     EffectClaim,
     EffectResult,
-    ToolInvocationRecord,
 )
+from proxy.records import ToolInvocationRecord
 from proxy.store import rows
 from proxy.store.seal import CALLS, CLAIMS
-from proxy.store.sql.base import Reader, SqlBase, select
+from proxy.store.sql.base import SqlBase, SqlReader, select
 from proxy.store.sql.writer import RowRefused
 from proxy.store.sql.writes import Write
 
@@ -50,9 +53,10 @@ _CLAIM: Final = rows.Insert(
             THEN excluded.invocation_id
         END,
         is_repeat = excluded.is_repeat, asked_at = excluded.asked_at, owner_id = excluded.owner_id,
-        created_at = excluded.created_at, result = NULL, sealed_by = NULL
+        created_at = excluded.created_at, result = NULL, sealed_by = NULL, answered = 0
     """,
 )
+_SETTLE: Final = "UPDATE effect_claims SET answered = 1 WHERE invocation_id = ?"
 _RELEASE: Final = "DELETE FROM effect_claims WHERE invocation_id = ?"
 _KEEP: Final = "UPDATE effect_claims SET result = ?, sealed_by = ? WHERE invocation_id = ?"
 FORGET_RESULTS: Final = (
@@ -72,6 +76,14 @@ _STEP: Final = 32
 _NUMBERED: Final = f"""
     SELECT key, is_repeat, asked_at, invocation_id FROM effect_claims
     WHERE key IN ({", ".join("?" * _STEP)}) AND created_at >= ?
+"""
+
+_ATTEMPTS: Final = f"""
+    SELECT r.status, max(coalesce(r.ended_at, 0)) FROM effect_claims c
+    JOIN tool_invocations i ON i.id = c.invocation_id JOIN runs r ON r.id = i.run_id
+    WHERE c.key IN ({", ".join("?" * _STEP)}) AND c.answered = 0 AND c.created_at >= ?
+        AND (r.status <> 'running' OR c.owner_id <> ?)
+    GROUP BY r.status
 """
 
 
@@ -176,7 +188,7 @@ class SqlEffects(SqlBase):
             return (*row, None)
         return self._ring.close(CALLS, row)
 
-    async def _calls(self, db: Reader, run_id: str) -> list[ToolInvocationRecord]:
+    async def _calls(self, db: SqlReader, run_id: str) -> list[ToolInvocationRecord]:
         """The calls of a run in their order; what no key here opens is called sealed."""
         where = "run_id = ? ORDER BY turn, seq, started_at, id"
         found = await select(db, CALLS.name, (*CALLS.columns, "sealed_by"), where, run_id)
@@ -197,6 +209,24 @@ class SqlEffects(SqlBase):
         known = {"id": invocation_id, "arguments_redacted": arguments}
         row = self._ring.open(CALLS, tuple(known.get(column) for column in CALLS.columns), sealed_by)
         return rows.read_json(row[CALLS.columns.index("arguments_redacted")])
+
+    async def earlier_attempt(self, claim: EffectClaim) -> EarlierAttempt:
+        """How the run of an earlier request that is the same ended.
+
+        The first effects of the tool are looked at: a run has few.
+        """
+        now = self._clock()
+        slots = [replace(claim, number=number).slot for number in range(_STEP)]
+        asked = (*slots, now - REPEATS_WITHIN_S, self._owner_id)
+        found: dict[str, float] = dict(tuple(row) for row in await self._look_up(_ATTEMPTS, asked))
+        if any(found.get(status, 0.0) >= now - UNSAID_WITHIN_S for status in UNANSWERED):
+            return "unanswered"
+        return "running" if "running" in found else "none"
+
+    def settle_effects(self, invocation_ids: Collection[str]) -> None:
+        """Queue that a client has the whole answer of a run with these effects."""
+        for invocation_id in invocation_ids:
+            self._put(_SETTLE, (), lambda id_: (id_,), (invocation_id,))
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
         """Queue what the model was given, unless content is not kept."""

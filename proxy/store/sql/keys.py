@@ -14,7 +14,7 @@ from proxy.records import ClientKey, KeySet
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark
 from proxy.store.seal import Seal
-from proxy.store.sql.base import Reader, SqlBase
+from proxy.store.sql.base import SqlBase, SqlReader
 from proxy.store.sql.writes import Write
 
 __all__ = ["OWNERS", "PEPPER", "SqlKeys"]
@@ -154,7 +154,7 @@ class SqlKeys(SqlBase):
             await asyncio.to_thread(self._mark.touch)
         except OSError as error:
             _log.warning(
-                "%s cannot be written (%s): a record that is lost would open the door unless "
+                "%s cannot be written (%s): a record that is lost would admit everybody unless "
                 'auth.mode = "keys" is set',
                 self._mark.path,
                 error.strerror,
@@ -165,11 +165,11 @@ class SqlKeys(SqlBase):
         return f"seal:{seal.id}"
 
 
-async def _version(db: Reader) -> int:
+async def _version(db: SqlReader) -> int:
     return next((int(row[0]) for row in await db.execute_fetchall("SELECT version FROM key_state")), 0)
 
 
-async def _pepper(db: Reader) -> bytes | None:
+async def _pepper(db: SqlReader) -> bytes | None:
     for (pepper,) in await db.execute_fetchall("SELECT pepper FROM key_state"):
         return bytes(pepper) if pepper is not None else None
     return None

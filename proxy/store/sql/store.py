@@ -6,11 +6,11 @@ database is opened, read and written is its own store's to know.
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from proxy.effect_records import REPEATS_WITHIN_S
 from proxy.records import (
-    REPEATS_WITHIN_S,
     RESULTS_KEPT_S,
     HiddenTurns,
     KeptResult,
@@ -24,6 +24,7 @@ from proxy.records import (
 from proxy.store import rows
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
 from proxy.store.key_mark import KeyMark
+from proxy.store.options import StoreOptions
 from proxy.store.seal import (
     CLAIMS,
     CONTENT,
@@ -34,10 +35,8 @@ from proxy.store.seal import (
     RESULTS,
     SUSPENDED,
     ContentTable,
-    Seal,
 )
 from proxy.store.shelf import (
-    ContentPolicy,
     ResponseKey,
     hidden_shelf,
     newest_two,
@@ -48,6 +47,7 @@ from proxy.store.shelf import (
 from proxy.store.sql.base import select
 from proxy.store.sql.effects import SqlEffects
 from proxy.store.sql.keys import OWNERS, SqlKeys
+from proxy.store.sql.pins import SqlPins
 from proxy.store.sql.reports import (
     DELETE_LOST,
     DELETE_RUN,
@@ -56,18 +56,14 @@ from proxy.store.sql.reports import (
     read_usage,
     usage_query,
 )
-from proxy.store.sql.retention import CallerCap
+from proxy.store.sql.retention import SIZE_EVERY_S, CallerCap
 from proxy.store.sql.sealing import SqlSealing
 from proxy.store.sql.threads import THREADS, SqlThreads
 from proxy.store.sql.write_behind import WriteBehind
-from proxy.store.sql.writer import GroupWriter
 from proxy.store.sql.writes import Write
 from proxy.store.tokens import SealedTokens
 
-__all__ = ["END_OWNER", "INTERRUPT", "SqlStore", "Synchronous"]
-
-Synchronous = Literal["normal", "full"]
-"""What a commit survives: ``normal`` the death of the process, ``full`` a power loss too."""
+__all__ = ["END_OWNER", "INTERRUPT", "SqlStore"]
 
 _PUT_RUN: Final = rows.upsert(
     "runs", ("owner_id", *rows.RUN_COLUMNS), ("id",), fixed=("request_id", "caller", "model", "started_at")
@@ -106,45 +102,24 @@ INTERRUPT: Final = tuple(
 _PROBE_S: Final = 2.0
 
 
-class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlThreads):
-    """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for.
+class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
+    """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for."""
 
-    ``max_per_caller`` bounds how many records of each kind of content one caller has, and
-    ``max_bytes_per_caller`` their bytes; 0: no bound.
-    """
-
-    def __init__(
-        self,
-        writer: GroupWriter,
-        owner_id: str,
-        *,
-        content: ContentPolicy,
-        keep_days: float,
-        clock: Callable[[], float],
-        seal: Seal | None,
-        mark: KeyMark,
-        old_seals: Sequence[Seal] = (),
-        needs_all_keys: bool = True,
-        max_per_caller: int = 0,
-        max_bytes_per_caller: int = 0,
-    ) -> None:
-        super().__init__(
-            writer,
-            owner_id,
-            content=content,
-            keep_days=keep_days,
-            clock=clock,
-            seal=seal,
-            old_seals=old_seals,
-            needs_all_keys=needs_all_keys,
-        )
+    def __init__(self, owner_id: str, mark: KeyMark, options: StoreOptions) -> None:
+        super().__init__(owner_id, options)
         self._mark = mark
-        oldest, most = self._oldest_kept, max_per_caller
-        self._cap = CallerCap(max_per_caller, max_bytes_per_caller)
-        self._suspended = WriteBehind(suspended_shelf(oldest, max_per_caller=most), writer.withdraw)
-        self._hidden = WriteBehind(hidden_shelf(oldest, max_per_caller=most), writer.withdraw)
-        self._responses = WriteBehind(response_shelf(oldest, max_per_caller=most), writer.withdraw)
-        self._results = WriteBehind(result_shelf(self._oldest_result, max_per_caller=most), writer.withdraw)
+        self._max_bytes = options.max_bytes
+        self._reap = options.reap
+        self._tidy_every_s = options.tidy_every_s
+        if options.is_bounded:
+            self._tidy_every_s = min(options.tidy_every_s, SIZE_EVERY_S)
+        self._cap = CallerCap(options.max_per_caller, options.max_bytes_per_caller)
+        oldest, most = self._oldest_kept, options.max_per_caller
+        withdraw = self._writer.withdraw
+        self._suspended = WriteBehind(suspended_shelf(oldest, max_per_caller=most), withdraw)
+        self._hidden = WriteBehind(hidden_shelf(oldest, max_per_caller=most), withdraw)
+        self._responses = WriteBehind(response_shelf(oldest, max_per_caller=most), withdraw)
+        self._results = WriteBehind(result_shelf(self._oldest_result, max_per_caller=most), withdraw)
 
     @property
     def vault(self) -> SealedTokens | None:

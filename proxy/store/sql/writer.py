@@ -286,7 +286,7 @@ class GroupWriter:
             await self._transaction(group)
         except WriteError as error:
             if error.failure is not None:
-                self._put_back(group, error.failure)
+                self._requeue(group, error.failure)
             else:
                 await self._without_faults(group)
         except asyncio.CancelledError:
@@ -343,7 +343,7 @@ class GroupWriter:
                 await self._transaction(part)
             except WriteError as error:
                 if error.failure is not None:
-                    self._put_back(
+                    self._requeue(
                         [write for each in (part, *reversed(parts)) for write in each], error.failure
                     )
                     return
@@ -363,7 +363,7 @@ class GroupWriter:
         else:
             self.lose([write], f"the database refuses the row ({error})")
 
-    def _put_back(self, group: Sequence[Write], failure: str) -> None:
+    def _requeue(self, group: Sequence[Write], failure: str) -> None:
         """Keep a group for later; whoever waits for a commit is told now, unless it is only locked."""
         keep: list[Write] = []
         for write in group:

@@ -64,8 +64,8 @@ class SqliteConnection(aiosqlite.Connection):
                 if given_up:
                     raise asyncio.CancelledError
                 db.execute("COMMIT")
-            except BaseException:
-                db.rollback()  # does nothing where no transaction is open
+            except BaseException:  # Work that fails, or that nobody waits for, leaves nothing behind.
+                db.rollback()  # Does nothing where no transaction is open.
                 raise
             return result
 

@@ -13,22 +13,20 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from proxy.errors import StoreUnavailable
-from proxy.in_time import InTime
+from proxy.hard_timeout import HardTimeout
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, path_beside
-from proxy.store.seal import Seal
-from proxy.store.shelf import ContentPolicy
+from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.sql.effects import FORGET_RESULTS
 from proxy.store.sql.migrate import migrate_sqlite, store_error
-from proxy.store.sql.retention import SIZE_EVERY_S, make_room
-from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore, Synchronous
-from proxy.store.sql.writer import GroupWriter, WriterHooks
+from proxy.store.sql.retention import make_room
+from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sqlite.db import SqliteConnection, SqliteWriting, connect, failure_of
 from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead
 from proxy.store.tokens import file_lock
@@ -59,54 +57,11 @@ class SqliteStore(SqlStore):
     no row.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        content: ContentPolicy = "tools",
-        keep_days: float = 30,
-        synchronous: Synchronous = "normal",
-        clock: Callable[[], float] = time.time,
-        reap: bool = False,
-        seal: Seal | None = None,
-        old_seals: Sequence[Seal] = (),
-        needs_all_keys: bool = True,
-        max_bytes: int = 0,
-        max_per_caller: int = 0,
-        max_bytes_per_caller: int = 0,
-        lock_timeout_s: float = 5.0,
-        max_queued: int = 10_000,
-        max_queued_bytes: int = 64 * 2**20,
-        tidy_every_s: float = 3600.0,
-    ) -> None:
+    def __init__(self, path: Path, options: StoreOptions = DEFAULTS) -> None:
         self.path = Path(os.path.realpath(path))
-        self._synchronous = synchronous
-        self._reap = reap
-        self._lock_timeout_s = lock_timeout_s
         self._owner = OwnerLock(self.path)
-        self._max_bytes = max_bytes
-        is_bounded = max_bytes or max_per_caller or max_bytes_per_caller
-        self._tidy_every_s = min(tidy_every_s, SIZE_EVERY_S) if is_bounded else tidy_every_s
-        self._started_at = clock()
-        writer = GroupWriter(
-            WriterHooks(self._introduce, self._tidy),
-            max_writes=max_queued,
-            max_bytes=max_queued_bytes,
-            lock_timeout_s=lock_timeout_s,
-        )
-        super().__init__(
-            writer,
-            self._owner.id,
-            content=content,
-            keep_days=keep_days,
-            clock=clock,
-            seal=seal,
-            mark=KeyMark(path_beside(self.path)),
-            old_seals=old_seals,
-            needs_all_keys=needs_all_keys,
-            max_per_caller=max_per_caller,
-            max_bytes_per_caller=max_bytes_per_caller,
-        )
+        super().__init__(self._owner.id, KeyMark(path_beside(self.path)), options)
+        self._synchronous = options.synchronous
         self._db: SqliteConnection | None = None
         self._left = False
         """Whether the log may have what was tidied away."""
@@ -163,7 +118,7 @@ class SqliteStore(SqlStore):
                 _log.warning("the record could not be closed in order: %s", store_error(error, self.path))
         self._owner.release(remove=ended)
         try:
-            await InTime().of(self._disconnect(), _CLOSE_S)
+            await HardTimeout().run(self._disconnect(), _CLOSE_S)
         except TimeoutError:
             _log.error("the record did not close within %g s: its disk does not answer", _CLOSE_S)
         self._mark.close()
@@ -239,9 +194,9 @@ class SqliteStore(SqlStore):
         try:
             await self._reap_owners(db)
             before = await _changes(db)
-            more = await self._expire(db) or await self._cap.trim(_Keeper(db))
+            more = await self._expire(db) or await self._cap.trim(_TidiedFile(db))
             if not more and self._max_bytes:
-                more = await make_room(_Keeper(db), self._max_bytes, self._clock())
+                more = await make_room(_TidiedFile(db), self._max_bytes, self._clock())
             self._left = self._left or await _changes(db) != before
             if not more:
                 await db.execute_fetchall(f"PRAGMA incremental_vacuum({_TIDY_ROWS})")
@@ -286,7 +241,7 @@ class SqliteStore(SqlStore):
         return full
 
 
-class _Keeper:
+class _TidiedFile:
     """The file as it is tidied; pages that are free for other rows do not count."""
 
     counts_runs = True
@@ -331,7 +286,7 @@ async def _reading(db: SqliteConnection) -> AsyncIterator[None]:
         await db.execute("BEGIN DEFERRED")
         yield
         await db.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # A transaction that failed or was cancelled must not stay open.
         # Whoever was cancelled left a statement running in the connection's thread.  This one runs
         # after it, whatever it was, and does nothing where no transaction is open.
         await db.rollback()

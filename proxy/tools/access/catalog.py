@@ -1,61 +1,72 @@
-"""Which tools there are.  A tool is looked up by its exact id; nothing is normalised or guessed."""
+"""Which tools there are.  A tool is looked up by its exact id; nothing is normalised or guessed.
 
-from collections.abc import Iterable, Mapping, Sequence
+The tools of one moment are a :class:`Catalog`, which never changes.  A run keeps the one that it was planned
+with to its end; the :class:`Registry` has the newest.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
+import structlog
+
+from proxy.caches import Snapshot
 from proxy.errors import ConfigError, Guard
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import IdempotencyKey
 from proxy.tools.contract.identifiers import check_tool_id
 from proxy.tools.contract.provider import ToolProvider
+from proxy.tools.contract.schema import check_schema
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
-__all__ = ["Registry", "Selection"]
+__all__ = ["Catalog", "CatalogCheck", "Registry", "Selection"]
+
+_MOST_NAMES: Final = 2000
+"""Ids that are remembered of tools that were served; past these none is added."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """The tools that a policy lets a model see, sorted by id, and for each other one the rule."""
+    """What a policy says of the tools of a catalog.
 
-    offered: tuple[ToolSpec, ...]
-    withheld: Mapping[str, str]
+    ``offered`` are those that a model may see, sorted by id; ``withheld`` has for each other one the rule,
+    ``asking`` are those of them that need an approval.  ``guards`` says that an untrusted result would
+    withhold one of ``offered``.  A selection is equal to itself alone.
+    """
+
+    catalog: "Catalog"
+    offered: tuple[ToolSpec, ...] = ()
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    asking: frozenset[str] = frozenset()
+    guards: bool = False
 
 
-class Registry:
-    """All tools of all providers, made once at start by :meth:`load`."""
+class Catalog(Snapshot):
+    """All tools of all providers at one moment; ``version`` counts from 1."""
 
     def __init__(
-        self, tools: Mapping[str, tuple[ToolSpec, ToolProvider]], providers: Sequence[ToolProvider]
+        self,
+        tools: Iterable[tuple[ToolSpec, ToolProvider]] = (),
+        version: int = 1,
+        guard: Guard = nullcontext,
     ) -> None:
-        self._tools = dict(sorted(tools.items()))
-        self._providers = tuple(providers)
-
-    @classmethod
-    async def load(cls, providers: Iterable[ToolProvider], guard: Guard = nullcontext) -> "Registry":
-        """Ask every provider for its tools; ``guard`` stands around each.
+        """``guard`` stands around each tool.
 
         Raises :class:`~proxy.errors.ConfigError` for an id that is not allowed, for one id of two
-        tools (rule T5) and for a tool without a redaction rule (rule T4).
+        tools (rule T5), for a tool without a redaction rule (rule T4) and for a schema that a wire cannot
+        take (rule T8).
         """
-        tools: dict[str, tuple[ToolSpec, ToolProvider]] = {}
-        asked = list(providers)
-        for provider in asked:
-            for spec in await provider.list_tools():
-                with guard():
-                    check_tool_id(spec.name, provider.name)
-                    if spec.redaction is None:
-                        raise ConfigError(
-                            f"tool {spec.name}",
-                            "redaction_missing: a tool without a redaction rule does not load",
-                        )
-                    _check_repetition(spec)
-                    if spec.name in tools:
-                        raise ConfigError(
-                            f"tool {spec.name}", "two tools have this id", "rename or remove one"
-                        )
-                    tools[spec.name] = (spec, provider)
-        return cls(tools, asked)
+        super().__init__(version)
+        found: dict[str, tuple[ToolSpec, ToolProvider]] = {}
+        for spec, provider in tools:
+            with guard():
+                _check(spec, provider)
+                if spec.name in found:
+                    raise ConfigError(f"tool {spec.name}", "two tools have this id", "rename or remove one")
+                found[spec.name] = (spec, provider)
+        self._tools = dict(sorted(found.items()))
 
     def get(self, name: str) -> ToolSpec | None:
         """The tool of exactly this id."""
@@ -73,10 +84,87 @@ class Registry:
     def select(self, policy: Policy) -> Selection:
         """What a caller under ``policy`` is offered."""
         decisions = [(spec, policy.decide(spec)) for spec in self.tools()]
+        offered = tuple(spec for spec, decision in decisions if decision.allowed)
+        refused = {spec.name: decision for spec, decision in decisions if not decision.allowed}
         return Selection(
-            offered=tuple(spec for spec, decision in decisions if decision.allowed),
-            withheld={spec.name: decision.rule for spec, decision in decisions if not decision.allowed},
+            catalog=self,
+            offered=offered,
+            withheld={name: decision.rule for name, decision in refused.items()},
+            asking=frozenset(name for name, said in refused.items() if said.outcome == "needs_approval"),
+            guards=policy.guards_after_untrusted
+            and any(not policy.decide(spec, untrusted="x").allowed for spec in offered),
         )
+
+
+CatalogCheck = Callable[[Catalog], None]
+"""Raises :class:`~proxy.errors.ConfigError` for tools that do not fit the configuration."""
+
+
+class Registry:
+    """The newest catalog, of providers that are the same for the life of the process.
+
+    Another may take its place at any time (:meth:`refresh`, :meth:`replace`).  Requests that come afterwards
+    are planned with it.  Runs under way go on with theirs, and call also what is gone from the new one; when
+    the last of them has ended, nothing is left of the old one.  Belongs to one event loop.
+    """
+
+    def __init__(self, current: Catalog, providers: Iterable[ToolProvider] = ()) -> None:
+        self.current = current
+        self._providers = tuple(providers)
+        self._served = frozenset(spec.name for spec in current.tools())
+        self._check: CatalogCheck = lambda catalog: None
+        self._refreshing = asyncio.Lock()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
+
+    @classmethod
+    async def load(cls, providers: Iterable[ToolProvider], guard: Guard = nullcontext) -> "Registry":
+        """Ask every provider for its tools; ``guard`` and what is raised are as for :class:`Catalog`."""
+        asked = tuple(providers)
+        return cls(Catalog(await _listed(asked), guard=guard), asked)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a tool of this id is served or was, as far as that is remembered."""
+        return name in self._served
+
+    def hold_to(self, check: CatalogCheck) -> None:
+        """Have every catalog to come pass ``check``, too."""
+        self._check = check
+
+    async def refresh(self, *, quiet: bool = False) -> Catalog:
+        """Ask every provider for its tools again, and serve what they say; ``quiet``: log nothing of it.
+
+        Whoever calls this while it runs is answered with what the providers say after the call.  Raises what
+        a provider raises, and as :meth:`replace`; the catalog stays the old one then.
+        """
+        async with self._refreshing:
+            return self.replace(await _listed(self._providers), quiet=quiet)
+
+    def replace(self, tools: Iterable[tuple[ToolSpec, ToolProvider]], *, quiet: bool = False) -> Catalog:
+        """Serve these tools in place of all that are served now, each run by the provider beside it.
+
+        Raises :class:`~proxy.errors.ConfigError` for what would have stopped the start (see :class:`Catalog`
+        and :meth:`hold_to`); the catalog stays the old one then.
+        """
+        old = self.current
+        new = Catalog(tools, old.version + 1)
+        self._check(new)
+        names = frozenset(spec.name for spec in new.tools())
+        if len(known := self._served | names) <= _MOST_NAMES:
+            self._served = known
+        self.current = new
+        old.retire()
+        if quiet:
+            return new
+        before = {spec.name: spec.digest for spec in old.tools()}
+        self._log.info(
+            "tools_replaced",
+            version=new.version,
+            tools=len(names),
+            added=len(names - before.keys()),
+            removed=len(before.keys() - names),
+            changed=sum(before.get(spec.name, spec.digest) != spec.digest for spec in new.tools()),
+        )
+        return new
 
     async def aclose(self) -> None:
         """Close every provider."""
@@ -84,15 +172,25 @@ class Registry:
             await provider.aclose()
 
 
-def _check_repetition(spec: ToolSpec) -> None:
-    """Refuse a tool with effects whose result is given out again, or that may take effect twice."""
+async def _listed(providers: Iterable[ToolProvider]) -> list[tuple[ToolSpec, ToolProvider]]:
+    return [(spec, provider) for provider in providers for spec in await provider.list_tools()]
+
+
+def _check(spec: ToolSpec, provider: ToolProvider) -> None:
+    """Refuse a tool that cannot be served, whatever others there are."""
+    where = f"tool {spec.name}"
+    check_tool_id(spec.name, provider.name)
+    if spec.redaction is None:
+        raise ConfigError(where, "redaction_missing: a tool without a redaction rule does not load")
+    check_schema(spec.parameters, where)
+    # A tool with effects whose result is given out again, or that may take effect twice.
     if spec.effect is ToolEffect.READ_ONLY:
         return
     if spec.cache_ttl_s > 0:
-        raise ConfigError(f"tool {spec.name}", "cache_ttl_s is for read_only tools only")
+        raise ConfigError(where, "cache_ttl_s is for read_only tools only")
     if spec.retries > 0 and IdempotencyKey.__name__ not in spec.capabilities:
         raise ConfigError(
-            f"tool {spec.name}",
+            where,
             "retries would let its effect happen twice",
             "take an IdempotencyKey parameter and pass it on, or declare it read_only",
         )

@@ -24,13 +24,14 @@ from yarl import URL
 
 from proxy.json_size import count_values
 from proxy.net.keepalive import watch_peer
-from proxy.tools.access.addresses import AddressRefused, CheckedResolver, is_public_address
+from proxy.net.public_addresses import is_literal, is_public_address
+from proxy.tools.access.addresses import AddressRefused, CheckedResolver
 from proxy.tools.access.hosts import check_headers, may_call
 from proxy.tools.access.retrying import names_its_effect, told_wait, wait_before_retry
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds
 from proxy.tools.contract.capabilities import HttpFailure, QueryParams, TextPage
 
-__all__ = ["Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text"]
+__all__ = ["AddressForbidden", "Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Accept": "application/json"})
@@ -47,6 +48,10 @@ def _watched_socket(info: tuple[Any, ...]) -> socket.socket:
     sock = socket.socket(*info[:3])
     watch_peer(sock)
     return sock
+
+
+class AddressForbidden(HttpFailure):
+    """A request to an address that tools may not reach; nothing was sent."""
 
 
 class Authorizer(Protocol):
@@ -127,6 +132,18 @@ class EgressPool:
             )
         return self._session
 
+    async def leads_inside(self, url: URL) -> bool:
+        """Whether every address of a URL's host is one that only ``allowed_networks`` open, if it has any."""
+        host = url.host or ""
+        if is_literal(host):
+            return not is_public_address(host)
+        inner = self._resolver or aiohttp.ThreadedResolver()
+        try:
+            found = await inner.resolve(host, url.port or 443)
+        except OSError:
+            return False
+        return bool(found) and not any(is_public_address(one["host"]) for one in found)
+
     async def aclose(self) -> None:
         """Close all connections."""
         if self._session is not None:
@@ -138,8 +155,8 @@ class EgressPool:
 class _Request:
     """What is asked for, whatever it takes to get it.
 
-    ``roams`` lets a redirect change the host; ``repeatable`` says that nothing comes of asking twice.
-    ``bounds`` hold for every address on the way.
+    ``roams`` lets a redirect change the host; ``repeatable`` says that nothing comes of asking twice;
+    ``unread`` leaves the body of the answer alone.  ``bounds`` hold for every address on the way.
     """
 
     method: str
@@ -148,6 +165,7 @@ class _Request:
     body: bytes | None = None
     roams: bool = False
     repeatable: bool = True
+    unread: bool = False
     bounds: tuple[ArgumentBound, ...] = ()
 
 
@@ -161,6 +179,7 @@ class _Answer:
     told_wait_s: float | None
     location: str | None
     content_type: str
+    challenge: str = ""
 
 
 class EgressClient:
@@ -237,12 +256,31 @@ class EgressClient:
         answer = await self._send(request)
         return _json(answer) if answer.body else None
 
-    async def post_form(self, url: str, fields: Mapping[str, str]) -> Any:
-        """The JSON of a 2xx answer to a form, as OAuth 2 token endpoints take it.  No tool has this."""
+    async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
+        """The JSON of a 2xx answer to a form, as OAuth 2 token endpoints take it; ``None`` for an empty one.
+
+        No tool has this.
+        """
         headers = {**_JSON_HEADERS, "Content-Type": "application/x-www-form-urlencoded"}
+        if authorization is not None:
+            headers["Authorization"] = authorization
         body = urlencode(fields).encode("ascii")
         request = _Request("POST", _address(url, None), headers, body, repeatable=False)
-        return _json(await self._send(request))
+        answer = await self._send(request)
+        return _json(answer) if answer.body else None
+
+    async def challenge(self, url: str, body: Any, headers: Mapping[str, str]) -> str:
+        """``WWW-Authenticate`` of the answer to JSON, whatever its status; empty if it is not there.
+
+        No tool has this.
+        """
+        sent = {**headers, "Content-Type": "application/json"}
+        request = _Request("POST", _address(url, None), sent, orjson.dumps(body), unread=True)
+        try:
+            async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
+                return (await self._follow(request, None)).challenge
+        except TimeoutError:
+            raise HttpFailure("the service took too long to answer", transient=True) from None
 
     async def get_text(self, url: str) -> TextPage:
         """A page; raises :class:`HttpFailure` for one that is not text, and for all else that fails.
@@ -327,9 +365,9 @@ class EgressClient:
             raise HttpFailure("the address of the service is not one that may be called")
         if not may_call(url, self._hosts):
             raise HttpFailure("this tool may not call that host")
-        literal = _is_literal(host)
+        literal = is_literal(host)
         if literal and not is_public_address(host, self._pool.allowed):
-            raise HttpFailure("this tool may not call that address")
+            raise AddressForbidden("this tool may not call that address")
         if with_credentials and url.scheme != "https" and not (literal and not is_public_address(host)):
             raise HttpFailure("credentials are not sent over plain HTTP")
 
@@ -346,16 +384,17 @@ class EgressClient:
                 return _Answer(
                     url=url,
                     status=status,
-                    body=b"" if status in _REDIRECTS else await self._read(response),
+                    body=b"" if request.unread or status in _REDIRECTS else await self._read(response),
                     told_wait_s=told_wait(status, response.headers),
                     location=response.headers.get("Location"),
                     content_type=response.headers.get("Content-Type", ""),
+                    challenge=", ".join(response.headers.getall("WWW-Authenticate", ())),
                 )
         except AddressRefused:
-            raise HttpFailure("this tool may not call that address") from None
+            raise AddressForbidden("this tool may not call that address") from None
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, AddressRefused):
-                raise HttpFailure("this tool may not call that address") from None
+                raise AddressForbidden("this tool may not call that address") from None
             raise HttpFailure("the service cannot be reached", transient=True) from None
         except (aiohttp.ClientError, OSError, ValueError):
             raise HttpFailure("the service's answer did not arrive whole", transient=True) from None
@@ -424,12 +463,3 @@ def decode_text(body: bytes, parameters: str = "", *, is_html: bool = False) -> 
         return body.decode(name, "replace")  # bytes.decode takes codecs of text only.
     except (LookupError, UnicodeError):
         return body.decode("utf-8", "replace")
-
-
-def _is_literal(host: str) -> bool:
-    """Whether a URL's host is an IP address in its canonical form; aiohttp refuses other forms."""
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True

@@ -6,7 +6,7 @@ from yarl import URL
 
 from proxy.globs import fits
 
-__all__ = ["check_headers", "may_call"]
+__all__ = ["check_headers", "host_entry", "may_call"]
 
 _NOT_THE_TOOLS = frozenset(
     {
@@ -35,6 +35,13 @@ def may_call(url: URL, hosts: Sequence[str]) -> bool:
     host = (url.host or "").lower()
     name = host if url.is_default_port() else f"{host}:{url.port}"
     return bool(host) and any(pattern == "*" or fits(name, pattern) for pattern in hosts)
+
+
+def host_entry(url: str) -> str:
+    """The entry of a tool's host list that fits a URL: its host, with the port if it is not the usual."""
+    parsed = URL(url)
+    host = parsed.host or ""
+    return host if parsed.is_default_port() else f"{host}:{parsed.port}"
 
 
 def check_headers(names: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ class Decision:
         return self.outcome == "allowed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Policy:
     """Patterns of tool ids, as in a shell, case-sensitive, and the bounds of one call.
 
@@ -40,13 +40,14 @@ class Policy:
     ``arguments`` bounds arguments: patterns of tool ids, each with bounds by the dotted path of the
     argument.  All that fit a tool hold together.
 
-    ``unavailable`` are tools that cannot run here though they are allowed, with the reason.
+    ``connections`` are those that have credentials: a tool that names another cannot run here though it
+    is allowed; ``None`` where none needs any.
 
     ``settings`` names the configuration lines that the three lists came from, for the rule of a
     decision: allow, approve, approve_effects; ``arguments_setting`` the line of ``arguments``.
     ``also`` are the policies that must agree.
 
-    What a policy says of a tool is worked out once, so none of its parts may change.
+    A policy is equal to itself alone, and none of its parts may change.
     """
 
     allow: Sequence[str] = ()
@@ -55,19 +56,18 @@ class Policy:
     approve_safety: Sequence[str] = ()
     after_untrusted: Literal["approve", "allow"] | None = None
     arguments: Mapping[str, Mapping[str, ArgumentBound]] = field(default_factory=dict)
-    unavailable: Mapping[str, str] = field(default_factory=dict)
+    connections: frozenset[str] | None = None
     max_argument_bytes: int = 8192
     max_result_bytes: int = 32768
     max_image_bytes: int = 4 << 20
     settings: tuple[str, str, str] = ("policy.allow", "policy.approve", "policy.approve_effects")
     arguments_setting: str = "policy.arguments"
     also: tuple["Policy", ...] = ()
-    _decided: dict[str, tuple[ToolSpec, Decision]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _bounds: dict[str, tuple[tuple[str, Mapping[str, ArgumentBound]], ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _others: tuple["Policy", ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        others = (other for policy in self.also for other in (policy, *policy._others))
+        object.__setattr__(self, "_others", tuple(others))
 
     def intersect(self, other: "Policy") -> "Policy":
         """A policy that allows what both allow, within the smaller of their bounds."""
@@ -84,21 +84,15 @@ class Policy:
 
         ``untrusted`` is the tool whose untrusted result the model has read, if there is one.
         """
-        if untrusted:
-            return self._decide(spec, untrusted)
-        # By identity: another tool of the same id is another tool (rule T9).
-        known = self._decided.get(spec.name)
-        if known is None or known[0] is not spec:
-            known = self._decided[spec.name] = (spec, self._decide(spec, ""))
-        return known[1]
-
-    def _decide(self, spec: ToolSpec, untrusted: str) -> Decision:
-        own = self._own(spec)
-        decisions = [own, *(policy.decide(spec) for policy in self.also)]
-        for outcome in ("denied", "needs_approval"):
-            for decision in decisions:
-                if decision.outcome == outcome:
-                    return decision
+        found = own = self._own(spec)
+        for other in self._others:
+            if found.outcome == "denied":
+                break
+            said = other._own(spec)
+            if said.outcome == "denied" or found.outcome == "allowed":
+                found = said
+        if found.outcome != "allowed":
+            return found
         if untrusted and self.guards_after_untrusted and _can_do_harm(spec):
             return Decision(
                 "needs_approval",
@@ -114,10 +108,7 @@ class Policy:
         ``schema`` is the tool's, with its defaults: what is left out is what the tool takes for it.
         The words repeat nothing of the arguments (rule T3).
         """
-        known = self._bounds.get(name)
-        if known is None:
-            known = self._bounds[name] = tuple(self.bounds_of(name))
-        for where, bounds in known:
+        for where, bounds in self.bounds_of(name):
             found = find_excess(bounds, arguments, schema)
             if found is not None:
                 path, words = found
@@ -142,22 +133,23 @@ class Policy:
 
     def bounds_of(self, name: str) -> Iterator[tuple[str, Mapping[str, ArgumentBound]]]:
         """The bounds of a tool, of every policy that must agree, each beside the line that has them."""
-        for policy in self._all():
+        for policy in (self, *self._others):
             for pattern, bounds in policy.arguments.items():
                 if fits(name, pattern):
                     yield f'{policy.arguments_setting}."{pattern}"', bounds
 
+    def missing_connection(self, spec: ToolSpec) -> str:
+        """Which credentials a tool lacks, in words; empty where it lacks none."""
+        known = self.connections
+        if not spec.connection or known is None or spec.connection in known:
+            return ""
+        return f"credentials.{spec.connection} is missing"
+
     @property
     def guards_after_untrusted(self) -> bool:
         """Whether an untrusted result changes what may run."""
-        words = {policy.after_untrusted for policy in self._all()}
+        words = {policy.after_untrusted for policy in (self, *self._others)}
         return "approve" in words or "allow" not in words
-
-    def _all(self) -> Iterator["Policy"]:
-        """This policy and all that must agree with it."""
-        yield self
-        for policy in self.also:
-            yield from policy._all()
 
     def _own(self, spec: ToolSpec) -> Decision:
         """This policy's decision alone."""
@@ -165,14 +157,13 @@ class Policy:
         pattern = _first_match(spec.name, self.allow)
         if pattern is None:
             return Decision("denied", f'{allow} lacks "{spec.name}"')
-        if spec.name in self.unavailable:
-            return Decision("denied", self.unavailable[spec.name])
-        asking = _first_match(spec.name, self.approve)
-        if asking is not None:
+        if spec.connection and (missing := self.missing_connection(spec)):
+            return Decision("denied", missing)
+        if self.approve and (asking := _first_match(spec.name, self.approve)) is not None:
             return Decision("needs_approval", f'{approve} has "{asking}"')
-        if spec.effect in [str(effect) for effect in self.approve_effects]:
+        if spec.effect in self.approve_effects:
             return Decision("needs_approval", f'{approve_effects} has "{spec.effect}"')
-        for said in _safety_words(spec.safety):
+        for said in _safety_words(spec.safety) if self.approve_safety else ():
             asking = _first_match(said, self.approve_safety)
             if asking is not None:
                 return Decision("needs_approval", f'policy.approve_safety has "{asking}"')
@@ -182,31 +173,31 @@ class Policy:
 class Intersections:
     """Intersections of policies, each worked out once.
 
-    Policies are told apart by identity, and held, so that no other gets the identity of one.
+    Two policies that are alike now are two.
     """
 
     def __init__(self, max_bytes: int = 16 << 20) -> None:
-        self._known: Memo[tuple[int, int], tuple[Policy, Policy, Policy]] = Memo(
-            "policies", max_bytes, _intersection_bytes
-        )
+        self._known: Memo[tuple[Policy, Policy], Policy] = Memo("policies", max_bytes, _intersection_bytes)
 
     def of(self, one: Policy, other: Policy) -> Policy:
         """``one.intersect(other)``, the same object each time."""
-        key = (id(one), id(other))
-        known = self._known.get(key)
+        known = self._known.get((one, other))
         if known is None:
-            known = self._known.put(key, (one, other, one.intersect(other)))
-        return known[2]
+            known = self._known.put((one, other), one.intersect(other))
+        return known
 
 
-def _intersection_bytes(known: tuple[Policy, Policy, Policy]) -> int:
-    """Of the policies, and of what they decide of the tools that they name or allow by a pattern."""
-    return 16_000 + 500 * sum(len(policy.allow) + len(policy.arguments) for policy in known[:2])
+def _intersection_bytes(policies: tuple[Policy, Policy], _: Policy) -> int:
+    """Of both and their intersection."""
+    return 16_000 + 500 * sum(len(policy.allow) + len(policy.arguments) for policy in policies)
 
 
 def _first_match(name: str, patterns: Sequence[str]) -> str | None:
     """The first pattern that fits."""
-    return next((pattern for pattern in patterns if fits(name, pattern)), None)
+    for pattern in patterns:
+        if fits(name, pattern):
+            return pattern
+    return None
 
 
 def _can_do_harm(spec: ToolSpec) -> bool:

@@ -47,7 +47,7 @@ class ArgumentBound:
     required: bool = False
     forbidden: bool = False
     _matcher: _Matcher | None = field(default=None, init=False, repr=False, compare=False)
-    # To Python 1 is True, and what is equal shares one view of what a caller may do.
+    # To Python 1 is True, and equal bounds share one set of permissions.
     _booleans: tuple[bool, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:

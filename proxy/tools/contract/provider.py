@@ -1,10 +1,11 @@
 """Where tools come from: the port that built-in tools, a user's module and MCP servers share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.errors import ToolRelayError
+from proxy.events import ToolProgress
 from proxy.tools.contract.bounds import FetchBounds
 from proxy.tools.contract.capabilities import CacheControl, IdempotencyKey
 from proxy.tools.contract.spec import ToolSpec
@@ -45,8 +46,8 @@ class CallContext:
     ``max_result_bytes`` is how much of a result the model will be shown, ``max_image_bytes`` how much
     of its images, all together.  ``idempotency_key`` is the same for every try of this one call, and
     for no other call; only a tool with effects has one, or a tool that takes it.  ``fetches`` bounds what
-    it fetches.  Calls that share one
-    execution (see ``cache_ttl_s``) have the context of the first.
+    it fetches.  ``on_progress`` is told how far the call has come, ``None`` where nobody wants to know.
+    Calls that share one execution (see ``cache_ttl_s``) have the context of the first.
     """
 
     run_id: str
@@ -57,6 +58,7 @@ class CallContext:
     max_image_bytes: int = 4 << 20
     idempotency_key: IdempotencyKey | None = None
     fetches: FetchBounds | None = field(default=None, repr=False, compare=False)
+    on_progress: Callable[[ToolProgress], None] | None = field(default=None, repr=False, compare=False)
     signals: CallSignals = field(default_factory=CallSignals, repr=False, compare=False)
 
 

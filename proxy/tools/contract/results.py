@@ -86,12 +86,13 @@ class RichResult:
     The model gets ``text``, the links as lines, and the images where the wire and the upstream take
     them; else a note about each.  Redaction sees ``text``, ``images`` (``media_type``, ``title``,
     ``bytes``: their number, ``url``: an https address) and ``links`` (``uri``, ``title``,
-    ``media_type``).
+    ``media_type``).  With ``data``, plain JSON that says in fields what the text says, it sees that instead.
     """
 
     text: str = ""
     images: Sequence[Image] = ()
     links: Sequence[ResourceLink] = ()
+    data: Any = None
 
 
 def hard_limit(max_bytes: int) -> int:
@@ -260,7 +261,9 @@ def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Out
     room = reserved(passed.images, passed.notes)
     truncated = size > hard_limit(max_bytes)
     text = _cut(text, size, max_bytes - room) if truncated else _encodable(text)
-    seen = {"text": result.text, "images": passed.seen, "links": links}
+    seen = result.data
+    if seen is None:
+        seen = {"text": result.text, "images": passed.seen, "links": links}
     return Output(text, seen, size, truncated, images=passed.images, notes=passed.notes, reserved=room)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from proxy.events import ToolDefinition
 from proxy.records import ToolEffect
 
-__all__ = ["Redaction", "ToolEffect", "ToolSpec", "texts"]
+__all__ = ["Redaction", "ToolEffect", "ToolOrigin", "ToolSpec", "texts"]
 
 
 def texts(value: Sequence[str], name: str) -> tuple[str, ...]:
@@ -43,6 +43,19 @@ class Redaction:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolOrigin:
+    """Where a tool comes from that another server has.
+
+    ``server`` is the server's name in the configuration, ``name`` what that server calls the tool, and
+    ``digest`` that of the definition which an operator allowed.
+    """
+
+    server: str
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSpec:
     """The whole contract of one tool.
 
@@ -59,7 +72,8 @@ class ToolSpec:
     ``defaults`` is in JSON what each argument stands for that may be left out, where the tool cannot
     tell the two apart: such calls are the same call.  ``loose_parameters`` is the schema as it was
     before strict mode took its defaults away, where that is another.  ``url_arguments`` names the
-    arguments that are addresses (:data:`~proxy.tools.contract.url_argument.Url`).
+    arguments that are addresses (:data:`~proxy.tools.contract.url_argument.Url`).  ``origin`` says of a tool
+    of an MCP server which one that is.
     """
 
     name: str
@@ -85,6 +99,7 @@ class ToolSpec:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     loose_parameters: Mapping[str, Any] | None = None
     url_arguments: tuple[str, ...] = ()
+    origin: ToolOrigin | None = None
     _definition: ToolDefinition = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

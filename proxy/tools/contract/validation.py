@@ -205,7 +205,6 @@ def validate_canonically(
     if not isinstance(value, BaseModel):
         return value, arguments
     held = tuple(value.__dict__.values())
-    # Serializers are code of the tool's author, and may raise anything, SystemExit too.
     try:
         canonical = value.model_dump(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
@@ -219,6 +218,7 @@ def validate_canonically(
         again = validate(canonical)
         if again == value:
             return again, canonical
+    # Serializers are code of the tool's author, and may raise anything, SystemExit too.
     except BaseException:  # noqa: BLE001
         pass
     # Looking at a value may have used it up, as it does with an iterator.

@@ -371,7 +371,6 @@ def _defaults(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> dict
         field = _FIELD_PREFIX + name
         if model.model_fields[field].is_required() or model.model_fields[field].default_factory is not None:
             continue
-        # Validators and serializers are code of the tool's author, and may raise anything.
         try:
             left_out = model()
             setattr(left_out, field, getattr(left_out, field))  # Counts as given from here on.
@@ -380,6 +379,7 @@ def _defaults(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> dict
             )
             if _alike(getattr(written, field), getattr(left_out, field)):
                 defaults.update(_as_json(written))
+        # Validators and serializers are code of the tool's author, and may raise anything.
         except Exception:  # noqa: BLE001
             continue
     return defaults

@@ -35,10 +35,14 @@ def load_module(
     else:
         name = entry.rpartition(".")[2]
         module = _import_name(entry)
-    found = {id(value): value for value in vars(module).values() if declared(value) is not None}
+    found: list[Any] = []
+    for value in vars(module).values():
+        # A tool may have two names in its module.
+        if declared(value) is not None and not any(value is one for one in found):
+            found.append(value)
     if not found:
         raise ConfigError(_SETTING, f'"{entry}" has no tools', "Put @tool above a function in it")
-    return FunctionProvider(name, list(found.values()), capabilities, guard=guard)
+    return FunctionProvider(name, found, capabilities, guard=guard)
 
 
 def _import_file(path: Path, entry: str) -> ModuleType:

@@ -12,19 +12,22 @@ tool, and as long as the model has not been answered for all of it, a different 
 import asyncio
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog, EffectResult
 from proxy.errors import StoreError, ToolErrorCode, ToolFailure
 from proxy.events import ToolResult
-from proxy.records import EarlierEffect, EffectClaim, EffectLog, EffectResult
 from proxy.tools.contract.arguments import utf8_length
 from proxy.tools.contract.results import cut_by, failure_text, json_text, note_text
 from proxy.tools.running.invocation import Invocation, InvocationJournal
-from proxy.tools.running.ledger import NOT_KEPT
+from proxy.tools.running.ledger import NOT_KEPT, RunLedger
 
 __all__ = ["SharedEffects", "claim_of", "repeated_result"]
 
+_PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
+"""Between the looks at a run of another process which may just be ending: one second in all."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
@@ -106,6 +109,9 @@ class SharedEffects:
         """
         ledger = invocation.context.ledger
         number = ledger.next_number(claim.tool)
+        if not number and await self._is_unsaid_repeat(ledger, claim):
+            ledger.repeats()
+            claim = replace(claim, is_repeat=True)
         if claim.tool and claim.is_repeat:
             number = await self._next_number(invocation, claim)
         while True:
@@ -120,6 +126,23 @@ class SharedEffects:
                 ledger.answer_for(earlier.invocation_id)
                 return earlier, claim
             number = await self._next_number(invocation, claim)
+
+    async def _is_unsaid_repeat(self, ledger: RunLedger, claim: EffectClaim) -> bool:
+        """Whether another process left the same request without an answer, once it had called this tool.
+
+        It is asked before the first effect of a tool in a run.  Raises
+        :class:`~proxy.errors.StoreError` where nobody can say.
+        """
+        request = ledger.request
+        if not claim.tool or claim.is_repeat or request is None or request.is_known:
+            return False
+        for pause_s in (*_PAUSES_S, None):
+            attempt = await self._log.earlier_attempt(claim)
+            if attempt != "running" or pause_s is None:
+                return attempt == "unanswered"
+            # It may have ended a moment ago, and its end be on the way to the record.
+            await asyncio.sleep(pause_s)
+        return False
 
     async def _next_number(self, invocation: Invocation, claim: EffectClaim) -> int:
         """The first number that is another's and not answered for, so that the claim is refused unless an

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, get_args
 
 from proxy.errors import ToolErrorCode, ToolFailure
-from proxy.tools.access.catalog import Registry
 from proxy.tools.access.single_flight import WorkCancelled
 from proxy.tools.contract.images import ImageBounds
 from proxy.tools.contract.provider import CallContext
@@ -23,7 +22,7 @@ from proxy.tools.running.concurrency import Slots
 from proxy.tools.running.invocation import Invocation, InvocationJournal, fault_facts
 from proxy.tools.running.loop_watch import watch_steps
 from proxy.tools.running.plan import PlannedCall
-from proxy.tools.running.supervisor import Supervisor, ToolCrashed, ToolTimedOut
+from proxy.tools.running.tool_tasks import ToolCrashed, ToolTasks, ToolTimedOut
 
 __all__ = ["Executor", "OnCrash"]
 
@@ -39,8 +38,7 @@ class Executor:
 
     def __init__(
         self,
-        registry: Registry,
-        supervisor: Supervisor,
+        tasks: ToolTasks,
         journal: InvocationJournal,
         cache: ResultCache,
         slots: Slots,
@@ -48,8 +46,7 @@ class Executor:
         default_timeout_s: float,
         on_crash: OnCrash | None = None,
     ) -> None:
-        self._registry = registry
-        self._supervisor = supervisor
+        self._tasks = tasks
         self._journal = journal
         self._cache = cache
         self._slots = slots
@@ -144,15 +141,16 @@ class Executor:
             max_image_bytes=invocation.policy.max_image_bytes,
             idempotency_key=planned.idempotency_key,
             fetches=planned.fetches,
+            on_progress=None if invocation.on_progress is None else invocation.progressed,
         )
 
         async def work() -> Output:
             # Looking at the output runs code of the tool's own types: inside the guard and the watch, too.
-            return _output(spec, await self._call(planned, context), context)
+            return _output(spec, await self._call(invocation, planned, context), context)
 
         blocked = partial(self._journal.blocked, invocation)
         try:
-            output = await self._supervisor.run(
+            output = await self._tasks.run(
                 spec.name, lambda: watch_steps(work(), blocked), limit_s, own_s=self.limit_s(spec)
             )
         except ToolTimedOut:
@@ -163,10 +161,10 @@ class Executor:
             self._cache.put(key, output, spec.cache_ttl_s, context.signals.cache.until)
         return output
 
-    async def _call(self, planned: PlannedCall, context: CallContext) -> Any:
+    async def _call(self, invocation: Invocation, planned: PlannedCall, context: CallContext) -> Any:
         """What the tool returned, at the first try or a later one."""
         spec = planned.spec
-        provider = self._registry.provider(spec.name)
+        provider = invocation.catalog.provider(spec.name)
         for attempt in range(spec.retries + 1):
             value = planned.value if attempt == 0 else planned.value_anew()
             try:

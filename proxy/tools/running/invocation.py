@@ -9,12 +9,10 @@ from typing import Any
 
 import structlog
 
+from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
 from proxy.errors import StoreError, ToolErrorCode
-from proxy.events import ToolCall
+from proxy.events import ToolCall, ToolProgress
 from proxy.records import (
-    EarlierEffect,
-    EffectClaim,
-    EffectLog,
     InvocationLog,
     InvocationStatus,
     NativeCall,
@@ -22,18 +20,30 @@ from proxy.records import (
     ToolInvocationRecord,
     operation_id,
 )
+from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.redaction import brief
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.ledger import RunContext
 
-__all__ = ["MAX_NATIVE", "Invocation", "InvocationJournal", "OnClosed", "OnStart", "fault_facts"]
+__all__ = [
+    "MAX_NATIVE",
+    "Invocation",
+    "InvocationJournal",
+    "OnClosed",
+    "OnProgress",
+    "OnStart",
+    "fault_facts",
+]
 
 MAX_NATIVE = 65536
 """Characters of a call as it came that are kept; a longer one is not, since half of it is no JSON."""
 
 OnStart = Callable[[ToolCall, Any], None]
 """Called with a call and its redacted arguments when its row is open and before it takes effect."""
+
+OnProgress = Callable[[ToolCall, ToolProgress], None]
+"""Called with a call and how far it has come."""
 
 OnClosed = Callable[[ToolInvocationRecord, float], None]
 """Called with each call's last record, also of one that was refused, and the seconds it took."""
@@ -47,7 +57,8 @@ class Invocation:
     where a result came from that was not made for this call alone.  ``claimed`` says that its effect is
     claimed on record, ``begun`` that it was begun, by this call or another (``caused_by``, else empty),
     ``untrusted`` that its result has a stranger's text in it.  ``connecting`` says that it waits for
-    credentials, ``connected_s`` for how many seconds it did.
+    credentials, ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of its run.
+    ``approved`` says that somebody approved the call, where policy asks for that.
     """
 
     id: str
@@ -55,10 +66,13 @@ class Invocation:
     context: RunContext
     policy: Policy
     deadline: float | None
+    catalog: Catalog
     spec: ToolSpec | None
     started_at: float
     started: float
     on_start: OnStart | None = None
+    on_progress: OnProgress | None = None
+    approved: bool = False
     decision: str = "unknown tool"
     arguments_redacted: Any = None
     opened: bool = False
@@ -75,6 +89,11 @@ class Invocation:
         """What the row says of it, once that is known."""
         self.decision = decision
         self.arguments_redacted = arguments_redacted
+
+    def progressed(self, progress: ToolProgress) -> None:
+        """Tell whoever wants to know how far the call has come."""
+        if self.on_progress is not None:
+            self.on_progress(self.call, progress)
 
     @property
     def read_only(self) -> bool:

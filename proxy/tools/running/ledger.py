@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import orjson
 from proxy.caches import text_bytes, value_bytes
 from proxy.events import ToolCall, ToolResult
 from proxy.records import Limiter
+from proxy.tools.access.catalog import Catalog
 from proxy.values import value_class
 
 __all__ = ["NOT_KEPT", "AskedFor", "Claim", "RunContext", "RunLedger", "fingerprint"]
@@ -50,12 +51,16 @@ class Claim:
 
 @value_class
 class AskedFor:
-    """The client's request that a run serves: what makes two of them the same, whether the client
-    called it a repeat, and when it came in (seconds since the epoch)."""
+    """The client's request that a run serves: what makes two of them the same, whether it is a repeat, and
+    when it came in (seconds since the epoch).
+
+    ``is_known`` says that this process has served the same request before, and knows whether it is one.
+    """
 
     key: str
     is_repeat: bool
     asked_at: float
+    is_known: bool = False
 
 
 class RunLedger:
@@ -94,6 +99,11 @@ class RunLedger:
         other.caused = self.caused
         return other
 
+    def repeats(self) -> None:
+        """The request of the run is a repeat, as another process's record says."""
+        if self.request is not None:
+            self.request = replace(self.request, is_repeat=True)
+
     def answered(self, invocation_id: str) -> bool:
         """Whether the model has been answered for this effect, of this run or an earlier attempt."""
         return invocation_id in self._answered
@@ -106,7 +116,7 @@ class RunLedger:
     def next_number(self, tool: str) -> int:
         """The number that the next effect of a tool would have if nobody else had caused any.
 
-        ``tool`` is :attr:`~proxy.records.EffectClaim.tool`.
+        ``tool`` is :attr:`~proxy.effect_records.EffectClaim.tool`.
         """
         return self._numbers.get(tool, 0)
 
@@ -196,7 +206,8 @@ class RunContext:
     ``request_id`` is the client's own id, for logs.  ``ledger`` is shared by all turns of a run;
     make the next turn's context with :meth:`at_turn`.  ``limiter`` counts this caller's calls, in place
     of the runner's own.  ``key`` is whose places for tools it takes: the client key that many callers
-    may share, where a key's end users are callers of their own; the caller itself if empty.
+    may share, where a key's end users are callers of their own; the caller itself if empty.  ``catalog``
+    are the tools that it was planned with; ``None`` for those that are served when it calls.
     """
 
     run_id: str
@@ -206,11 +217,19 @@ class RunContext:
     ledger: RunLedger = field(default_factory=RunLedger)
     limiter: Limiter | None = None
     key: str = ""
+    catalog: Catalog | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
         """The same run in another of its turns (from 1)."""
         return RunContext(
-            self.run_id, turn, self.caller, self.request_id, self.ledger, self.limiter, self.key
+            self.run_id,
+            turn,
+            self.caller,
+            self.request_id,
+            self.ledger,
+            self.limiter,
+            self.key,
+            self.catalog,
         )
 
 

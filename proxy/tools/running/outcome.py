@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from proxy.effect_records import EarlierEffect
 from proxy.errors import ToolFailure
 from proxy.events import ToolCall, ToolResult
-from proxy.records import EarlierEffect, InvocationStatus
-from proxy.tools.access.catalog import Registry
+from proxy.records import InvocationStatus
 from proxy.tools.contract.paging import READ_RESULT, ResultShelf
 from proxy.tools.contract.results import Output, failure_text, fit, safe_words
 from proxy.tools.running.effects import SharedEffects, repeated_result
@@ -40,12 +40,10 @@ class Outcomes:
     def __init__(
         self,
         journal: InvocationJournal,
-        registry: Registry,
         shelf: ResultShelf | None,
         shared: SharedEffects | None,
     ) -> None:
         self._journal = journal
-        self._registry = registry
         self._shelf = shelf
         self._shared = shared
 
@@ -126,7 +124,7 @@ class Outcomes:
 
     def _keep(self, invocation: Invocation, text: str, untrusted: bool) -> str | None:
         """A handle for a result that is too large, where this caller may read pages."""
-        reader = self._registry.get(READ_RESULT)
+        reader = invocation.catalog.get(READ_RESULT)
         if self._shelf is None or reader is None or not invocation.policy.decide(reader).allowed:
             return None
         if invocation.spec is not None and invocation.spec.name == READ_RESULT:

@@ -109,10 +109,13 @@ class PlannedCall:
         return self.spec.validate(json.loads(self.arguments))
 
 
-def admit(call: ToolCall, spec: ToolSpec | None, policy: Policy, *, untrusted: str) -> AdmittedCall | Refusal:
+def admit(
+    call: ToolCall, spec: ToolSpec | None, policy: Policy, *, untrusted: str, approved: bool = False
+) -> AdmittedCall | Refusal:
     """Whether there is such a tool, and policy lets it run.
 
     ``untrusted`` is the tool whose untrusted result the model had read when it called; empty if none.
+    ``approved`` says that somebody approved this very call, where policy asks for that.
     """
     if spec is None:
         return Refusal(ToolFailure("there is no tool of this name", code="unknown_tool"), "unknown tool")
@@ -120,7 +123,9 @@ def admit(call: ToolCall, spec: ToolSpec | None, policy: Policy, *, untrusted: s
     decision = f"{decided.outcome}: {decided.rule}"
     if decided.outcome == "denied":
         return Refusal(ToolFailure("this tool is not allowed here", code="policy_denied"), decision)
-    if decided.outcome == "needs_approval":
+    if decided.outcome == "needs_approval" and approved:
+        decision = f"approved: {decided.rule}"
+    elif decided.outcome == "needs_approval":
         words = "this tool needs an approval, and none can be given here"
         return Refusal(ToolFailure(words, code="approval_required"), decision)
     if spec.redaction is None:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC
 
+from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
 from proxy.errors import StoreError, ToolFailure
 from proxy.events import ToolCall, ToolResult
-from proxy.records import EarlierEffect, EffectClaim, EffectLog, InvocationLog, Limiter, ToolEffect
+from proxy.records import InvocationLog, Limiter, ToolEffect
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Clock, Credentials
@@ -27,14 +28,21 @@ from proxy.tools.running.cache import ResultCache
 from proxy.tools.running.concurrency import Nesting, Slots
 from proxy.tools.running.effects import SharedEffects, claim_of
 from proxy.tools.running.execution import Executor, OnCrash
-from proxy.tools.running.invocation import Invocation, InvocationJournal, OnClosed, OnStart, fault_facts
+from proxy.tools.running.invocation import (
+    Invocation,
+    InvocationJournal,
+    OnClosed,
+    OnProgress,
+    OnStart,
+    fault_facts,
+)
 from proxy.tools.running.ledger import Claim, RunContext, fingerprint
 from proxy.tools.running.loop_watch import MAX_STEP_S, blocked_s, thread_use
 from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
 from proxy.tools.running.plan import PlannedCall, Refusal, admit, plan
-from proxy.tools.running.supervisor import Supervisor
+from proxy.tools.running.tool_tasks import ToolTasks
 
-__all__ = ["OnClosed", "OnCrash", "OnDone", "OnStart", "Runner", "new_invocation_id"]
+__all__ = ["OnClosed", "OnCrash", "OnDone", "OnProgress", "OnStart", "Runner", "new_invocation_id"]
 
 _GRACE_S = 2.0
 """Seconds beyond a tool's own time that another process may take to say how it ended."""
@@ -96,11 +104,10 @@ class Runner:
         self._ids = ids
         self._journal = InvocationJournal(log, on_closed, log_arguments=log_arguments)
         self._shared = None if effects is None else SharedEffects(effects, self._journal)
-        self._outcomes = Outcomes(self._journal, registry, shelf, self._shared)
-        self._supervisor = Supervisor(max_stuck=max_stuck)
+        self._outcomes = Outcomes(self._journal, shelf, self._shared)
+        self._tasks = ToolTasks(max_stuck=max_stuck)
         self._executor = Executor(
-            registry,
-            self._supervisor,
+            self._tasks,
             self._journal,
             ResultCache(monotonic=time.monotonic, wall=lambda: clock.now(UTC).timestamp()),
             Slots(max_read_only, max_read_only_per_caller),
@@ -120,12 +127,15 @@ class Runner:
         policy: Policy | None = None,
         budget_s: float | None = None,
         on_start: OnStart | None = None,
+        on_progress: OnProgress | None = None,
+        approved: bool = False,
     ) -> ToolResult:
         """Run one call; never raises but ``CancelledError``.
 
         ``policy`` narrows the configured one for this caller.  ``budget_s`` is how many seconds
         the run has left.  ``on_start`` is called when the call's row is open and before the tool
-        runs; not for a call that is refused or answered with an earlier result.  When the caller is
+        runs; not for a call that is refused or answered with an earlier result.  ``approved`` says that
+        somebody approved this call, where policy asks for that.  When the caller is
         cancelled a read-only tool is too; a tool with effects that has started runs to its end (see
         :meth:`drain`).
         """
@@ -134,16 +144,20 @@ class Runner:
         if claim is not None:
             return await self._answer_again(call, claim)
         loop = asyncio.get_running_loop()
+        catalog = context.catalog or self._registry.current
         invocation = Invocation(
             id=self._ids(),
             call=call,
             context=context,
             policy=self._policy if policy is None else self._intersections.of(self._policy, policy),
             deadline=None if budget_s is None else time.monotonic() + budget_s,
-            spec=self._registry.get(call.name),
+            catalog=catalog,
+            spec=catalog.get(call.name),
             started_at=time.time(),
             started=time.monotonic(),
             on_start=on_start,
+            on_progress=on_progress,
+            approved=approved,
         )
         if ledger.full:
             failure = ToolFailure("this run has made too many calls", code="budget_exhausted")
@@ -165,13 +179,15 @@ class Runner:
 
     async def refuse(self, call: ToolCall, context: RunContext, failure: ToolFailure, decision: str) -> None:
         """Put a call on record that the run does not make; ``decision`` is the word of its row."""
+        catalog = context.catalog or self._registry.current
         invocation = Invocation(
             id=self._ids(),
             call=call,
             context=context,
             policy=self._policy,
             deadline=None,
-            spec=self._registry.get(call.name),
+            catalog=catalog,
+            spec=catalog.get(call.name),
             started_at=time.time(),
             started=time.monotonic(),
             on_start=None,
@@ -187,19 +203,30 @@ class Runner:
         budget_s: float | None = None,
         parallel: bool = True,
         on_start: OnStart | None = None,
+        on_progress: OnProgress | None = None,
         on_done: OnDone | None = None,
+        approved: frozenset[int] = frozenset(),
     ) -> list[ToolResult]:
         """Run the calls of one turn; results stand in the order of the calls.
 
         Read-only calls run first and together, so many at once as a run may have, then the others
         one after the other in the order called.  Without ``parallel`` all of them run in order.
+        ``approved`` are the indices of calls that somebody approved.
         """
         results: dict[int, ToolResult] = {}
         deadline = None if budget_s is None else time.monotonic() + budget_s
 
         async def one(at: int) -> None:
             left = None if deadline is None else deadline - time.monotonic()
-            results[at] = await self.run(calls[at], context, policy=policy, budget_s=left, on_start=on_start)
+            results[at] = await self.run(
+                calls[at],
+                context,
+                policy=policy,
+                budget_s=left,
+                on_start=on_start,
+                on_progress=on_progress,
+                approved=calls[at].index in approved,
+            )
             if on_done is not None:
                 on_done(calls[at], results[at])
 
@@ -211,7 +238,8 @@ class Runner:
                 async with room:
                     await one(at)
 
-            together = [at for at in alone if self._is_read_only(calls[at].name)]
+            catalog = context.catalog or self._registry.current
+            together = [at for at in alone if _is_read_only(catalog.get(calls[at].name))]
             alone = [at for at in alone if at not in together]
             async with asyncio.TaskGroup() as group:
                 for at in together:
@@ -225,12 +253,7 @@ class Runner:
         pending: set[asyncio.Task[ToolResult]] = set(self._pending)
         if pending:
             _, pending = await asyncio.wait(pending, timeout=timeout_s)
-        return len(pending) + await self._supervisor.end(min(1.0, timeout_s))
-
-    def _is_read_only(self, name: str) -> bool:
-        """Whether a call of this name may run beside others."""
-        spec = self._registry.get(name)
-        return spec is None or spec.effect is ToolEffect.READ_ONLY
+        return len(pending) + await self._tasks.end(min(1.0, timeout_s))
 
     async def _answer_again(self, call: ToolCall, claim: Claim) -> ToolResult:
         """A place of a run that was asked for twice: the first answer, and nothing runs (rule R5)."""
@@ -274,7 +297,13 @@ class Runner:
         """Everything that can be decided before anything happens; of it, only calls are counted here."""
         context = invocation.context
         untrusted = context.ledger.untrusted_before(context.turn)
-        admitted = admit(invocation.call, invocation.spec, invocation.policy, untrusted=untrusted)
+        admitted = admit(
+            invocation.call,
+            invocation.spec,
+            invocation.policy,
+            untrusted=untrusted,
+            approved=invocation.approved,
+        )
         if isinstance(admitted, Refusal):
             return admitted
         try:
@@ -293,7 +322,7 @@ class Runner:
 
     async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
         """Count the call; raises :class:`~proxy.errors.ToolFailure` where it is one too many."""
-        if self._supervisor.is_disabled(spec.name):
+        if self._tasks.is_disabled(spec.name):
             raise ToolFailure("this tool has stopped responding and is switched off")
         if invocation.deadline is not None and time.monotonic() >= invocation.deadline:
             raise ToolFailure("the time for this request is used up", code="budget_exhausted")
@@ -426,6 +455,11 @@ class Runner:
         if output.untrusted:
             mark_untrusted(invocation, planned.spec.name)
         return self._outcomes.succeed(invocation, output)
+
+
+def _is_read_only(spec: ToolSpec | None) -> bool:
+    """Whether a call of this tool may run beside others; one of no tool does nothing."""
+    return spec is None or spec.effect is ToolEffect.READ_ONLY
 
 
 def _cancelled(call: ToolCall) -> ToolResult:

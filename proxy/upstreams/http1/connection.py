@@ -26,7 +26,7 @@ _FASTEST_TICK_S = 0.01
 
 
 class Http1Connection(asyncio.Protocol):
-    """One connection, serving one request after another: a :class:`Line`."""
+    """One connection, serving one request after another: a :class:`ExchangeConnection`."""
 
     def __init__(self, pool: "Http1Pool") -> None:
         self._pool = pool
@@ -190,7 +190,7 @@ class Http1Pool:
                 # A name's last dot is for the resolver alone; no certificate has it (RFC 6066, section 3).
                 server_hostname=self._host.rstrip(".") if self._context is not None else None,
             )
-        except BaseException:
+        except BaseException:  # A failure or a cancellation leaves no socket open.
             # A transport that closes in order would go on to use the socket.
             connection.abort()
             sock.close()

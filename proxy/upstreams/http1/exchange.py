@@ -1,4 +1,4 @@
-"""One request and its response on a lean connection: parsed as it arrives, handed on as it arrives.
+"""One request and its response on a connection: parsed as it arrives, handed on as it arrives.
 
 What one read brings is handed on within that read, in one piece, however many chunks of the transfer
 coding are in it: there is no task, no lock and no timer for a piece.
@@ -6,17 +6,19 @@ coding are in it: there is no task, no lock and no timer for a piece.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine
-from typing import Protocol
+from enum import StrEnum
+from typing import Final, Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.http.headers import Headers
 from proxy.http.secrets import Sink
-from proxy.upstreams.http1.reader import BodyReader, LengthReader, Reader, ResponseReader
+from proxy.transitions import Transitions
+from proxy.upstreams.http1.reader import BodyReader, HttpReader, LengthReader, ResponseReader
 from proxy.upstreams.http1.response_heads import ResponseHeads
 
-__all__ = ["NEVER", "ConnectionLost", "Exchange", "Line"]
+__all__ = ["COMPLETE", "NEVER", "NEXT", "ConnectionLost", "Event", "Exchange", "ExchangeConnection", "State"]
 
 MAX_FRAMING_BYTES = 128 * 1024
 """Bytes on end that are no body: a head, extensions of chunks, trailers.  The parser has no bound."""
@@ -25,6 +27,57 @@ MAX_WAITING_BYTES = 128 * 1024
 """Body that waits to be taken; with this much the socket is not read on."""
 
 NEVER = float("inf")
+
+
+class State(StrEnum):
+    """How far a response is."""
+
+    SENT = "sent"
+    """Nothing of it has come."""
+    BEGUN = "begun"
+    """Its head is not whole."""
+    BODY = "body"
+    """Its head is here."""
+    COMPLETE = "complete"
+    FAILED = "failed"
+    """There is an error to be raised, behind what came before it."""
+
+
+class Event(StrEnum):
+    """What happens to a response."""
+
+    BYTES = "bytes"
+    """Its first ones."""
+    HEAD = "head"
+    """It is whole, and of a response that counts."""
+    END = "end"
+    """The body is whole."""
+    FAILURE = "failure"
+    """Connection, upstream or request broke off."""
+    REFUSAL = "refusal"
+    """Whoever takes the body failed."""
+
+
+SENT, BEGUN, BODY, COMPLETE, FAILED = State
+BYTES, HEAD, END, FAILURE, REFUSAL = Event
+
+NEXT: Final = Transitions(
+    {
+        (SENT, BYTES): BEGUN,
+        (SENT, FAILURE): FAILED,
+        (BEGUN, HEAD): BODY,
+        (BEGUN, FAILURE): FAILED,
+        (BODY, END): COMPLETE,
+        (BODY, FAILURE): FAILED,
+        (BODY, REFUSAL): FAILED,
+        # What a request's body does behind its answer changes nothing of that.
+        (COMPLETE, FAILURE): COMPLETE,
+        # The piece that was refused came together with the end.
+        (COMPLETE, REFUSAL): FAILED,
+        # The first failure is the one that is raised.
+        (FAILED, FAILURE): FAILED,
+    }
+)
 
 
 class ConnectionLost(UpstreamError):
@@ -38,7 +91,7 @@ class ConnectionLost(UpstreamError):
         super().__init__("the connection was lost")
 
 
-class Line(Protocol):
+class ExchangeConnection(Protocol):
     """The connection that an exchange takes place on."""
 
     def write(self, data: bytes) -> None:
@@ -81,7 +134,6 @@ class Exchange:
     __slots__ = (
         "_blocked",
         "_bodiless",
-        "_complete",
         "_failure",
         "_framing_bytes",
         "_heads",
@@ -91,6 +143,7 @@ class Exchange:
         "_paused",
         "_reader",
         "_sink",
+        "_state",
         "_until_eof",
         "_upload",
         "_upstream",
@@ -98,19 +151,17 @@ class Exchange:
         "_waiting",
         "_waiting_bytes",
         "head",
-        "head_done",
         "headers",
         "heard",
         "last",
         "limit_s",
-        "received",
         "status",
     )
 
     def __init__(
         self,
         upstream: str,
-        line: Line,
+        line: ExchangeConnection,
         heads: ResponseHeads,
         loop: asyncio.AbstractEventLoop,
         first_byte_timeout_s: float,
@@ -120,23 +171,21 @@ class Exchange:
     ) -> None:
         """``bodiless``: the response has no body whatever its head says (HEAD)."""
         self._upstream = upstream
-        self._line: Line | None = line
+        self._line: ExchangeConnection | None = line
         self._heads = heads
         self._loop = loop
         self._idle_timeout_s = idle_timeout_s
         self._bodiless = bodiless
-        self._reader: Reader | None = None
+        self._reader: HttpReader | None = None
         self.head: asyncio.Future[None] = loop.create_future()
         self.status = 0
         self.headers: Headers = ()
-        self.head_done = False
-        self.received = False
         self.last = loop.time()
         self.heard = False
         self.limit_s = first_byte_timeout_s
         self._framing_bytes = 0
         self._until_eof = False
-        self._complete = False
+        self._state = SENT
         self._upload: asyncio.Task[None] | None = None
         self._paused = False
         self._waiting: list[bytes] = []
@@ -153,7 +202,7 @@ class Exchange:
         while not self._waiting:
             if self._failure is not None:
                 raise self._failure
-            if self._complete:
+            if self._state is COMPLETE:
                 return b""
             await self._wait()
         data = self._taken()
@@ -181,7 +230,7 @@ class Exchange:
             return False
         if self._failure is not None:
             raise self._failure
-        return self._complete
+        return self._state is COMPLETE
 
     async def _push_on(self, sink: Sink) -> None:
         while True:
@@ -216,7 +265,7 @@ class Exchange:
                     await self._line.writable()
         # The boundary to the client's body: its failure is raised by whoever waits for the response.
         except Exception as exc:  # noqa: BLE001
-            self._fail(self._broken() if self.head_done else exc)
+            self._fail(self._broken() if self._state is BODY else exc)
             if self._line is not None:
                 self._line.abort()
             return
@@ -226,7 +275,7 @@ class Exchange:
 
     def close(self) -> None:
         """Nobody wants the rest: close the connection, unless it is done with this exchange."""
-        if self._complete and self._blocked is None and self._upload is None:
+        if self._state is COMPLETE and self._blocked is None and self._upload is None:
             return
         self.head.cancel()
         if self._upload is not None:
@@ -246,7 +295,7 @@ class Exchange:
             self._time_out()
 
     def _time_out(self) -> None:
-        if self.head_done:
+        if self._state is BODY:
             said = f"sent nothing for {self._idle_timeout_s:g} s"
         else:
             said = f"did not answer within {self.limit_s:g} s"
@@ -295,28 +344,28 @@ class Exchange:
         """The connection is gone; ``by_peer`` where the upstream closed it in order."""
         self._line = None
         self._close_reader()
-        if self._complete:
+        if self._state is COMPLETE:
             return
-        if by_peer and self.head_done and self._until_eof:
-            self._complete = True
+        if self._state is not BODY:
+            self._fail(ConnectionLost(received=self._state is not SENT))
+        elif by_peer and self._until_eof:
+            self._state = NEXT[self._state, END]
             self._wake()
-        elif self.head_done:
-            self._fail(self._broken())
         else:
-            self._fail(ConnectionLost(received=self.received))
+            self._fail(self._broken())
 
     # How it is read.
 
-    def _begin_reading(self, data: bytes) -> tuple[Reader, bytes] | None:
+    def _begin_reading(self, data: bytes) -> tuple[HttpReader, bytes] | None:
         """What reads the response, and what of its first bytes it has to be fed; ``None``: it is whole."""
-        self.received = True
+        self._state = NEXT[self._state, BYTES]
         if self._bodiless or (head := self._heads.plain(data)) is None:
             self._reader = ResponseReader(bodiless=self._bodiless)
             return self._reader, data
         self._begin(head.status, head.headers)
         body = data[head.size :]
         if head.length == len(body):
-            self._complete = True
+            self._state = NEXT[self._state, END]
             if body:
                 self._keep(body)
             self._end()
@@ -325,10 +374,10 @@ class Exchange:
         self._reader = BodyReader(None) if head.length is None else LengthReader(head.length)
         return self._reader, body
 
-    def _take_news(self, reader: Reader) -> bool:
+    def _take_news(self, reader: HttpReader) -> bool:
         """The head or the end, or both; whether it was the end."""
         reader.news = False
-        if not self.head_done and isinstance(reader, ResponseReader):
+        if self._state is BEGUN and isinstance(reader, ResponseReader):
             self._begin(reader.status, self._heads.clean(reader.raw_names, reader.raw_values))
             self._until_eof = reader.until_eof
             # A stream may stay open for an hour, and only the clean ones are asked for.
@@ -336,14 +385,15 @@ class Exchange:
             reader.raw_values.clear()
             if reader.bodiless:
                 reader.pieces.clear()
-        self._complete = reader.complete
+        if reader.complete:
+            self._state = NEXT[self._state, END]
         return reader.complete
 
     def _begin(self, status: int, headers: Headers) -> None:
         """The head is here."""
         self.status = status
         self.headers = headers
-        self.head_done = True
+        self._state = NEXT[self._state, HEAD]
         self.heard = True
         self.limit_s = self._idle_timeout_s
         if not self.head.done():
@@ -351,10 +401,10 @@ class Exchange:
 
     def _finish(self) -> None:
         """The response is complete, or nothing more is taken of it."""
-        if self._complete:
+        if self._state is COMPLETE:
             self._end()
             return
-        self._fail(self._broken() if self.head_done else self._malformed())
+        self._fail(self._broken() if self._state is BODY else self._malformed())
         if self._line is not None:
             self._line.abort()
 
@@ -382,6 +432,7 @@ class Exchange:
 
     def _refuse(self, error: Exception) -> None:
         """Whoever takes the body failed."""
+        self._state = NEXT[self._state, REFUSAL]
         self._failure = error
         if self._line is not None:
             self._line.abort()
@@ -428,7 +479,8 @@ class Exchange:
     def _fail(self, error: Exception) -> None:
         if not self.head.done():
             self.head.set_exception(error)
-        if self._failure is None and not self._complete:
+        before, self._state = self._state, NEXT[self._state, FAILURE]
+        if self._state is not before:
             self._failure = error
         self._wake()
 

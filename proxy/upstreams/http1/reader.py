@@ -7,7 +7,7 @@ from httptools import HttpResponseParser
 
 from proxy.http.headers import by_names
 
-__all__ = ["MAX_HEADERS", "MAX_HEADER_BYTES", "BodyReader", "LengthReader", "Reader", "ResponseReader"]
+__all__ = ["MAX_HEADERS", "MAX_HEADER_BYTES", "BodyReader", "HttpReader", "LengthReader", "ResponseReader"]
 
 MAX_HEADERS = 256
 MAX_HEADER_BYTES = 64 * 1024
@@ -23,7 +23,7 @@ _CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LENGTH_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
-class Reader(Protocol):
+class HttpReader(Protocol):
     """Reads one response, or what is behind its head; whoever feeds it takes the pieces out.
 
     ``news`` becomes true with the end of the head and that of the message, which is then ``complete``;

@@ -1,7 +1,7 @@
 """The heads of one upstream's responses.
 
 The same upstream sends the same header names again and again.  A head that is like an earlier one in
-its names is read with one regular expression, its *mould*, which is at once the strictest reading of a
+its names is read with one regular expression, its template, which is at once the strictest reading of a
 head and the choice of what goes on to the client.  Whatever does not fit it is the parser's to judge.
 """
 
@@ -14,20 +14,20 @@ from proxy.http.rules import HeaderRules, Uses, is_name
 
 __all__ = ["PlainHead", "ResponseHeads"]
 
-_MAX_MOULDS = 4
+_MAX_TEMPLATES = 4
 """Tried one after the other; an upstream has few kinds of responses."""
 
 _MAX_PLAIN_BYTES = 8192
-"""Of a head that is read with a mould."""
+"""Of a head that is read with a template."""
 
 _MAX_NAMES = 64
 _MAX_NAME_BYTES = 1024
-"""All names together: a mould costs time and memory by their length, also in the cache of ``re``."""
+"""All names together: a template costs time and memory by their length, also in the cache of ``re``."""
 
-_HEADS_A_MOULD = 64
-"""How many heads the parser has to read before another mould takes the place of one.
+_HEADS_PER_TEMPLATE = 64
+"""How many heads the parser has to read before another template takes the place of one.
 
-A mould costs some milliseconds at most, and whoever sends ever new names makes useless ones.
+A template costs some milliseconds at most, and whoever sends ever new names makes useless ones.
 """
 
 # No interim response and none without a body, whose framing says something else.
@@ -56,29 +56,29 @@ class PlainHead(NamedTuple):
 
 
 class ResponseHeads:
-    """Reads heads and keeps the moulds of those that came before; their values are not kept."""
+    """Reads heads and keeps the templates of those that came before; their values are not kept."""
 
-    __slots__ = ("_heads", "_last", "_mould", "_moulds", "_rules", "_secrets")
+    __slots__ = ("_heads", "_last", "_rules", "_secrets", "_template", "_templates")
 
     def __init__(self, rules: HeaderRules, secrets: tuple[bytes, ...]) -> None:
         """``rules`` say which headers go on; ``secrets`` are taken out of them."""
         self._rules = rules
         self._secrets = secrets
 
-        def mould(raw_names: tuple[bytes, ...]) -> _Mould | None:
-            return _mould(raw_names, rules.returned(raw_names))
+        def template(raw_names: tuple[bytes, ...]) -> _HeadTemplate | None:
+            return _template(raw_names, rules.returned(raw_names))
 
-        self._mould = by_names(mould)
-        self._moulds: dict[tuple[bytes, ...], _Mould] = {}
+        self._template = by_names(template)
+        self._templates: dict[tuple[bytes, ...], _HeadTemplate] = {}
         self._last: tuple[bytes, ...] = ()
         self._heads = 0
-        """Read by the parser since the last mould was made."""
+        """Read by the parser since the last template was made."""
 
     def plain(self, data: bytes) -> PlainHead | None:
         """The head that a response begins with, where that is whole, plain and like an earlier one."""
         # Each byte is one character, so that places in the text are places in the data.
         text = data[:_MAX_PLAIN_BYTES].decode("latin-1")
-        for match, names, length_at in self._moulds.values():
+        for match, names, length_at in self._templates.values():
             if (found := match(text)) is not None:
                 size = found.end()
                 for secret in self._secrets:
@@ -96,22 +96,22 @@ class ResponseHeads:
         # Names that came only once may never come again.
         if names != self._last:
             self._last = names
-        elif names not in self._moulds:
-            self._make_mould(names)
+        elif names not in self._templates:
+            self._make_template(names)
         return self._rules.response_headers(raw_names, raw_values, self._secrets)
 
-    def _make_mould(self, names: tuple[bytes, ...]) -> None:
+    def _make_template(self, names: tuple[bytes, ...]) -> None:
         """Where there is room, or the one made first has had its time."""
-        is_full = len(self._moulds) >= _MAX_MOULDS
-        if (is_full and self._heads < _HEADS_A_MOULD) or (mould := self._mould(names)) is None:
+        is_full = len(self._templates) >= _MAX_TEMPLATES
+        if (is_full and self._heads < _HEADS_PER_TEMPLATE) or (template := self._template(names)) is None:
             return
         if is_full:
-            del self._moulds[next(iter(self._moulds))]
-        self._moulds[names] = mould
+            del self._templates[next(iter(self._templates))]
+        self._templates[names] = template
         self._heads = 0
 
 
-class _Mould(NamedTuple):
+class _HeadTemplate(NamedTuple):
     """Takes the status and the values of ``names`` out of a whole head; ``length_at`` is a place in them."""
 
     match: Callable[[str], re.Match[str] | None]
@@ -119,7 +119,7 @@ class _Mould(NamedTuple):
     length_at: int | None
 
 
-def _mould(raw_names: tuple[bytes, ...], uses: Uses) -> _Mould | None:
+def _template(raw_names: tuple[bytes, ...], uses: Uses) -> _HeadTemplate | None:
     """What fits any plain head with these names; ``None`` where there can be none."""
     if len(raw_names) > _MAX_NAMES or sum(map(len, raw_names)) > _MAX_NAME_BYTES:
         return None
@@ -136,4 +136,4 @@ def _mould(raw_names: tuple[bytes, ...], uses: Uses) -> _Mould | None:
         lines.append(f"{re.escape(name)}: {f'({value})' if goes_on else value}\\r\\n")
     kept = [name.lower() for name in uses.names]
     length_at = kept.index("content-length") if "content-length" in kept else None
-    return _Mould(re.compile("".join(lines) + r"\r\n").match, uses.names, length_at)
+    return _HeadTemplate(re.compile("".join(lines) + r"\r\n").match, uses.names, length_at)

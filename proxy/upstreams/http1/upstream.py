@@ -1,8 +1,7 @@
 """A model provider behind HTTP/1.1, with as little between socket and relay as there can be.
 
-It keeps every promise of :class:`~proxy.upstreams.aiohttp.upstream.HttpUpstream`, at a quarter of its cost
-for a request and half for a piece of a stream: aiohttp's client session is what costs most on the path of
-bytes.
+aiohttp's client session costs four times as much for a request, and twice as much for a piece of a stream;
+it would be what costs most on the path of bytes.
 """
 
 import asyncio
@@ -23,7 +22,16 @@ from proxy.upstreams.filtered_response import FilteredResponse
 from proxy.upstreams.http1.connection import Http1Connection, Http1Pool
 from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
 from proxy.upstreams.http1.response_heads import ResponseHeads
-from proxy.upstreams.origin import checked_base_url, checked_headers, secret_shapes
+from proxy.upstreams.origin import (
+    UpstreamCredentials,
+    checked_base_url,
+    checked_headers,
+    root_of,
+    secret_shapes,
+    shown_by_path,
+)
+from proxy.wires.dialect import EndpointTable
+from proxy.wires.dialects.table import SERVED
 
 __all__ = ["Http1Response", "Http1Upstream"]
 
@@ -82,8 +90,10 @@ class Http1Upstream:
         keepalive_s: float = 15.0,
         ssl_context: ssl.SSLContext | None = None,
         resolver: Resolver | None = None,
+        wires: Sequence[str] = ("chat", "responses"),
+        endpoints: EndpointTable = SERVED,
     ) -> None:
-        """``base_url`` ends before ``/chat/completions``.  Times are seconds.
+        """``base_url`` ends before ``/chat/completions``.  Times are seconds.  ``wires`` are its dialects.
 
         ``retries`` counts further attempts to connect.  With ``forward_authorization`` a client's own
         ``Authorization`` goes out in place of the key.  Raises :class:`~proxy.errors.ConfigError` for
@@ -95,7 +105,7 @@ class Http1Upstream:
         self._host = url.raw_host or ""
         self._port = url.port or 0
         self._secure = url.scheme == "https"
-        self._path = url.raw_path.rstrip("/")
+        self._paths = (path := url.raw_path.rstrip("/"), root_of(path))
         self._configured = checked_headers(name, headers or {})
         self._rules = HeaderRules(name, forward_headers, forward_response_headers)
         self._configured_names = tuple(header.lower() for header in self._configured)
@@ -104,7 +114,11 @@ class Http1Upstream:
         self._fixed = HeaderSection.of(fixed).lines()
         self._length = self._line("Content-Length", "%d")
         self._identity = self._line("Accept-Encoding", "identity")
-        self._bearer = self._line("Authorization", f"Bearer {api_key}") if api_key else ""
+        usual, by_path = shown_by_path(api_key, wires, endpoints)
+        self._keyed = api_key != ""
+        self._key = self._line(*usual.key) if api_key else ""
+        self._usual = usual if usual.headers else None
+        self._by_path = by_path
         self._connect_timeout_s = connect_timeout_s
         self._first_byte_timeout_s = first_byte_timeout_s
         self._idle_timeout_s = idle_timeout_s
@@ -207,7 +221,8 @@ class Http1Upstream:
     def _head(self, request: UpstreamRequest) -> bytes:
         """The request's head, its blank line included."""
         query = f"?{request.query}" if request.query else ""
-        line = f"{request.method} {self._path}{request.path}{query} HTTP/1.1\r\n"
+        base = self._paths[request.rooted]
+        line = f"{request.method} {base}{request.path}{query} HTTP/1.1\r\n"
         lines = f"{self._fixed}{self._forwarded(request.headers)}{self._own(request)}\r\n"
         # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
         return line.encode("ascii") + lines.encode("utf-8", "surrogateescape")
@@ -241,7 +256,17 @@ class Http1Upstream:
             accepted = accept_encoding(request.headers)
             coding = "" if accepted is None else self._line("Accept-Encoding", accepted)
         theirs = first(request.headers, "authorization") if self._forward_authorization else ""
-        return framing + coding + (self._line("Authorization", theirs) if theirs else self._bearer)
+        shown = self._by_path.get(request.path, self._usual)
+        if shown is None:
+            return framing + coding + (self._line("Authorization", theirs) if theirs else self._key)
+        return framing + coding + self._shown(request, shown, theirs)
+
+    def _shown(self, request: UpstreamRequest, shown: UpstreamCredentials, theirs: str) -> str:
+        """The lines of a key and of the headers that the client has left out."""
+        key = ("Authorization", theirs) if theirs else shown.key
+        lines = [self._line(*key)] if theirs or self._keyed else []
+        lines += [self._line(*pair) for pair in shown.headers if not first(request.headers, pair[0])]
+        return "".join(lines)
 
     def _line(self, name: str, value: str) -> str:
         """One line of a head; empty where a configured header stands in its place."""

@@ -16,11 +16,9 @@ import orjson
 
 from proxy.errors import ConfigError
 from proxy.http.headers import Headers
+from proxy.wires.dialects.table import BY_WIRE
 
-__all__ = ["WIRE_PATHS", "Conversation", "RecordedTurn", "conversation_of", "load_exchanges"]
-
-WIRE_PATHS = {"chat": "/chat/completions", "responses": "/responses", "anthropic": "/messages"}
-"""Where each wire's requests go, below the base URL."""
+__all__ = ["Conversation", "RecordedTurn", "conversation_of", "load_exchanges"]
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 _RESULT_ROLES = ("tool", "function")
@@ -168,7 +166,7 @@ def _turn(exchange: str, number: int, folder: Path, meta: dict[str, Any]) -> Rec
             exchange=exchange,
             number=number,
             method=str(meta.get("method", "POST")),
-            path=str(meta["path"]) if "path" in meta else WIRE_PATHS[wire],
+            path=str(meta["path"]) if "path" in meta else BY_WIRE[wire].path,
             request=request,
             match=tuple(str(field) for field in meta.get("match", {}).get("fields", ())),
             status=int(response.get("status", 200)),

@@ -23,7 +23,8 @@ from proxy.http.bodies import REDACTED, shapes_of_secrets
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse, read_whole
-from proxy.upstreams.recorded.fixtures import WIRE_PATHS, Conversation, conversation_of
+from proxy.upstreams.recorded.fixtures import Conversation, conversation_of
+from proxy.wires.dialects.table import BY_WIRE, STREAM_TYPES
 
 __all__ = ["ClientSides", "RecordingUpstream"]
 
@@ -32,13 +33,7 @@ _MAX_CONVERSATIONS = 1000
 _MOST_WAITING = 64
 """Turns and answers that wait for the disk."""
 _KEPT_HEADERS = frozenset({"content-type", "openai-processing-ms", "openai-version", "retry-after", "server"})
-_WIRES = {path: wire for wire, path in WIRE_PATHS.items()}
-_LAST_EVENT = re.compile(
-    rb"""^data:\ *\[DONE\]\s*\Z
-    | ^event:\ *(?:response\.(?:completed|incomplete|failed)|message_stop)\r?\n
-      data:[^\r\n]*\r?\n\r?\n\Z""",
-    re.VERBOSE | re.MULTILINE,
-)
+_DIALECTS = {dialect.path: dialect for dialect in BY_WIRE.values()}
 _log = structlog.get_logger(__name__)
 
 
@@ -79,7 +74,7 @@ class ClientSide:
     def started(self, status: int, headers: Headers) -> None:
         """The head of the answer."""
         self.status = status
-        self.streamed = media_type(headers) == "text/event-stream"
+        self.streamed = media_type(headers) in STREAM_TYPES
 
     def heard(self, data: bytes) -> None:
         """A piece of the answer's body."""
@@ -250,7 +245,7 @@ class RecordingUpstream:
         model = _slug([self._scrubbed(str(asked.get("model", "")).encode()).decode()])
         digest = hashlib.sha256(self._scrubbed(orjson.dumps(asked))).hexdigest()[:6]
         name = f"{stamp}-{next(self._numbers):03d}-{model or 'model'}-{digest}"
-        folder = self._out / f"{_slug([self.name]) or 'upstream'}.{_WIRES[path]}" / name
+        folder = self._out / f"{_slug([self.name]) or 'upstream'}.{_DIALECTS[path].wire}" / name
         known = _Recorded(path, asked.get("model"), sent, folder, 1)
         self._conversations.append(known)
         del self._conversations[:-_MAX_CONVERSATIONS]
@@ -263,7 +258,7 @@ class RecordingUpstream:
             meta = {
                 "title": folder.name,
                 "recorded": f"{time.strftime('%Y-%m-%d')}, {self.name}",
-                "wire": _WIRES[path],
+                "wire": _DIALECTS[path].wire,
             }
             (folder / "client").mkdir(mode=0o700)
             _save(folder / "meta.toml", "".join(f"{k} = {_toml(v)}\n" for k, v in meta.items()).encode())
@@ -364,7 +359,7 @@ class _TeeResponse(PulledResponse):
         """
         await self._inner.aclose()
         if not self._settled and self._size:
-            if self._streamed and _LAST_EVENT.search(b"".join(self._pieces)):
+            if self._streamed and _DIALECTS[self._path].is_whole(b"".join(self._pieces)):
                 self._save(broken=False)
             else:
                 self._settled = True
@@ -372,7 +367,7 @@ class _TeeResponse(PulledResponse):
 
     @property
     def _streamed(self) -> bool:
-        return self.content_type == "text/event-stream"
+        return self.content_type in STREAM_TYPES
 
     def _save(self, *, broken: bool) -> None:
         self._settled = True
@@ -386,7 +381,7 @@ class _TeeResponse(PulledResponse):
 
 def _recordable(request: UpstreamRequest) -> dict[str, Any] | None:
     """The request's JSON object, where it is one of a wire that fixtures know."""
-    if request.method != "POST" or request.path not in _WIRES or not isinstance(request.body, bytes):
+    if request.method != "POST" or request.path not in _DIALECTS or not isinstance(request.body, bytes):
         return None
     if len(request.body) > _MAX_BODY_BYTES:
         return None

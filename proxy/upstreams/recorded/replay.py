@@ -21,6 +21,7 @@ from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.recorded.fixtures import RecordedTurn, conversation_of, load_exchanges
 from proxy.wires.dialects.openai import OPENAI
+from proxy.wires.dialects.table import SERVED
 
 __all__ = ["ReplayUpstream", "packaged_fixtures", "serve_replay"]
 
@@ -28,7 +29,6 @@ _MAX_REQUEST_BYTES = 64 * 1024 * 1024
 _MAX_SHOWN_CHARS = 120
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _ID_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-_ID_PREFIXES = {"/chat/completions": "chatcmpl-", "/responses": "resp_", "/messages": "msg_"}
 _SHORTEST_ID = 8
 """Characters.  A shorter id could stand in a body by chance, so it is not replaced there."""
 
@@ -91,8 +91,9 @@ class ReplayUpstream:
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         """Answer from a fixture, or with a 404 that names the nearest one and the difference."""
-        if request.method == "GET" and self.models and request.path.split("/")[1] == "models":
-            return self._answer_models(request.path)
+        endpoint = SERVED.find(request.method, request.path)
+        if endpoint.kind == "models" and self.models:
+            return self._answer_models(endpoint.stored_id(request.path))
         asked = _parsed(await _whole(request.body))
         if asked is None:
             return _error(400, "the request body is not a JSON object", code=None)
@@ -103,9 +104,11 @@ class ReplayUpstream:
             return _error(404, self._explain(request, asked), code="no_fixture")
         as_events = body is turn.sse
         if self._fresh_ids:
-            body = _with_fresh_ids(body, _ID_PREFIXES.get(request.path, ""))
+            body = _with_fresh_ids(body, endpoint.dialect.answer_ids)
         pieces = _timed_pieces(turn, body, self._pace) if as_events else [(0.0, body)]
-        headers = _listed(self._rules, _headers(turn, as_events=as_events))
+        headers = _listed(
+            self._rules, _headers(turn, endpoint.dialect.framing.content_type, as_events=as_events)
+        )
         return _ReplayResponse(turn.status, headers, pieces, self._name if turn.broken else "")
 
     async def aclose(self) -> None:
@@ -137,13 +140,13 @@ class ReplayUpstream:
             f"recorded {_shown(recorded)}, asked {_shown(given)}"
         )
 
-    def _answer_models(self, path: str) -> "_ReplayResponse":
+    def _answer_models(self, wanted: str) -> "_ReplayResponse":
+        """The models, or the one that is ``wanted``."""
         known = [
             {"id": model, "object": "model", "created": 0, "owned_by": self._name} for model in self.models
         ]
-        if path == "/models":
+        if not wanted:
             return _json(200, {"object": "list", "data": known})
-        wanted = path.removeprefix("/models/")
         one = next((model for model in known if model["id"] == wanted), None)
         if one is None:
             message = f"The model {_shown(wanted)} does not exist"
@@ -354,12 +357,12 @@ def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float) -> list[tuple[fl
     return [(wait, piece) for wait, piece in zip(waits, pieces, strict=True) if piece]
 
 
-def _headers(turn: RecordedTurn, *, as_events: bool) -> Headers:
-    """The recorded headers, and what a provider always sends."""
+def _headers(turn: RecordedTurn, stream_type: str, *, as_events: bool) -> Headers:
+    """The recorded headers, and what a provider always sends; streams are of ``stream_type``."""
     headers = without(turn.headers, *HOP_BY_HOP, "content-length")
     recorded = media_type(headers)
-    if not recorded or (recorded == "text/event-stream") != as_events:
-        kind = "text/event-stream" if as_events else "application/json"
+    if not recorded or (recorded == stream_type) != as_events:
+        kind = stream_type if as_events else "application/json"
         headers = [("Content-Type", kind), *without(headers, "content-type")]
     names = {name.lower() for name, _ in headers}
     return [*headers, *[pair for pair in _provider_headers() if pair[0] not in names]]

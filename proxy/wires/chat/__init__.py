@@ -3,13 +3,19 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
-from proxy.wires.base import BodyEditor, ClientRequest, StateHabit, StreamWriter, Trace, TurnReader
-from proxy.wires.chat.body import ChatBody
+import orjson
+
+from proxy.conversation import Message
+from proxy.wires.chat.body import ChatBody, masked_turn
+from proxy.wires.chat.conversation import ChatCodec
+from proxy.wires.chat.encoder import ChatTurnEncoder, turn_message
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
 from proxy.wires.chat.writer import ChatStreamWriter
+from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
 from proxy.wires.dialects.chat import CHAT
+from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
 
 __all__ = ["ChatWire"]
 
@@ -18,9 +24,23 @@ class ChatWire:
     """The Chat wire."""
 
     dialect = CHAT
+    codec = ChatCodec()
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_chat_request(payload)
+
+    def encoder(self, request: ClientRequest) -> TurnEncoder:
+        chat = cast(ChatRequest, request)
+        return ChatTurnEncoder(chat.model, wants_usage=chat.wants_usage)
+
+    def read_turn(self, message: bytes) -> Message:
+        return self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages[0]
+
+    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
+        return masked_turn(message, mask)
+
+    def write_turn(self, message: Message) -> bytes:
+        return turn_message(message)
 
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
@@ -59,4 +79,5 @@ class ChatWire:
             filter_usage=usage_was_added and not chat.wants_usage,
             hold_text=chat.wants_json,
             used_ids=chat.used_ids(),
+            forces_call=chat.forced is not None,
         )

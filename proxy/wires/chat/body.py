@@ -7,94 +7,39 @@ one turn sent is a byte-equal prefix of what the next one sends, and a provider'
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import orjson
 
-from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
+from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
-from proxy.wires.base import HeldTurn, Mask
 from proxy.wires.chat.request import ChatRequest, declared_name
-from proxy.wires.json.splice import elements, extend_array, extend_object, join_array, join_object, members
+from proxy.wires.json.splice import join_object, members
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.message_list import MessageListBody, tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS, RefusedFields
-from proxy.wires.turn.rehydrate import Rehydrated, count_back, drop_unneeded, laid_over, says_too_long
+from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, says_too_long
+from proxy.wires.turn.result_images import choose_images
+from proxy.wires.upstream_port import Mask
 
-__all__ = ["ChatBody"]
-
-_LEAST_TOKENS = 16
-_BY_NAME = attrgetter("name")
+__all__ = ["ChatBody", "masked_turn"]
 
 
-class ChatBody:
+class ChatBody(MessageListBody):
     """The body of one run's upstream requests."""
 
     def __init__(self, raw: bytes, request: ChatRequest) -> None:
-        self._raw = raw
-        self._named = request.members
-        self._behind: dict[str, bytes] = {}
-        self._cut: dict[str, bytes] | None = None
-        self._client_messages: list[bytes] | None = None
-        self._tools_key = "functions" if request.legacy else "tools"
+        super().__init__(
+            raw,
+            request.members,
+            RefusedFields("messages", MESSAGE_FIELDS, _is_assistant),
+            tools_key="functions" if request.legacy else "tools",
+        )
         self._choice_key = "function_call" if request.legacy else "tool_choice"
-        self._declared = self._members.get(self._tools_key) if self._tools_key in self._named else None
         self._legacy = request.legacy
-        self._put_back: dict[int, Rehydrated] = {}
-        self._added: list[bytes] = []
-        self._masked: dict[bytes, bytes] = {}
-        self._used_tokens = 0
-        self._refused = RefusedFields("messages", MESSAGE_FIELDS, _is_assistant)
-        self._withheld: frozenset[str] = frozenset()
         self._own: Collection[str] = request.declared
         self._offered: frozenset[str] = frozenset()
-
-    @property
-    def _members(self) -> dict[str, bytes]:
-        """The raw values of the body's members, to be changed."""
-        if self._cut is None:
-            self._cut = {**members(self._raw), **self._behind}
-            self._raw = b""
-        return self._cut
-
-    @property
-    def _messages(self) -> list[bytes]:
-        """The raw messages that the client sent."""
-        if self._client_messages is None:
-            self._client_messages = elements(self._members["messages"])
-        return self._client_messages
-
-    def _add(self, name: str, value: bytes) -> None:
-        """Set a member that may be one of the client's."""
-        if self._cut is None and name not in self._named:
-            self._behind[name] = value
-        else:
-            self._members[name] = value
-
-    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        self._own, self._offered = own_and_offered(self._own, added, replaced)
-        new = [self._definition(definition) for definition in sorted(added, key=_BY_NAME)]
-        tools = self._declared if self._declared and self._declared[:1] == b"[" else b"[]"
-        if replaced:
-            ours = {definition.name: self._definition(definition) for definition in replaced}
-            tools = join_array(
-                ours.get(declared_name(orjson.loads(raw), self._legacy) or "", raw) for raw in elements(tools)
-            )
-        if new or replaced:
-            self._add(self._tools_key, extend_array(tools, new))
-
-    def withhold(self, names: Collection[str]) -> None:
-        self._withheld = frozenset(names)
-
-    def withdraw(self) -> None:
-        self._withheld = frozenset()
-        if self._declared is not None:
-            self._members[self._tools_key] = self._declared
-        elif self._cut is None:
-            self._behind.pop(self._tools_key, None)
-        else:
-            self._cut.pop(self._tools_key, None)
 
     def _definition(self, definition: ToolDefinition) -> bytes:
         """One element of ``tools``, or of the older ``functions``."""
@@ -104,13 +49,22 @@ class ChatBody:
             written = definition.written[form] = _written(definition, self._legacy)
         return written
 
-    def rename_model(self, model: str) -> None:
-        self._members["model"] = orjson.dumps(model)
+    def _declared_name(self, tool: Any) -> str | None:
+        return declared_name(tool, self._legacy)
+
+    def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
+        if b'"tool_calls"' not in raw and b'"function_call"' not in raw:
+            return raw  # orjson wrote it, which escapes no letter of a name.
+        return masked_turn(raw, mask)
+
+    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        self._own, self._offered = own_and_offered(self._own, added, replaced)
+        super().offer(added, replaced)
 
     def ask_usage(self) -> None:
         options = self._members["stream_options"] if "stream_options" in self._named else b"null"
         parts = members(options) if options[:1] == b"{" else {}
-        self._add("stream_options", join_object({**parts, "include_usage": b"true"}))
+        self._set("stream_options", join_object({**parts, "include_usage": b"true"}))
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         held = orjson.loads(payload)
@@ -128,34 +82,13 @@ class ChatBody:
                 restored.append(call["result"].encode())
             elif (answer := answers.get(call["client_id"])) is not None:
                 restored.append(_answering(answer, call["call_id"]))
-        self._put_back[position] = Rehydrated.over(self._messages, position, end, restored, needed=needed)
-
-    @property
-    def put_back(self) -> tuple[int, int]:
-        return count_back(self._put_back)
-
-    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
-        self._added += [message, *results]
-
-    def suspend(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
-        return orjson.dumps(
-            {
-                "messages": [self._shown(part, mask).decode() for part in (*self._added, message)],
-                "calls": [
-                    {
-                        "call_id": call.call_id,
-                        "client_id": call.client_id,
-                        "result": call.result.decode() if call.result is not None else None,
-                    }
-                    for call in calls
-                ],
-            }
+        self._restored[position] = RestoredMessages.over(
+            self._messages, position, end, restored, needed=needed
         )
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """One result.  Tool messages of this wire hold text alone, so images are said in words."""
-        if images:
-            content = "\n".join(part for part in (content, *(left_out(one.words) for one in images)) if part)
+        """One result.  Tool messages of this dialect hold text alone, so words describe the images."""
+        content, _ = choose_images(content, images, lambda image: False)
         if call.legacy:
             return orjson.dumps({"role": "function", "name": call.name, "content": content})
         return orjson.dumps({"role": "tool", "tool_call_id": call.call_id, "content": content})
@@ -166,13 +99,6 @@ class ChatBody:
     @property
     def images_refused(self) -> bool:
         return False
-
-    def leave_out_fields(self, names: Collection[str]) -> None:
-        self._refused.leave_out(names)
-
-    @property
-    def fields_refused(self) -> frozenset[str]:
-        return self._refused.learned
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         if self._choice_key in self._members:
@@ -189,34 +115,25 @@ class ChatBody:
         self._members[self._choice_key] = b'"none"'
         return False
 
-    def spend_tokens(self, used: int) -> None:
-        self._used_tokens = used
-
     def recover(self, message: str, code: str | None) -> bool:
         """Leave hidden turns out again where they make the conversation too long, or of the model's
         messages what the upstream does not take back."""
         if says_too_long(message, code):
-            return drop_unneeded(self._put_back)
-        if not (self._put_back or self._added):
+            return drop_unneeded(self._restored)
+        if not self._may_learn():
             return False
-        whole = [*laid_over(self._messages, self._put_back), *self._added]
-        return self._refused.learn(message, whole, self._messages)
+        return self._refused.learn(message, self._whole(), self._theirs)
 
     def render(self) -> bytes:
-        if self._cut is None and not (self._put_back or self._added or self._withheld or self._used_tokens):
-            return extend_object(self._raw, self._behind)
+        if (whole := self._uncut()) is not None:
+            return whole
         parts = self._narrowed()
-        if self._put_back:
-            whole = [*laid_over(self._messages, self._put_back), *self._added]
-            parts["messages"] = join_array(self._refused.strip(whole, self._messages))
-        else:
-            parts["messages"] = extend_array(parts["messages"], self._refused.strip(self._added))
+        self._put_messages(parts)
         if self._used_tokens:
             for key in ("max_completion_tokens", "max_tokens"):
                 bound = orjson.loads(parts[key]) if key in parts else None
                 if type(bound) is int:
-                    left = max(bound - self._used_tokens, min(_LEAST_TOKENS, bound))
-                    parts[key] = str(left).encode()
+                    parts[key] = tokens_left(bound, self._used_tokens)
         return join_object(parts)
 
     def _narrowed(self) -> dict[str, bytes]:
@@ -229,15 +146,6 @@ class ChatBody:
             choice=self._choice_key,
             only_with_tools=(self._choice_key, "parallel_tool_calls"),
         )
-
-    def _shown(self, raw: bytes, mask: Mask) -> bytes:
-        """A message of ours as it may be kept: for what is put back later, and for the record."""
-        if b'"tool_calls"' not in raw and b'"function_call"' not in raw:
-            return raw  # orjson wrote it, which escapes no letter of a name.
-        masked = self._masked.get(raw)
-        if masked is None:
-            masked = self._masked[raw] = _masked(raw, mask)
-        return masked
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows = []
@@ -280,7 +188,7 @@ def _answering(message: bytes, call_id: str) -> bytes:
     return join_object({**parts, "tool_call_id": wanted})
 
 
-def _masked(raw: bytes, mask: Mask) -> bytes:
+def masked_turn(raw: bytes, mask: Mask) -> bytes:
     """A message with the private arguments of its calls masked; the same bytes where none are."""
     message = orjson.loads(raw)
     called = [call["function"] for call in message.get("tool_calls") or () if "function" in call]

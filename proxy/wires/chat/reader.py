@@ -23,7 +23,6 @@ from proxy.events import (
     TurnStarted,
     UsageReported,
 )
-from proxy.wires.base import Mask
 from proxy.wires.chat.later_choices import LaterChoices
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, reply_message
 from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
@@ -31,16 +30,18 @@ from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment
 from proxy.wires.turn.usage import usage_of, without_null_usage
+from proxy.wires.upstream_port import Mask
 
 __all__ = ["ChatTurnReader"]
 
 _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
+_KNOWN_FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _PADDING = ("obfuscation", "p")
 """Members that say nothing, so that the length of an event says nothing of its text."""
 
 
-class ChatTurnReader(StreamReader):
+class ChatTurnReader(StreamReader[SSEEvent]):
     """One response of a Chat upstream.  Odd JSON is looked at and let through, never a crash."""
 
     def __init__(
@@ -162,15 +163,16 @@ class ChatTurnReader(StreamReader):
         if not delta:
             return
         self._message.add(delta)
+        # A message has both at once: a model thinks before it speaks.
+        for key in ("reasoning_content", "reasoning"):
+            if (thought := delta.get(key)) and type(thought) is str:
+                events.append(ReasoningDelta(thought))
+                break
         content = delta.get("content")
         if type(content) is list:
             content = "".join(map(part_text, content))
         if content and type(content) is str:
             events.append(TextDelta(content))
-        for key in ("reasoning_content", "reasoning"):
-            if (thought := delta.get(key)) and type(thought) is str:
-                events.append(ReasoningDelta(thought))
-                break
         if (refusal := delta.get("refusal")) and type(refusal) is str:
             events.append(RefusalDelta(refusal))
         if "tool_calls" in delta or "function_call" in delta:
@@ -232,7 +234,9 @@ def _fragments(delta: Mapping[str, Any], whole: bool) -> list[Fragment]:
 def _fragment(call: Mapping[str, Any]) -> Fragment:
     """One element of ``delta.tool_calls``, its blanks taken out."""
     function = call.get("function")
-    extra = {key: value for key, value in call.items() if key not in _KNOWN_CALL_FIELDS}
+    extra: dict[str, Any] = {}
+    if not _KNOWN_CALL_FIELDS.issuperset(call):
+        extra = {key: value for key, value in call.items() if key not in _KNOWN_CALL_FIELDS}
     custom = call.get("custom")
     if type(custom) is dict and (type(function) is not dict or custom.get("name") or custom.get("input")):
         # Some gateways write every member of a call, and leave blank what is none of its kind's.
@@ -240,8 +244,10 @@ def _fragment(call: Mapping[str, Any]) -> Fragment:
         extra["type"] = "custom"
     if type(function) is not dict:
         function = {}
-    if inner := {key: value for key, value in function.items() if key not in ("name", "arguments")}:
-        extra["function"] = inner
+    if not _KNOWN_FUNCTION_FIELDS.issuperset(function):
+        extra["function"] = {
+            key: value for key, value in function.items() if key not in _KNOWN_FUNCTION_FIELDS
+        }
     return Fragment(
         _index(call.get("index")),
         _text(call.get("id")),

@@ -8,9 +8,17 @@ from typing import Any
 
 import orjson
 
-from proxy.events import Frame, ToolCall, ToolCallFinished, ToolCallStarted, ToolResult, UsageReported
-from proxy.wires.base import Trace, TurnEnd
+from proxy.events import (
+    Frame,
+    ToolCall,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolProgress,
+    ToolResult,
+    UsageReported,
+)
 from proxy.wires.chat.message import call_object, part_text
+from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
@@ -61,9 +69,6 @@ class ChatReplyWriter:
     def result(self) -> dict[str, Any] | None:
         return None
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
-        return None
-
     def write(self, frame: Frame) -> bytes:
         """Take a whole reply; nothing leaves before :meth:`finish`."""
         payload = frame.payload or {}
@@ -102,6 +107,9 @@ class ChatReplyWriter:
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         if self._trace == "events":
             self._shown.append(trace_call(call, arguments))
+        return b""
+
+    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:

@@ -13,10 +13,10 @@ import orjson
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
-from proxy.wires.base import Answer, ReturnedCalls
+from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
-    Beginnings,
+    PrefixDigests,
     canonical_arguments,
     conversation_digest,
     people_named,
@@ -67,10 +67,10 @@ class ChatRequest:
     open_names: bool = False
     brings_ours: bool = False
     people: str = ""
-    _beginnings: Beginnings = field(init=False, repr=False, compare=False)
+    _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_beginnings", Beginnings(self.messages, _visible))
+        object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible))
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every tool message answers one open call of the assistant message before it, once."""

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from proxy.wires.dialect import Dialect, Endpoint, Errors, UsageFields
+from proxy.wires.dialect import Dialect, Endpoint, Errors, RepairSigns, UsageFields
+from proxy.wires.dialects.model_lists import OPENAI_LISTS
 from proxy.wires.dialects.openai import (
     CREDENTIALS,
     FRAMING,
@@ -26,7 +27,10 @@ CHAT: Final = Dialect(
     credentials=CREDENTIALS,
     usage=UsageFields("prompt_tokens", "completion_tokens", "total_tokens"),
     quirks=QUIRKS,
+    models=OPENAI_LISTS,
     query=QUERY,
+    repair=RepairSigns(suspect=b'"tool_calls"'),
+    answer_ids="chatcmpl-",
 )
 
 ENDPOINTS: Final = (

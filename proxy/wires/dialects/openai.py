@@ -6,21 +6,25 @@ from typing import Any, Final
 import orjson
 
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, Quirks, UsageFields
+from proxy.wires.dialects.model_lists import OPENAI_LISTS
 from proxy.wires.stream.sse import (
+    CONTENT_TYPE,
     DONE,
     DONE_SIGN,
     END_MARK,
-    KEEP_ALIVE,
     EventBoundary,
     SSEParser,
+    begins_events,
     encode_event,
 )
 
 __all__ = [
+    "CONVERSATIONS",
     "CREDENTIALS",
     "ENDPOINTS",
     "FAMILIES",
     "FRAMING",
+    "MODELS",
     "OPENAI",
     "PREFIX",
     "QUERY",
@@ -37,7 +41,7 @@ _MOST_FAULTS: Final = 32
 
 
 def error_body(
-    message: str, *, type: str, param: str | None = None, code: str | None = None
+    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
 ) -> dict[str, dict[str, str | None]]:
     """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
@@ -107,14 +111,15 @@ QUIRKS: Final = Quirks(
 )
 
 FRAMING: Final = Framing(
-    content_type="text/event-stream",
+    content_type=CONTENT_TYPE,
     event_end=b"\n\n",
+    event_sign=b"data:",
     end_mark=END_MARK,
     end_text=DONE,
     end_sign=DONE_SIGN,
-    keep_alive=KEEP_ALIVE,
     parser=SSEParser,
     boundary=EventBoundary,
+    begins=begins_events,
 )
 
 CREDENTIALS: Final = (
@@ -152,11 +157,15 @@ OPENAI: Final = Dialect(
     credentials=CREDENTIALS,
     usage=UsageFields("prompt_tokens", "completion_tokens", "total_tokens"),
     quirks=QUIRKS,
+    models=OPENAI_LISTS,
     query=QUERY,
     families=FAMILIES,
     takes_files=TAKES_FILES,
 )
 """Everything below ``/v1`` that belongs to no dialect with server tools."""
+
+MODELS: Final = Endpoint(OPENAI, "GET", "/models", "models")
+CONVERSATIONS: Final = Endpoint(OPENAI, "POST", "/conversations", creates="conversation")
 
 ENDPOINTS: Final = (
     Endpoint(
@@ -175,14 +184,12 @@ ENDPOINTS: Final = (
     Endpoint(OPENAI, "POST", "/images/generations", "infer", body="json", model="named", deployed=True),
     Endpoint(OPENAI, "POST", "/images/edits", "infer", body="form", deployed=True),
     Endpoint(OPENAI, "POST", "/images/variations", "infer", body="form"),
-    Endpoint(OPENAI, "GET", "/models", "models"),
+    MODELS,
     Endpoint(OPENAI, "GET", "/models/{rest}", "models"),
-    Endpoint(OPENAI, "POST", "/conversations", creates="conversation"),
+    CONVERSATIONS,
     # What was cancelled was counted when it was answered.
     Endpoint(OPENAI, "POST", "/{rest}/cancel", usage="none"),
     # Other providers have these below the same prefix.
-    Endpoint(OPENAI, "POST", "/messages", model="named"),
-    Endpoint(OPENAI, "POST", "/messages/count_tokens", model="named"),
     Endpoint(OPENAI, "POST", "/rerank", model="named"),
     Endpoint(OPENAI, "POST", "/score", model="named"),
 )  # fmt: skip

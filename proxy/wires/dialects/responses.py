@@ -1,10 +1,12 @@
 """OpenAI Responses, as data."""
 
+import re
 from typing import Final
 
 import orjson
 
-from proxy.wires.dialect import Dialect, Endpoint, Errors, UsageFields
+from proxy.wires.dialect import Dialect, Endpoint, Errors, RepairSigns, UsageFields
+from proxy.wires.dialects.model_lists import OPENAI_LISTS
 from proxy.wires.dialects.openai import (
     CREDENTIALS,
     FRAMING,
@@ -16,7 +18,7 @@ from proxy.wires.dialects.openai import (
 )
 from proxy.wires.stream.sse import encode_event
 
-__all__ = ["ENDPOINTS", "RESPONSES", "error_event"]
+__all__ = ["DELETE", "ENDPOINTS", "RESPONSES", "error_event"]
 
 
 def error_event(message: str, *, type: str, code: str | None, sequence_number: int | None = None) -> bytes:
@@ -42,14 +44,25 @@ RESPONSES: Final = Dialect(
     credentials=CREDENTIALS,
     usage=UsageFields("input_tokens", "output_tokens", "total_tokens"),
     quirks=QUIRKS,
+    models=OPENAI_LISTS,
     query=QUERY,
+    # llama-server numbers no event, and leaves out more in all that come after.
+    repair=RepairSigns(sound=b'"sequence_number"'),
+    answer_ids="resp_",
+    # Source: OpenAI's API reference; its streams end here, without an end mark.
+    last_event=re.compile(
+        rb"^event: *response\.(?:completed|incomplete|failed)\r?\ndata:[^\r\n]*\r?\n\r?\n\Z", re.MULTILINE
+    ),
 )
+
+DELETE: Final = Endpoint(RESPONSES, "DELETE", "/responses/{id}", "stored", action="delete")
 
 ENDPOINTS: Final = (
     Endpoint(
         RESPONSES, "POST", "/responses", "generate",
         body="routed", model="named", refers=True, streams=True, operation="chat", creates="response",
     ),
+    Endpoint(RESPONSES, "GET", "/responses", "socket", usage="none"),
     Endpoint(
         RESPONSES, "POST", "/responses/compact", "infer", body="routed", model="named", refers=True
     ),
@@ -58,7 +71,7 @@ ENDPOINTS: Final = (
         body="routed", model="optional", usage="none", refers=True,
     ),
     Endpoint(RESPONSES, "GET", "/responses/{id}", "stored", action="retrieve"),
-    Endpoint(RESPONSES, "DELETE", "/responses/{id}", "stored", action="delete"),
+    DELETE,
     Endpoint(RESPONSES, "POST", "/responses/{id}/cancel", "stored", action="cancel", usage="none"),
     Endpoint(RESPONSES, "GET", "/responses/{id}/input_items", "stored", action="input_items"),
 )  # fmt: skip

@@ -1,34 +1,24 @@
-"""Which endpoint a request asks for: the one place where a path is compared with those of the dialects."""
+"""The endpoints that are served, of all dialects, and what is looked up across them."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
-from proxy.wires.dialect import Dialect, Endpoint
-from proxy.wires.dialects import chat, openai, responses
+from proxy.wires.dialect import Dialect, EndpointTable
+from proxy.wires.dialects import anthropic, chat, ollama, openai, responses
 
-__all__ = ["DIALECTS", "ENDPOINTS", "find_endpoint"]
+__all__ = ["BY_WIRE", "SERVED", "STREAM_TYPES"]
 
-DIALECTS: Final[dict[str, Dialect]] = {
-    dialect.name: dialect for dialect in (chat.CHAT, responses.RESPONSES, openai.OPENAI)
-}
-"""By name."""
+SERVED: Final = EndpointTable(
+    (*chat.ENDPOINTS, *responses.ENDPOINTS, *anthropic.ENDPOINTS, *ollama.ENDPOINTS, *openai.ENDPOINTS),
+    openai.OPENAI,
+)
+"""The more particular before the more general; what is none of it passes through as OpenAI's."""
 
-ENDPOINTS: Final = (*chat.ENDPOINTS, *responses.ENDPOINTS, *openai.ENDPOINTS)
-"""All that is known, the more particular before the more general."""
+BY_WIRE: Final[Mapping[str, Dialect]] = MappingProxyType(
+    {known.dialect.wire: known.dialect for known in SERVED.endpoints if known.kind == "generate"}
+)
+"""The dialects in which a model answers with server tools, by the name of their wire."""
 
-_PLAIN: Final = {(known.method, known.path): known for known in ENDPOINTS if "{" not in known.path}
-_PATTERNS: Final = [(known.method, known.pattern, known) for known in ENDPOINTS if "{" in known.path]
-_OTHER: Final = Endpoint(openai.OPENAI, "", "")
-
-
-def find_endpoint(method: str, below: str) -> Endpoint:
-    """What a request asks for, by its method and its path below the prefix.
-
-    One of kind ``other`` where that is nothing known: it passes through.
-    """
-    found = _PLAIN.get((method, below))
-    if found is not None:
-        return found
-    for wanted, pattern, known in _PATTERNS:
-        if wanted == method and pattern.fullmatch(below) is not None:
-            return known
-    return _OTHER
+STREAM_TYPES: Final = frozenset(known.dialect.framing.content_type for known in SERVED.endpoints)
+"""The media types of the streams of all dialects."""

@@ -74,9 +74,10 @@ def loads(data: bytes, what: str = "an event") -> Any:
 def may_hold_call(data: bytes) -> bool:
     """Whether a client could find a tool call in text that was not read here.
 
-    Each wire has "call" in the names that a call goes by, and JSON can spell a letter in one other way.
+    Each wire has one of these words in the names that a call goes by, and JSON can spell a letter in one
+    other way.
     """
-    return b"{" in data and (b"call" in data or b"\\u" in data)
+    return b"{" in data and (b"call" in data or b"tool_use" in data or b"\\u" in data)
 
 
 def may_be_reply(body: bytes) -> bool:

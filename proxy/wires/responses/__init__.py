@@ -1,20 +1,26 @@
 """OpenAI Responses: request, response and stream."""
 
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import orjson
 
-from proxy.wires.base import BodyEditor, ClientRequest, StateHabit, StreamWriter, Trace, TurnReader
+from proxy.conversation import Message
+from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
 from proxy.wires.dialects.responses import RESPONSES
-from proxy.wires.responses.body import ResponsesBody
+from proxy.wires.responses.body import ResponsesBody, masked_item
+from proxy.wires.responses.client_tools import ClientTools
+from proxy.wires.responses.conversation import ResponsesCodec
+from proxy.wires.responses.encoder import ResponsesTurnEncoder, turn_items
+from proxy.wires.responses.items import response_of
 from proxy.wires.responses.reader import ResponsesTurnReader
+from proxy.wires.responses.references import with_items
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
 from proxy.wires.responses.signing import ItemSigner
-from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.responses.writer import ResponsesStreamWriter
+from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
 
 __all__ = ["ResponsesWire"]
 
@@ -24,12 +30,38 @@ class ResponsesWire:
     knows them again."""
 
     dialect = RESPONSES
+    codec = ResponsesCodec()
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(32)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_responses_request(payload)
+
+    def encoder(self, request: ClientRequest) -> TurnEncoder:
+        asked = cast(ResponsesRequest, request)
+        return ResponsesTurnEncoder(request.model, asked.asked, asked.response_id)
+
+    def referred(self, request: ClientRequest) -> Mapping[str, str]:
+        """See :meth:`proxy.wires.client_port.RefersToItems.referred`."""
+        return {item_id: response_of(item_id) for item_id in request.references}
+
+    def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
+        """See :meth:`proxy.wires.client_port.RefersToItems.with_items`."""
+        return with_items(raw, cast(ResponsesRequest, request), responses)
+
+    def read_turn(self, message: bytes) -> Message:
+        output = orjson.loads(message)["output"]
+        messages = self.codec.read({"model": "-", "input": output}).messages
+        return Message("assistant", tuple(part for message in messages for part in message.parts))
+
+    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
+        turn = orjson.loads(message)
+        output = [orjson.Fragment(masked_item(orjson.dumps(item), mask)) for item in turn["output"]]
+        return orjson.dumps({**turn, "output": output})
+
+    def write_turn(self, message: Message) -> bytes:
+        return turn_items(message)
 
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
@@ -53,7 +85,7 @@ class ResponsesWire:
     ) -> StreamWriter:
         asked = cast(ResponsesRequest, request)
         echo = _echo(asked)
-        tools = ToldTools(asked.asked, is_hidden, open_names=asked.open_names)
+        tools = ClientTools(asked.asked, is_hidden, open_names=asked.open_names)
         signer = ItemSigner(self._key, caller)
         if not asked.stream:
             return ResponsesReplyWriter(
@@ -82,7 +114,7 @@ def _echo(asked: ResponsesRequest) -> dict[str, bytes]:
     """What the resource must say of the fields that we change: what the client sent (rule W2).
 
     ``previous_response_id`` only where there is one, since only then it can differ.  Of ``tools`` it
-    says what :class:`ToldTools` tells.
+    says what :class:`ClientTools` tells.
     """
     choice = asked.asked.get("tool_choice")
     echo = {"tool_choice": b'"auto"' if choice is None else orjson.dumps(choice)}

@@ -14,9 +14,8 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ResultImage, ToolCall, ToolDefinition, left_out
+from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
-from proxy.wires.base import HeldTurn, Mask, StateHabit
 from proxy.wires.json.splice import elements, join_array, join_object, members, members_and_elements
 from proxy.wires.responses.items import (
     SERVER_LABEL,
@@ -30,25 +29,27 @@ from proxy.wires.responses.outputs import image_bytes, output_item, recorded_out
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.message_list import tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
-from proxy.wires.turn.rehydrate import Rehydrated, count_back, drop_unneeded, laid_over, says_too_long
+from proxy.wires.turn.restored import (
+    RestoredMessages,
+    drop_unneeded,
+    restored_size,
+    says_too_long,
+    with_restored,
+)
+from proxy.wires.turn.result_images import choose_images, refuses_one_image
+from proxy.wires.upstream_port import Mask, StateHabit, SuspendedCall
 
-__all__ = ["ResponsesBody", "upstream_ids"]
+__all__ = ["ResponsesBody", "masked_item", "upstream_ids"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_LEAST_TOKENS = 16
 _BY_NAME = attrgetter("name")
 _MOST_IMAGE_BYTES = 24 << 20
 """Of images of ours in one request, in base64; providers take requests of some 50 MB."""
 _OURS = SERVER_LABEL.encode()
 _REASONING_REFUSED = ("encrypted_content", "encrypted content", "without its required")
-_ONE_IMAGE = re.compile(
-    r"(valid|corrupt\w*|process|parse|decode|download\w*|fetch\w*|load\w*|read)\b[^.]{0,40}\bimages?\b"
-    r"|\bimages?\b[^.]{0,40}\b(data|format|url|bytes|size|dimensions?|large|small|pixels?|\d+ ?mb)\b"
-    r"|image_(parse|too|content|file)|too (large|long|many)|at most|\bsize\b"
-)
-"""About an image that cannot be used, which says nothing about others."""
 _NOT_RUN = orjson.dumps(
     {"ok": False, "error_code": "budget_exhausted", "message": "Not run: the request was over."}
 ).decode()
@@ -68,7 +69,7 @@ class ResponsesBody:
         self._input = [orjson.dumps(item) for item in request.items] if items is None else items
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
-        self._put_back: dict[int, Rehydrated] = {}
+        self._restored: dict[int, RestoredMessages] = {}
         self._resumed = False
         self._added: list[bytes] = []
         self._outputs: list[bytes] = []
@@ -133,7 +134,7 @@ class ResponsesBody:
             self._repair = True
             self._count_images(-1, before)
 
-    def continuation(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
+    def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         """What the request after this run has to go on with.
 
         ``message`` is the run's last turn, ``calls`` those of its calls whose results are ours and
@@ -152,11 +153,11 @@ class ResponsesBody:
                 "upstream_ids": self._kept_upstream,
                 "upstream_id": turn["id"] if chained else "",
                 "previous_response_id": orjson.loads(self._members.get("previous_response_id", b"null")),
-                "items": [_masked(item, mask).decode() for item in items],
+                "items": [masked_item(item, mask).decode() for item in items],
             }
         )
 
-    def _answers(self, calls: Sequence[HeldTurn]) -> list[bytes]:
+    def _answers(self, calls: Sequence[SuspendedCall]) -> list[bytes]:
         """An output for each call that is not the client's to answer, run or not."""
         return [
             call.result or output_item(call.call_id, _NOT_RUN)
@@ -169,7 +170,7 @@ class ResponsesBody:
 
     def _whole_input(self) -> list[bytes]:
         """What a response of ours went on from, then the client's input with what is hidden in it."""
-        return [*self._before, *laid_over(self._input, self._put_back)]
+        return [*self._before, *with_restored(self._input, self._restored)]
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Put the hidden items of a run back into a client's full input.
@@ -183,13 +184,13 @@ class ResponsesBody:
             end += 1
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
-        self._put_back[position] = Rehydrated.over(self._input, position, end, restored, needed=needed)
+        self._restored[position] = RestoredMessages.over(self._input, position, end, restored, needed=needed)
         self._repair = True
         self._count_images(position, restored)
 
     @property
-    def put_back(self) -> tuple[int, int]:
-        turns, size = count_back(self._put_back)
+    def restored(self) -> tuple[int, int]:
+        turns, size = restored_size(self._restored)
         return turns + self._resumed, size
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
@@ -225,25 +226,25 @@ class ResponsesBody:
         caller = self._callers.get(orjson.loads(result)["call_id"])
         return result if caller is None else join_object({**members(result), "caller": orjson.dumps(caller)})
 
-    def suspend(self, message: bytes, calls: Sequence[HeldTurn], mask: Mask) -> bytes:
+    def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         turn = orjson.loads(message)
         items = [*self._added, *self._turn_items(turn), *self._answers(calls)]
         if "conversation" in self._members:
             # The upstream has the rest.
             items = self._answers(calls)
-        return orjson.dumps({"items": [_masked(item, mask).decode() for item in items]})
+        return orjson.dumps({"items": [masked_item(item, mask).decode() for item in items]})
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
         """One result.  Images go beside the text, as far as there is room for them in the request."""
-        passed: list[ResultImage] = []
-        lines = [content]
-        for image in images:
-            if self._without_images or not self._make_room(len(image.url)):
-                lines.append(left_out(image.words))
-            else:
-                self._new_image_bytes += len(image.url)
-                passed.append(image)
-        return output_item(call.call_id, "\n".join(line for line in lines if line), passed)
+        text, passed = choose_images(content, images, self._fits)
+        return output_item(call.call_id, text, passed)
+
+    def _fits(self, image: ResultImage) -> bool:
+        """Whether there is room for an image, which then is taken."""
+        if self._without_images or not self._make_room(len(image.url)):
+            return False
+        self._new_image_bytes += len(image.url)
+        return True
 
     def leave_out_images(self) -> None:
         self._without_images = True
@@ -277,9 +278,9 @@ class ResponsesBody:
             if oldest < 0:
                 self._before = [without_images(item) for item in self._before]
             else:
-                over = self._put_back[oldest]
+                over = self._restored[oldest]
                 said = [without_images(item) for item in over.messages]
-                self._put_back[oldest] = replace(over, messages=said)
+                self._restored[oldest] = replace(over, messages=said)
         return True
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
@@ -302,8 +303,8 @@ class ResponsesBody:
     def recover(self, message: str, code: str | None) -> bool:
         """Change what the upstream refused, if it is of a kind that can be done without."""
         if says_too_long(message, code):
-            dropped = drop_unneeded(self._put_back)
-            known = {at: size for at, size in self._image_bytes.items() if at < 0 or at in self._put_back}
+            dropped = drop_unneeded(self._restored)
+            known = {at: size for at, size in self._image_bytes.items() if at < 0 or at in self._restored}
             self._image_bytes = known
             return dropped
         said = f"{code or ''} {message}".lower()
@@ -322,7 +323,7 @@ class ResponsesBody:
         if any(without_images(item) != item for item in ours):
             # Servers that take no images say so in many ways.
             self._without_images = True
-            self._images_refused = bool(message) and not _ONE_IMAGE.search(said)
+            self._images_refused = bool(message) and not refuses_one_image(said)
             return True
         return False
 
@@ -343,8 +344,7 @@ class ResponsesBody:
         if self._used_tokens:
             bound = orjson.loads(parts.get("max_output_tokens", b"null"))
             if type(bound) is int:
-                left = max(bound - self._used_tokens, min(_LEAST_TOKENS, bound))
-                parts["max_output_tokens"] = str(left).encode()
+                parts["max_output_tokens"] = tokens_left(bound, self._used_tokens)
         if self._calls_made and self._request.max_calls is not None:
             # 1 is the least that providers take; a run without calls left forbids tools besides.
             parts["max_tool_calls"] = str(max(1, self._request.max_calls - self._calls_made)).encode()
@@ -404,7 +404,7 @@ class ResponsesBody:
         turn = 1
         answered = False
         for seq, raw in enumerate(self._added):
-            item = orjson.loads(_masked(raw, mask))
+            item = orjson.loads(masked_item(raw, mask))
             is_output = item.get("type") == "function_call_output"
             turn += answered and not is_output
             answered = is_output
@@ -464,7 +464,7 @@ def _is_model_item(raw: bytes) -> bool:
     return is_model_item(orjson.loads(raw))
 
 
-def _masked(raw: bytes, mask: Mask) -> bytes:
+def masked_item(raw: bytes, mask: Mask) -> bytes:
     """An item with the private arguments of a call masked; the same bytes where there are none."""
     item = orjson.loads(raw)
     if item.get("type") != "function_call":

@@ -4,6 +4,7 @@ Source: OpenAI's API reference, "The response object" and "Input items".
 """
 
 import hashlib
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = [
     "as_upstream_items",
     "is_model_item",
     "is_ours",
+    "is_reference",
     "is_shown_call",
     "item_text",
     "mcp_call",
@@ -24,6 +26,7 @@ __all__ = [
     "mint_item_id",
     "own_item_id",
     "reasoning_item",
+    "response_of",
     "text_part",
     "unique_calls",
 ]
@@ -67,11 +70,35 @@ _PREFIXES = {
 }
 """What ids begin with; providers refuse a call whose id begins otherwise."""
 
+_OUR_RESPONSE = re.compile(r"resp_([0-9a-f]{48})")
+_ITEM_OF = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]{8}")
 
-def mint_item_id(kind: object) -> str:
-    """An id for an item of that type, or a response, whose own one is missing or taken."""
+
+def mint_item_id(kind: object, response_id: str = "") -> str:
+    """An id for an item of that type, or a response, whose own one is missing or taken.
+
+    With the id of a response of ours, :func:`response_of` finds that in the item's id; an upstream's is of
+    no use there.
+    """
     prefix = _PREFIXES.get(kind, "item") if isinstance(kind, str) else "item"
-    return f"{prefix}_{secrets.token_hex(24)}"
+    ours = _OUR_RESPONSE.fullmatch(response_id)
+    within = ours[1] if ours is not None else ""
+    return f"{prefix}_{within}{secrets.token_hex(4 if within else 24)}"
+
+
+def response_of(item_id: str) -> str:
+    """The id of the response of ours that an item of ours belongs to; empty for any other item."""
+    found = _ITEM_OF.fullmatch(item_id)
+    return f"resp_{found[1]}" if found is not None else ""
+
+
+def is_reference(item: Mapping[str, Any]) -> bool:
+    """Whether an item stands for one that was given to the client before, by its id.
+
+    Source: OpenAI's API reference; the type of such an item may be left out.
+    """
+    kind = item.get("type")
+    return kind == "item_reference" or (kind is None and item.get("role") is None and "content" not in item)
 
 
 def own_item_id(prefix: str) -> str:

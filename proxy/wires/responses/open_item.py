@@ -53,6 +53,16 @@ class OpenItem:
         if "item" not in payload:
             payload["item_id"] = self.item_id
 
+    def unopened(self, payload: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The event that has to come before the first text of an item whose part was never opened.
+
+        llama-server opens none for the text of its reasoning, and openai-node throws for it.
+        """
+        kind = _PARTS.get(str(payload.get("type")))
+        if kind is None or self._content_parts:
+            return None
+        return {"type": "response.content_part.added", "part": _part(kind, "")}
+
     def take(self, payload: Mapping[str, Any]) -> None:
         """Remember what an event adds to the item."""
         kind, delta = str(payload.get("type")), payload.get("delta")

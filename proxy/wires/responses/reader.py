@@ -6,7 +6,7 @@ the last word on it.  Source: OpenAI's API reference, "Streaming events".
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -24,13 +24,13 @@ from proxy.events import (
     TurnStarted,
     UsageReported,
 )
-from proxy.wires.base import Mask
 from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
 from proxy.wires.responses.items import item_text
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment, mint_call_id
 from proxy.wires.turn.usage import read_usage
+from proxy.wires.upstream_port import Mask
 
 __all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader"]
 
@@ -115,7 +115,7 @@ class ItemKeys:
         return None
 
 
-class ResponsesTurnReader(StreamReader):
+class ResponsesTurnReader(StreamReader[SSEEvent]):
     """One response of a Responses upstream."""
 
     def __init__(
@@ -154,6 +154,7 @@ class ResponsesTurnReader(StreamReader):
             output = payload.get("output")
             for position, item in enumerate(output if isinstance(output, list) else ()):
                 if isinstance(item, dict):
+                    events += _said_in(item)
                     self._item(position, item, events)
             self._closed(payload, events)
         events += self._finish()
@@ -392,6 +393,20 @@ class ResponsesTurnReader(StreamReader):
             events.append(TurnFinished(_REASONS.get(str(reason), "length")))
         else:
             events.append(TurnFinished("tool_calls" if self._call_keys else "stop"))
+
+
+def _said_in(item: Mapping[str, Any]) -> Iterator[TurnEvent]:
+    """What a whole item says in words, as a stream would have told it."""
+    reasoning = item.get("type") == "reasoning"
+    for name in ("summary", "content"):
+        parts = item.get(name)
+        for part in parts if isinstance(parts, list) else ():
+            said = part if isinstance(part, dict) else {}
+            text, refusal = said.get("text"), said.get("refusal")
+            if isinstance(text, str) and text:
+                yield ReasoningDelta(text) if reasoning else TextDelta(text)
+            elif isinstance(refusal, str) and refusal:
+                yield RefusalDelta(refusal)
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

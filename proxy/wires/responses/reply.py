@@ -9,16 +9,16 @@ from typing import Any
 
 import orjson
 
-from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
-from proxy.wires.base import Trace, TurnEnd
+from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult
+from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
+from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
 from proxy.wires.responses.signing import ItemSigner
-from proxy.wires.responses.told_tools import ToldTools
 from proxy.wires.turn.trace import reasoning_line, status_line
 from proxy.wires.turn.usage import add_usage
 
@@ -34,7 +34,7 @@ class ResponsesReplyWriter:
         model: str,
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
-        tools: ToldTools,
+        tools: ClientTools,
         signer: ItemSigner,
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
@@ -71,9 +71,6 @@ class ResponsesReplyWriter:
     def result(self) -> dict[str, Any] | None:
         return self._result
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
-        return None
-
     def write(self, frame: Frame) -> bytes:
         """Take a whole reply; nothing leaves before :meth:`finish`."""
         payload = frame.payload or {}
@@ -104,6 +101,9 @@ class ResponsesReplyWriter:
         return b""
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        return b""
+
+    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
@@ -138,6 +138,9 @@ class ResponsesReplyWriter:
         status = str(payload.get("status") or "completed")
         if reason in ("stop", "tool_calls") or status == "in_progress":
             status = "completed"
+        if reason == "length" and status == "completed":
+            status = "incomplete"
+            payload = {**payload, "incomplete_details": {"reason": "max_output_tokens"}}
         self._result = complete_resource(
             {**payload, "status": status},
             self._asked,

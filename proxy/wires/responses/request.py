@@ -13,11 +13,11 @@ import orjson
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
-from proxy.wires.base import Answer, ReturnedCalls
-from proxy.wires.responses.items import is_model_item, is_ours, item_text
+from proxy.wires.client_port import Answer, ReturnedCalls
+from proxy.wires.responses.items import is_model_item, is_ours, is_reference, item_text, mint_item_id
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
-    Beginnings,
+    PrefixDigests,
     conversation_digest,
     people_named,
     sent_arguments,
@@ -61,12 +61,13 @@ class ResponsesRequest:
     people: str = ""
     told: str = ""
 
-    _beginnings: Beginnings = field(init=False, repr=False, compare=False)
+    _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
+    _response_id: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # What a conversation holds already is not sent again, so it cannot be compared.
         items = () if self.conversation else self.items
-        object.__setattr__(self, "_beginnings", Beginnings(items, _visible))
+        object.__setattr__(self, "_beginnings", PrefixDigests(items, _visible))
 
     @property
     def brings_ours(self) -> bool:
@@ -74,11 +75,14 @@ class ResponsesRequest:
 
     @property
     def references(self) -> Sequence[str]:
-        return [
-            str(item.get("id"))
-            for item in self.items
-            if item.get("type") == "item_reference" and not is_ours(item)
-        ]
+        return [str(item.get("id")) for item in self.items if is_reference(item) and not is_ours(item)]
+
+    @property
+    def response_id(self) -> str:
+        """The id of the response to this request, where it is ours to choose: always the same one."""
+        if not self._response_id:
+            object.__setattr__(self, "_response_id", mint_item_id("response"))
+        return self._response_id
 
     @property
     def preview(self) -> str:
@@ -130,7 +134,7 @@ class ResponsesRequest:
 
     @property
     def _has_references(self) -> bool:
-        return any(item.get("type") == "item_reference" for item in self.items)
+        return any(map(is_reference, self.items))
 
     @property
     def returns_calls(self) -> bool:
@@ -163,7 +167,7 @@ class ResponsesRequest:
         """
         stretch = self.items[start:end]
         ids = {item["call_id"] for item in stretch if self._is_client_call(item)}
-        if any(item.get("type") == "item_reference" for item in stretch):
+        if any(map(is_reference, stretch)):
             answers = itertools.takewhile(lambda item: item.get("type") in _OUTPUTS, self.items[end:])
             ids |= {str(item.get("call_id")) for item in answers}
         return frozenset(ids)
@@ -191,7 +195,7 @@ class ResponsesRequest:
         stretch = list(itertools.takewhile(is_model_item, self.items[position:]))
         made = [orjson.loads(item) for item in held["items"]]
         text = answer_text(stretch)
-        referred = any(item.get("type") == "item_reference" for item in stretch)
+        referred = any(map(is_reference, stretch))
         # Some libraries hand on all texts of an answer as one, like ``output_text`` of the SDKs.
         if text and not referred and not is_shown(text) and _joined(stretch) != _joined(made):
             return False
@@ -233,6 +237,8 @@ def _visible(item: Mapping[str, Any]) -> list[Any] | None:
     """
     if item.get("type") == "reasoning":
         return None
+    if is_reference(item):
+        return [{"type": "item_reference", "id": item.get("id")}]
     kind = item.get("type") or "message"
     if kind == "message":
         return [item.get("role"), *_spoken(item)]
@@ -240,8 +246,7 @@ def _visible(item: Mapping[str, Any]) -> list[Any] | None:
         return [kind, item.get("call_id"), item.get("name"), item.get("arguments")]
     if kind == "function_call_output":
         return [kind, item.get("call_id"), item.get("output")]
-    # Of a reference the id is all that there is.
-    dropped = ("status",) if kind == "item_reference" else ("id", "status")
+    dropped = ("id", "status")
     return [_without_nulls({key: value for key, value in item.items() if key not in dropped})]
 
 
@@ -285,8 +290,8 @@ def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
         if is_ours(item) or kind == "reasoning":
             # Also what only refers to it: some libraries send back no call that was shown, but its id.
             continue
-        if kind == "item_reference":
-            found.append([kind, item.get("id")])
+        if is_reference(item):
+            found.append(["item_reference", item.get("id")])
         elif kind == "function_call":
             found.append([kind, item.get("call_id"), item.get("name"), sent_arguments(item.get("arguments"))])
         elif kind != "message" or not _is_text(_spoken(item)):

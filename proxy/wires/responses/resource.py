@@ -19,7 +19,7 @@ _ECHOED = (
     "tool_choice",
 )
 """Fields of the resource that repeat the request, and that we change on the way upstream; ``tools`` come
-from :class:`~proxy.wires.responses.told_tools.ToldTools`."""
+from :class:`~proxy.wires.responses.client_tools.ClientTools`."""
 
 _DEFAULTS: dict[str, Any] = {
     "object": "response",

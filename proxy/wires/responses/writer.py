@@ -12,20 +12,32 @@ from typing import Any
 
 import orjson
 
-from proxy.events import Frame, ToolCall, ToolCallStarted, ToolResult, TurnStarted
-from proxy.wires.base import Trace, TurnEnd
+from proxy.events import (
+    Frame,
+    ToolCall,
+    ToolCallStarted,
+    ToolProgress,
+    ToolResult,
+    TurnFailed,
+    TurnStarted,
+    pauses,
+)
+from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
+from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
+from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.responses.retold import item_events
 from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
 from proxy.wires.responses.signing import ItemSigner
-from proxy.wires.responses.told_tools import ToldTools
+from proxy.wires.responses.stored_stream import item_events
+from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.phases import CERTAIN, COMPOSING, HIDDEN, NEXT, OPEN, PASSING, TURN_ENDED, UNCERTAIN
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event, is_comment
 from proxy.wires.turn.trace import reasoning_line, status_line
 from proxy.wires.turn.usage import add_usage
@@ -33,7 +45,7 @@ from proxy.wires.turn.usage import add_usage
 __all__ = ["ResponsesStreamWriter"]
 
 
-class ResponsesStreamWriter:
+class ResponsesStreamWriter(FastWriter, RepairingWriter):
     """One client's stream, over all turns of its run.
 
     ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
@@ -48,7 +60,7 @@ class ResponsesStreamWriter:
         model: str,
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
-        tools: ToldTools,
+        tools: ClientTools,
         signer: ItemSigner,
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
@@ -63,7 +75,7 @@ class ResponsesStreamWriter:
         self._is_hidden = is_hidden
         self._trace = trace
         self._hold_text = hold_text
-        self._composing = False
+        self._phase = PASSING
         self._held = HeldFrames()
         self._done_seen = False
         self._public_id = ""
@@ -79,6 +91,17 @@ class ResponsesStreamWriter:
         self._usage: dict[str, Any] | None = None
         self._turn_usage: Mapping[str, Any] = {}
         self._result: dict[str, Any] | None = None
+        self._repairs = self._inspects = False
+        self._failure: Mapping[str, Any] | None = None
+
+    def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
+        """See :meth:`proxy.wires.repairing.RepairingWriter.repair`."""
+        self._repairs = True
+        self._inspects = not always
+        if always:
+            self._phase = COMPOSING
+        if single_turn:
+            self._hold_text = False
 
     def _new_turn(self) -> None:
         self._keys = ItemKeys()
@@ -87,7 +110,7 @@ class ResponsesStreamWriter:
 
     @property
     def composing(self) -> bool:
-        return self._composing
+        return self._phase is COMPOSING
 
     @property
     def visible(self) -> str:
@@ -100,25 +123,52 @@ class ResponsesStreamWriter:
         return self._result
 
     def passing(self) -> Callable[[bytes], bytes] | None:
-        return None if self._composing or self._held or self._hold_text else unchanged
+        return unchanged if self._phase is PASSING and not self._hold_text else None
 
     def write(self, frame: Frame) -> bytes:
         for event in frame.events:
             if isinstance(event, TurnStarted):
-                self._public_id = self._public_id or event.id
+                # An encoder gives the response an id of its own; the event has the upstream's.
+                self._public_id = self._public_id or _response_id(frame.payload) or event.id
             elif isinstance(event, ToolCallStarted) and not self._is_hidden(event.name):
                 self._client_ids[event.call_id] = event.call_id
-        if self._composing:
+            elif isinstance(event, TurnFailed):
+                self._failure = event.error
+        if self._phase is COMPOSING:
             return self._held.put(frame) if self._hold_text else self._compose(frame)
-        if any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events):
-            self._composing = True
+        is_ours = any(
+            isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events
+        )
+        if is_ours or pauses(frame.events) or (self._inspects and self._is_defective(frame)):
+            self._phase = NEXT[self._phase, HIDDEN]
             if self._hold_text:
                 return self._held.put(frame)
             return b"".join(map(self._compose, [*self._held.take(), frame]))
-        waits = self._hold_text and (bool(self._held) or _is_message_event(frame))
-        if frame.undecided or waits:
-            return self._held.put(frame)
-        return b"".join(map(self._forward, [*self._held.take(), frame]))
+        if self._hold_text and (frame.undecided or _is_message_event(frame)):
+            sign = OPEN
+        else:
+            sign = UNCERTAIN if frame.undecided else CERTAIN
+        if self._phase is PASSING and sign is CERTAIN:
+            return self._forward(frame)
+        self._held.put(frame)
+        self._phase = NEXT[self._phase, sign]
+        return b"".join(map(self._forward, self._held.take())) if self._phase is PASSING else b""
+
+    def _is_defective(self, frame: Frame) -> bool:
+        """Whether a frame of a stream that is repaired is the first that may not leave as it came.
+
+        The first item tells the last of it: what has a place and numbers there has them to the end.
+        """
+        payload = frame.payload or {}
+        kind = payload.get("type")
+        if not kind:
+            return False
+        if kind not in OPENING:
+            self._inspects = False
+            return "output_index" not in payload and "item" in payload
+        response = payload.get("response")
+        told = isinstance(response, dict) and ("model" in response or "created_at" in response)
+        return type(payload.get("sequence_number")) is not int or not told
 
     # The upstream's own bytes.
 
@@ -133,7 +183,7 @@ class ResponsesStreamWriter:
         kind = payload.get("type")
         if kind in OPENING or kind in CLOSING:
             self._note_lifecycle(str(kind), payload)
-            return self._put_back(frame.raw, payload)
+            return self._with_client_values(frame.raw, payload)
         if kind == "response.output_item.added":
             self._begin(self._keys.opened(payload), payload, self._index_of(payload))
             return frame.raw
@@ -166,7 +216,7 @@ class ResponsesStreamWriter:
         """The upstream's id of an item; in a composed stream one of its own that no other item has."""
         item_id = item.get("id")
         if not isinstance(item_id, str) or not item_id or item_id in self._item_ids:
-            item_id = mint_item_id(item.get("type")) if self._composing else str(item_id or "")
+            item_id = mint_item_id(item.get("type")) if self.composing else str(item_id or "")
         self._item_ids.add(item_id)
         return item_id
 
@@ -176,6 +226,7 @@ class ResponsesStreamWriter:
             response = {}
         if "tools" in response:
             self._tools_said = {"tools": response["tools"]}
+        self._public_id = self._public_id or _response_id(payload)
         created = response.get("created_at")
         if not self._created_at and isinstance(created, int | float):
             self._created_at = int(created)
@@ -191,7 +242,7 @@ class ResponsesStreamWriter:
         else:
             self._opened.add(kind)
 
-    def _put_back(self, raw: bytes, payload: Mapping[str, Any]) -> bytes:
+    def _with_client_values(self, raw: bytes, payload: Mapping[str, Any]) -> bytes:
         """A lifecycle event with the values the client sent where it repeats our own (rule W2)."""
         response = payload.get("response")
         if not isinstance(response, dict):
@@ -271,9 +322,15 @@ class ResponsesStreamWriter:
         out = {**payload, "output_index": opened.index}
         if isinstance(item, dict):
             out["item"] = {**item, "id": opened.item_id}
-        opened.complete(out)
-        opened.take(out)
-        return self._emit(out)
+        before = opened.unopened(out) if self._repairs else None
+        events = [out] if before is None else [{**before, "output_index": opened.index}, out]
+        return b"".join([self._compose_event(opened, event) for event in events])
+
+    def _compose_event(self, opened: OpenItem, event: dict[str, Any]) -> bytes:
+        """An event of an open item, with all that clients need of it."""
+        opened.complete(event)
+        opened.take(event)
+        return self._emit(event)
 
     def _end(self, key: int, item: Mapping[str, Any], payload: Mapping[str, Any] | None = None) -> bytes:
         """Close an open item."""
@@ -318,11 +375,12 @@ class ResponsesStreamWriter:
         return b"".join(out)
 
     def _whole(self, response: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+        self._created_at = self._created_at or int(time.time())
         return complete_resource(
             {**response, **changes},
             self._asked,
             public_id=self._public_id or mint_item_id("response"),
-            created_at=self._created_at or int(time.time()),
+            created_at=self._created_at,
             model=str(response.get("model") or self._model),
             output=[self._output[index] for index in sorted(self._output)],
             usage=self._usage,
@@ -333,15 +391,15 @@ class ResponsesStreamWriter:
 
     def turn_ended(self, end: TurnEnd) -> bytes:
         frames = self._held.take()
-        if not self._composing:
+        if self._phase is not COMPOSING:
             out = b"".join(map(self._forward, frames))
         else:
             if end == "hidden" and self._hold_text:
                 frames = [frame for frame in frames if not _is_message_event(frame)]
             out = b"".join(map(self._compose, frames))
         self._sum_usage()
+        self._phase = NEXT[self._phase, HIDDEN if end == "hidden" else TURN_ENDED]
         if end == "hidden":
-            self._composing = True
             self._turns_hidden += 1
             self._new_turn()
         return out
@@ -353,6 +411,10 @@ class ResponsesStreamWriter:
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         """Nothing yet: a call is shown when it has come to something, so that its item is whole."""
+        return b""
+
+    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
+        """Nothing: a call is shown when it has come to something, so that its item is whole."""
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
@@ -371,21 +433,30 @@ class ResponsesStreamWriter:
         return KEEP_ALIVE
 
     def finish(self, reason: str | None) -> bytes:
-        if not self._composing:
+        if self._phase is not COMPOSING:
             return b"" if self._done_seen else END_MARK
+        if self._repairs and reason is None and not self._terminal:
+            if self._failure is not None:
+                return self.fail(**failure_of(self._failure))
+            return self.fail(CUT_OFF, type="upstream_error", code="upstream_broken")
         response = self._terminal.get("response")
         response = response if isinstance(response, dict) else {}
         status = str(response.get("status") or "completed")
         if reason in ("stop", "tool_calls") or status not in ("incomplete", "failed", "cancelled"):
             status = "completed"
+        if reason == "length" and status == "completed":
+            status = "incomplete"
+            response = {**response, "incomplete_details": {"reason": "max_output_tokens"}}
         whole = self._whole(response, status=status)
         self._result = whole
-        return self._emit({"type": f"response.{status}", "response": whole}) + END_MARK
+        # llama-server says its timings beside the response.
+        beside = self._terminal if self._repairs else {}
+        return self._emit({**beside, "type": f"response.{status}", "response": whole}) + END_MARK
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
         """Error event, ``response.failed`` with the output so far, end mark."""
         self._held.take()
-        if self._done_seen or (self._terminal and not self._composing):
+        if self._done_seen or (self._terminal and not self.composing):
             return b"" if self._done_seen else END_MARK
         self._sum_usage()
         out = b"".join(self._end(key, opened.so_far()) for key, opened in list(self._open.items()))
@@ -394,6 +465,13 @@ class ResponsesStreamWriter:
         error = {"code": code or type, "message": message}
         whole = self._whole({}, status="failed", error=error)
         return out + self._emit({"type": "response.failed", "response": whole}) + END_MARK
+
+
+def _response_id(payload: Mapping[str, Any] | None) -> str:
+    """The id of the response that an event tells of; empty where it tells of none."""
+    response = (payload or {}).get("response")
+    response_id = response.get("id") if isinstance(response, dict) else None
+    return response_id if isinstance(response_id, str) and response_id.strip() else ""
 
 
 def _is_message_event(frame: Frame) -> bool:

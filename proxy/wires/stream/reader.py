@@ -1,10 +1,11 @@
 """The event stream of a turn: events in, frames out, what is alike not read twice, calls at its end."""
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from proxy.errors import Unreadable, WireError
 from proxy.events import (
@@ -19,31 +20,63 @@ from proxy.events import (
     TurnFailed,
 )
 from proxy.in_thread import LARGE_EVENT_BYTES
+from proxy.wires.dialect import Event, EventParser
 from proxy.wires.json.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
-from proxy.wires.stream.sse import SSEEvent, SSEParser, decode_event
+from proxy.wires.stream.fast_path import FastReader
+from proxy.wires.stream.ndjson import LineParser, decode_line
+from proxy.wires.stream.sse import SSEParser, decode_event
 from proxy.wires.stream.template import MOST_TEMPLATE_BYTES, Template
 from proxy.wires.turn.assembler import ToolCallAssembler, is_object
 
-__all__ = ["StreamReader"]
+__all__ = ["LINES", "SSE", "StreamFormat", "StreamReader"]
 
 _TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
 _MOST_S = 0.004
 """Of events that take longer than ordinary ones, whatever they hold."""
 _BYTES_OF_WORK = 1024
 """Of an event that take about as long as any event does."""
-_BYTES_SKIMMED = 256
-"""The same of events that are skimmed."""
+_BYTES_TAKEN_UNREAD = 256
+"""The same of events that are taken unread."""
 _OBJECT_LINE = re.compile(rb"(?i)(?:^|[\r\n])[ \t\xef\xbb\xbf]*+(?:data[ \t]*:[ \t]*)?[{\[]")
 _MOST_VAIN = 8
-"""Moulds that nothing fitted, before no more are made: every event of this stream is another."""
+"""Templates that nothing fitted, before no more are made: every event of this stream is another."""
 
 
-class StreamReader(ABC):
-    """The part of a :class:`~proxy.wires.base.TurnReader` that takes its stream apart and ends its calls.
+class SkippingParser(EventParser, Protocol):
+    """One whose bytes may be skipped by whoever knows what whole events are there.
 
-    An event that has been read and gave nothing but text leaves its mould.  Those that fit it are only
-    *skimmed*: what they say is told in one frame, as one event, before the next event that is read.
+    ``data`` are the bytes that wait, from ``at`` on, and begin with an event.
     """
+
+    at: int
+
+    @property
+    def data(self) -> bytes: ...
+
+
+class StreamFormat(NamedTuple):
+    """How a stream is cut into events: what does it, what reads one whole event, and what events end in."""
+
+    parser: Callable[[], SkippingParser]
+    decode: Callable[[bytes], Any]
+    ends: tuple[bytes, ...]
+
+
+SSE = StreamFormat(SSEParser, decode_event, (b"\n\n", b"\r\n\r\n"))
+LINES = StreamFormat(LineParser, decode_line, (b"\n", b"\r\n"))
+
+E = TypeVar("E", bound=Event)
+
+
+class StreamReader(FastReader, Generic[E]):
+    """The part of a turn reader that takes its stream apart and ends its calls.
+
+    An event that has been read and gave nothing but text leaves a template.  Those that fit it are only
+    *taken unread*: what they say is told in one frame, as one event, before the next event that is read.
+    ``stream_format`` is how the stream of its dialect is cut.
+    """
+
+    stream_format: ClassVar[StreamFormat] = SSE
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -54,8 +87,9 @@ class StreamReader(ABC):
             declared, is_hidden=is_hidden, kept_bytes=max(1024 * 1024, max_argument_bytes)
         )
         self._finished: list[ToolCallFinished] = []
-        self._parser = SSEParser()
-        self._mould: Template | None = None
+        self._parser = self.stream_format.parser()
+        self._template: Template | None = None
+        self._template_text: type[TurnEvent] | None = None
         self._ready: Template | None = None
         self._example: Frame | None = None
         self._vain = 0
@@ -70,7 +104,7 @@ class StreamReader(ABC):
         return self._calls.undecided
 
     @abstractmethod
-    def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
+    def _read(self, event: E, *, cut: bool = False) -> Frame:
         """What one event says.  ``cut``: the stream ended before the event did."""
 
     @abstractmethod
@@ -84,7 +118,7 @@ class StreamReader(ABC):
     def feed(
         self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
     ) -> list[Frame]:
-        """See :meth:`proxy.wires.base.TurnReader.feed`."""
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`."""
         if self._stopped:
             return []
         frames: list[Frame] = []
@@ -109,8 +143,8 @@ class StreamReader(ABC):
         while True:
             if together:
                 start = parser.at
-                frames += self._skim_on(most and most - work)
-                work += (parser.at - start) // _BYTES_SKIMMED
+                frames += self._take_unread_events(most and most - work)
+                work += (parser.at - start) // _BYTES_TAKEN_UNREAD
                 if 0 < most <= work:
                     self.behind = True
                     return
@@ -119,7 +153,7 @@ class StreamReader(ABC):
                 self.behind = self.large_next = parser.too_large
                 return
             frames += self.catch_up()
-            frame = self._read(event)
+            frame = self._read(cast("E", event))
             if self.fault is not None:
                 return
             frames.append(frame)
@@ -132,37 +166,48 @@ class StreamReader(ABC):
             # From a call on the writer may have to say itself what comes.
             together = together and not (frame.undecided or _opens_call(frame))
 
-    def skim(self, chunk: bytes) -> bool:
-        """See :meth:`proxy.wires.base.TurnReader.skim`."""
-        mould = self._ready or self._get_ready()
-        return mould is not None and mould.take(chunk)
+    def take_unread(self, chunk: bytes) -> bool:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.take_unread`."""
+        template = self._ready or self._get_ready()
+        return template is not None and template.take(chunk)
+
+    def take_texts(
+        self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
+    ) -> tuple[type[TurnEvent], list[bytes]] | None:
+        """See :meth:`proxy.wires.stream.fast_path.TextReader.take_texts`."""
+        template = self._ready or self._get_ready()
+        kind = self._template_text
+        if template is None or kind is None or not is_open(kind):
+            return None
+        start = len(template.found)
+        return (kind, template.texts(start)) if template.take(chunk) else None
 
     def _get_ready(self) -> Template | None:
-        """The mould for what comes now, which it stays until something has to be read."""
+        """The template for what comes now, which it stays until something has to be read."""
         if self._example is not None:
-            self._make_mould(self._example)
+            self._make_template(self._example)
         if self._parser.between:
-            self._ready = self._mould
+            self._ready = self._template
         return self._ready
 
     def catch_up(self) -> list[Frame]:
-        """See :meth:`proxy.wires.base.TurnReader.catch_up`."""
-        mould = self._mould
-        if mould is None or not mould.found:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.catch_up`."""
+        template = self._template
+        if template is None or not template.found:
             return []
         self._vain = 0
-        count = mould.count
-        frame = self._read(decode_event(mould.cast()))
+        count = template.count
+        frame = self._read(self.stream_format.decode(template.merge()))
         return [replace(frame, raw=b"", count=count)]
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.base.TurnReader.close`."""
+        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
         if self._stopped:
             return []
         frames = self.catch_up()
         if (event := self._parser.close()) is not None:
             try:
-                frame = self._read(event, cut=True)
+                frame = self._read(cast("E", event), cut=True)
             except WireError as fault:
                 self._stop(fault)
                 return frames
@@ -176,9 +221,9 @@ class StreamReader(ABC):
         """Read no further, and let nothing more pass."""
         self.fault = fault
         self._stopped = True
-        self._mould = self._ready = self._example = None
+        self._template = self._ready = self._example = None
 
-    def _unread(self, event: SSEEvent, *, cut: bool) -> Frame:
+    def _unread(self, event: E, *, cut: bool) -> Frame:
         """An event whose data is no JSON object here, and may be one to a client.
 
         What may hold a call goes no further (rule W5); of anything else a piece of the turn is lost, so that
@@ -209,18 +254,18 @@ class StreamReader(ABC):
         fits = len(call.arguments.encode()) <= self._bound and is_object(call.arguments)
         return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
 
-    def _skim_on(self, most: int) -> list[Frame]:
-        """Skim what fits of the bytes that wait, for no longer than ``most`` events take to be read."""
+    def _take_unread_events(self, most: int) -> list[Frame]:
+        """Take what fits of the bytes that wait, for no longer than it takes to read ``most`` events."""
         parser = self._parser
         start = at = parser.at
         if self._example is not None and start < len(parser.data):
-            self._make_mould(self._example)
-        mould = self._mould
-        if mould is None:
+            self._make_template(self._example)
+        template = self._template
+        if template is None:
             return []
-        frames = self.catch_up() if mould.full else []
-        limit = start + most * _BYTES_SKIMMED if most else len(parser.data)
-        while at < limit and (end := mould.fit(parser.data, at)) >= 0:
+        frames = self.catch_up() if template.full else []
+        limit = start + most * _BYTES_TAKEN_UNREAD if most else len(parser.data)
+        while at < limit and (end := template.fit(parser.data, at)) >= 0:
             at = end
         if at > start:
             parser.at = at
@@ -228,10 +273,10 @@ class StreamReader(ABC):
         return frames
 
     def _note(self, frame: Frame) -> None:
-        """Remember an event of text, whose mould is made when another event comes."""
+        """Remember an event of text, whose template is made when another event comes."""
         if frame.is_end_mark:
             # What comes after it may be read otherwise than what came before.
-            self._mould = self._example = None
+            self._template = self._example = None
             self._vain = _MOST_VAIN
         elif (
             frame.events
@@ -241,17 +286,22 @@ class StreamReader(ABC):
         ):
             self._example = frame
 
-    def _make_mould(self, example: Frame) -> None:
+    def _make_template(self, example: Frame) -> None:
         self._example = None
         if not all(isinstance(event, _TEXTS) for event in example.events):
             return
         self._vain += 1
         names = self._free_names(example)
-        mould = Template.of(example.raw, *names) if names is not None else None
-        self._mould = mould or self._mould
+        template = (
+            Template.of(example.raw, *names, ends=self.stream_format.ends) if names is not None else None
+        )
+        if template is not None:
+            self._template = template
+            only_text = len(example.events) == 1 and template.has_one_text
+            self._template_text = type(example.events[0]) if only_text else None
 
 
-def _may_be_lines(event: SSEEvent) -> bool:
+def _may_be_lines(event: Event) -> bool:
     return may_hold_call(event.raw) and _OBJECT_LINE.search(event.raw) is not None
 
 

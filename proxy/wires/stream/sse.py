@@ -14,6 +14,7 @@ from proxy.values import value_class
 from proxy.wires.json.patterns import repeated
 
 __all__ = [
+    "CONTENT_TYPE",
     "DONE",
     "DONE_SIGN",
     "END_MARK",
@@ -21,12 +22,14 @@ __all__ = [
     "EventBoundary",
     "SSEEvent",
     "SSEParser",
+    "begins_events",
     "comment",
     "decode_event",
     "encode_event",
     "is_comment",
 ]
 
+CONTENT_TYPE = "text/event-stream"
 DONE = b"[DONE]"
 END_MARK = b"data: [DONE]\n\n"
 DONE_SIGN = DONE[1]
@@ -47,6 +50,9 @@ _COMMENT_EVENT = _COMMENT_LINE + repeated(_COMMENT_LINE) + rb"\r?\n"
 _COMMENTS = re.compile(_COMMENT_EVENT + repeated(_COMMENT_EVENT))
 _ONLY_COMMENTS = re.compile(rb"(?::[^\r\n]*+)?" + repeated(rb"[\r\n]++(?::[^\r\n]*+)?"))
 _FILLERS = (b"\n", b":", b"\r")
+_BEGINNING = re.compile(rb"(?:data|event|id|retry)?[ \t]*:")
+_BEGUN = re.compile(rb"d(?:a(?:ta?)?)?|e(?:v(?:e(?:nt?)?)?)?|id?|r(?:e(?:t(?:ry?)?)?)?")
+_BEFORE = b" \t\r\n\xef\xbb\xbf"
 _LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
 
 
@@ -74,6 +80,19 @@ class SSEEvent:
 def is_comment(raw: bytes) -> bool:
     """Whether every line is blank or a comment."""
     return _ONLY_COMMENTS.fullmatch(raw) is not None
+
+
+def begins_events(data: bytes) -> bool | None:
+    """Whether these first bytes of a body begin an event stream; ``None`` while that is open.
+
+    JSON may begin with blanks as well: some servers send them while they think.
+    """
+    word = data.lstrip(_BEFORE)
+    if _BEGINNING.match(word):
+        return True
+    if not word or _BEGUN.fullmatch(word.rstrip(b" \t")):
+        return None
+    return False
 
 
 class SSEParser:
@@ -284,7 +303,12 @@ class EventBoundary:
 
     While :attr:`between`, all that came was whole events: then a chunk that ends in two LF and has no
     :data:`DONE` in it may leave as it is, and need not be fed.
+
+    A dialect that ends its streams otherwise says so in a class of its own: ``_sign`` is in every piece
+    that may hold the end, and ``_missing_end`` ends a stream that lacks it.
     """
+
+    _sign = DONE
 
     __slots__ = ("_at_start", "_held", "_max", "between", "done_seen", "overflowing")
 
@@ -303,7 +327,7 @@ class EventBoundary:
         data = self._held + chunk if self._held else chunk
         end = len(data) if data[-2:] == b"\n\n" else max(_last_boundary(data, searched), 0)
         if end:
-            if data.find(DONE) >= 0:  # (`in` asks bytes for an index first, and raises inside.)
+            if data.find(self._sign) >= 0:  # (`in` asks bytes for an index first, and raises inside.)
                 # The rest of an event that overflowed is not an event.
                 self._look_for_end_mark(data[:end], skip=int(self.overflowing))
             self._at_start = self.overflowing = False
@@ -333,7 +357,10 @@ class EventBoundary:
         tail, self._held = self._held, b""
         completion = b"\n\n" if self.overflowing else missing_blank_line(tail)
         self._look_for_end_mark(tail + completion)
-        return tail + completion + (b"" if self.done_seen else END_MARK)
+        return tail + completion + (b"" if self.done_seen else self._missing_end())
+
+    def _missing_end(self) -> bytes:
+        return END_MARK
 
 
 def _last_boundary(data: bytes, start: int) -> int:

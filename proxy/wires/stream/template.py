@@ -1,7 +1,7 @@
-"""The mould of an event: what all events have in common that differ in their text alone.
+"""The template of an event: what all events have in common that differ in their text alone.
 
 Most events of a stream say one word more and repeat everything else.  Once one of them has been read,
-those that fit its mould need not be: they can mean nothing but other text.  Whether an event fits is
+those that fit its template need not be: they can mean nothing but other text.  Whether an event fits is
 seen by comparing bytes; one that does not fit may still mean the same, and is read.
 """
 
@@ -12,13 +12,13 @@ from typing import Final
 
 from proxy.wires.json.patterns import repeated
 
-__all__ = ["MOST_TEMPLATE_BYTES", "Template"]
+__all__ = ["MOST_TEMPLATE_BYTES", "Template", "split_text"]
 
 MOST_KEPT: Final = 256
-"""Events that one mould keeps the values of before they are cast."""
+"""Events that one template keeps the values of before they are merged."""
 
 MOST_TEMPLATE_BYTES: Final = 16 * 1024
-"""Of an event that is skimmed: so many of them as are kept are cast and read in some milliseconds."""
+"""Of an event that is taken unread: so many of them as are kept are merged and read in some milliseconds."""
 
 _MOST_TAKEN_BYTES: Final = 32 * 1024
 """Of a chunk of several events that is taken at once; a larger one is looked at in parts, with pauses."""
@@ -45,7 +45,7 @@ _QUOTE, _BACKSLASH, _ZERO = b'"\\0'
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class _Placeholder:
     """A free place of an event: where its value begins and ends, what may stand there, and whether that
     is text."""
 
@@ -59,20 +59,28 @@ class Template:
     """The fixed bytes of an event and what may stand between them.
 
     ``found`` holds what stood in the free places, one after the other, of each event that fitted and
-    was not cast since.
+    was not merged since.
     """
 
-    __slots__ = ("_after_line", "_fits_last", "_head", "_joined", "_most", "_places", "_tail", "found")
+    __slots__ = (
+        *("_after_line", "_fits_last", "_head", "_joined", "_most", "_places", "_tail", "_text_place"),
+        "found",
+    )
 
-    def __init__(self, raw: bytes, slots: Sequence[_Slot]) -> None:
-        ends = [*(slot.start for slot in slots[1:]), len(raw)]
-        *middle, self._tail = [raw[slot.end : end] for slot, end in zip(slots, ends, strict=True)]
-        self._head = raw[: slots[0].start]
-        self._places = [(slot.fits, fixed) for slot, fixed in zip(slots, middle, strict=False)]
-        self._fits_last = slots[-1].fits
+    def __init__(self, raw: bytes, placeholders: Sequence[_Placeholder]) -> None:
+        ends = [*(placeholder.start for placeholder in placeholders[1:]), len(raw)]
+        *middle, self._tail = [
+            raw[placeholder.end : end] for placeholder, end in zip(placeholders, ends, strict=True)
+        ]
+        self._head = raw[: placeholders[0].start]
+        self._places = [
+            (placeholder.fits, fixed) for placeholder, fixed in zip(placeholders, middle, strict=False)
+        ]
+        self._fits_last = placeholders[-1].fits
         self._after_line = len(self._tail) - self._tail.find(b"\n")
-        self._joined = [slot.is_text for slot in slots]
-        self._most = MOST_KEPT * len(slots)
+        self._joined = [placeholder.is_text for placeholder in placeholders]
+        self._text_place = self._joined.index(True) if self._joined.count(True) == 1 else -1
+        self._most = MOST_KEPT * len(placeholders)
         self.found: list[bytes] = []
 
     @property
@@ -82,26 +90,44 @@ class Template:
 
     @property
     def full(self) -> bool:
-        """Whether what was found has to be cast before anything is taken."""
+        """Whether what was found has to be merged before anything is taken."""
         return len(self.found) >= self._most
 
+    @property
+    def has_one_text(self) -> bool:
+        """Whether its events say one text each."""
+        return self._text_place >= 0
+
+    def texts(self, start: int) -> list[bytes]:
+        """The texts of the events that were found since ``found`` had ``start`` values, between their quotes.
+
+        Only for a template that :attr:`has_one_text`.
+        """
+        return self.found[start + self._text_place :: len(self._joined)]
+
     @classmethod
-    def of(cls, raw: bytes, texts: Sequence[str], loose: Sequence[str]) -> "Template | None":
-        """The mould of a whole event; ``None`` where it is not certain which of its bytes are free.
+    def of(
+        cls, raw: bytes, texts: Sequence[str], loose: Sequence[str], ends: tuple[bytes, ...] = _ENDS
+    ) -> "Template | None":
+        """The template of a whole event; ``None`` where it is not certain which of its bytes are free.
 
         ``texts`` name its members whose strings are the text, ``loose`` those whose string or number
-        says nothing at all.  Each of these names may stand in it only once.
+        says nothing at all.  Each of these names may stand in it only once.  ``ends`` are what whole events
+        end in.
         """
-        slots = [_slot(raw, name, is_text=name in texts) for name in (*texts, *loose)]
-        known = sorted((slot for slot in slots if slot is not None), key=lambda slot: slot.start)
-        if not texts or len(known) < len(slots) or not raw.endswith(_ENDS):
+        placeholders = [_placeholder(raw, name, is_text=name in texts) for name in (*texts, *loose)]
+        known = sorted(
+            (placeholder for placeholder in placeholders if placeholder is not None),
+            key=lambda placeholder: placeholder.start,
+        )
+        if not texts or len(known) < len(placeholders) or not raw.endswith(ends):
             return None
         if b"\n" in raw[known[0].start : known[-1].end]:
             return None  # Data over several lines.
-        mould = cls(raw, known)
+        template = cls(raw, known)
         # A name that is spelled with escapes may be one of ours once more.
-        parts = (mould._head, *(fixed for _, fixed in mould._places), mould._tail)
-        return None if any(_ESCAPED_KEY in part for part in parts) else mould
+        parts = (template._head, *(fixed for _, fixed in template._places), template._tail)
+        return None if any(_ESCAPED_KEY in part for part in parts) else template
 
     def take(self, chunk: bytes) -> bool:
         """Take whole events, if every one of them fits and there is room for them."""
@@ -150,7 +176,7 @@ class Template:
         self.found += values
         return True
 
-    def cast(self) -> bytes:
+    def merge(self) -> bytes:
         """One event that says what all did that were found: their texts joined, the rest as in the last."""
         found, self.found = self.found, []
         count = len(self._joined)
@@ -162,7 +188,19 @@ class Template:
         return b"".join([part for pair in zip(fixed, [*values, b""], strict=True) for part in pair])
 
 
-def _slot(raw: bytes, name: str, *, is_text: bool) -> _Slot | None:
+def split_text(raw: bytes, name: str) -> tuple[bytes, bytes]:
+    """What stands before and behind the empty text that is the member of this name of an event.
+
+    The event is one of ours, without blanks.  No string of it has the same bytes inside, where quotes are
+    escaped.
+    """
+    before, found, after = raw.partition(b'"%b":""' % name.encode())
+    if not found:
+        raise ValueError(f"the event has no empty {name}")
+    return before + found[:-1], found[-1:] + after
+
+
+def _placeholder(raw: bytes, name: str, *, is_text: bool) -> _Placeholder | None:
     """Where the value of the member of this name stands."""
     key = b'"%b"' % name.encode()
     if raw.count(key) != 1:
@@ -176,7 +214,7 @@ def _slot(raw: bytes, name: str, *, is_text: bool) -> _Slot | None:
     ends = (b'"',) if value[1] else (b",", b"}", b" ")
     if found is None or raw[found.end() : found.end() + 1] not in ends:
         return None
-    return _Slot(found.start(), found.end(), fits, is_text)
+    return _Placeholder(found.start(), found.end(), fits, is_text)
 
 
 def _is_text(value: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Usage read from a response that only passes through, and taken out again where only we asked for it.
 
-Looks into no event that does not say ``"usage"``: in a JSON string the quotes would be escaped, so
-these bytes can only be a key.
+Looks into no event that does not say ``"usage"``, or what its dialect has in place of it: in a JSON string
+the quotes would be escaped, so these bytes can only be a key.
 """
 
 import contextlib
@@ -15,13 +15,15 @@ from proxy.errors import FrameTooLarge
 from proxy.events import Usage
 from proxy.in_thread import LARGE_EVENT_BYTES
 from proxy.json_size import is_large
+from proxy.wires.dialect import Event, EventParser, Framing, UsageFields
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
-from proxy.wires.turn.usage import usage_of, without_null_usage
+from proxy.wires.turn.usage import merge_usage, read_usage, usage_of, without_null_usage
 
 __all__ = ["UsageTap"]
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=[{n])')
 _KEY: Final = b'"usage"'
+_SSE_END: Final = b"\n\n"
 _WHOLE_REPLY: Final = 1 << 20
 _TAIL: Final = 1 << 16
 _MOST_KEYS: Final = 4
@@ -34,12 +36,22 @@ class UsageTap:
     ``began`` says that something of the response has come, ``events`` how many events of a stream.
     """
 
-    def __init__(self, *, strip: bool = False) -> None:
+    def __init__(
+        self, *, strip: bool = False, framing: Framing | None = None, fields: UsageFields | None = None
+    ) -> None:
+        """``framing`` and ``fields`` are those of the dialect, where they are not as OpenAI's are."""
         self.usage: Usage | None = None
         self.began = False
         self.events = 0
         self._strip = strip
-        self._parser: SSEParser | None = SSEParser()
+        self._parser: EventParser | None = SSEParser() if framing is None else framing.parser()
+        self._end = _SSE_END if framing is None else framing.event_end
+        self._event_sign = b"data:" if framing is None else framing.event_sign
+        # Where usage has no member of its own, its counts are looked for.
+        counts = (fields.received, fields.sent) if fields is not None and not fields.member else ()
+        self._counts = re.compile(rb'"(%b)"\s*:\s*(\d+)' % "|".join(counts).encode()) if counts else None
+        self._sign = self._counts or _USAGE
+        self._key = f'"{counts[1]}"'.encode() if counts else _KEY
         self._reply: bytearray = bytearray()
         self._head = b""
         self._cut = False
@@ -50,13 +62,13 @@ class UsageTap:
         With ``strip`` these are whole events, else the piece itself.
         """
         self.began = True
-        self.events += chunk.count(b"data:")
+        self.events += chunk.count(self._event_sign)
         if self._parser is None:
             return chunk
-        if chunk[-2:] == b"\n\n" and self._parser.between:
+        if chunk.endswith(self._end) and self._parser.between:
             # Whole events, as nearly always: what says nothing of usage need not be cut into them.
             less = without_null_usage(chunk)
-            if _KEY not in less:
+            if self._key not in less:
                 return less if self._strip else chunk
         try:
             pieces = self._read_events(self._parser, chunk)
@@ -66,7 +78,7 @@ class UsageTap:
             return tail if self._strip else chunk
         return b"".join(pieces) if self._strip else chunk
 
-    def _read_events(self, parser: SSEParser, chunk: bytes) -> list[bytes]:
+    def _read_events(self, parser: EventParser, chunk: bytes) -> list[bytes]:
         """Read the events that ``chunk`` completes; what of each may go on."""
         parser.take(chunk)
         pieces = []
@@ -88,28 +100,29 @@ class UsageTap:
             return b""
         tail = self._parser.tail
         event, self._parser = self._parser.close(), None
-        if event is None or _USAGE.search(event.raw) is None:
+        if event is None or self._sign.search(event.raw) is None:
             return tail if self._strip else b""
         return self._stripped(event) if self._strip else self._look(event)
 
-    def _look(self, event: SSEEvent) -> bytes:
-        if _USAGE.search(event.raw) is not None:
+    def _look(self, event: Event) -> bytes:
+        if self._sign.search(event.raw) is not None:
             self._read(event.data)
         return b""
 
-    def _stripped(self, event: SSEEvent) -> bytes:
+    def _stripped(self, event: Event) -> bytes:
         raw = event.raw
-        if _USAGE.search(raw) is None:
+        if self._sign.search(raw) is None:
             return raw
         less = without_null_usage(raw)
-        if _USAGE.search(less) is None:
+        if self._sign.search(less) is None:
             return less
         payload = self._read(event.data)
         if not isinstance(payload, dict) or "usage" not in payload:
             return raw
         if not payload.get("choices") and payload["usage"] is not None:
             return b""
-        return encode_event(orjson.dumps({k: v for k, v in payload.items() if k != "usage"}), event.event)
+        name = event.event if isinstance(event, SSEEvent) else b""
+        return encode_event(orjson.dumps({k: v for k, v in payload.items() if k != "usage"}), name)
 
     def _read(self, data: bytes) -> object:
         if is_large(data):
@@ -120,8 +133,11 @@ class UsageTap:
             payload = orjson.loads(data)
         except orjson.JSONDecodeError:
             return None
-        if isinstance(payload, dict):
-            self.usage = usage_of(payload) or self.usage
+        if isinstance(payload, dict) and (usage := usage_of(payload)) is not None:
+            if self.usage is not None and payload.get("type") == "message_delta":
+                # It may leave out what the first event of the message said.
+                usage = read_usage(merge_usage(self.usage.native, usage.native))
+            self.usage = usage
         return payload
 
     def keep(self, chunk: bytes) -> None:
@@ -146,6 +162,11 @@ class UsageTap:
         Embeddings and images fill megabytes, and usage stands behind or before them.
         """
         for part in parts:
+            if self._counts is not None:
+                if counts := {name.decode(): int(said) for name, said in self._counts.findall(part)}:
+                    self.usage = usage_of(counts)
+                    return
+                continue
             for found in reversed([*_USAGE.finditer(part)][-_MOST_KEYS:]):
                 text = part[found.end() :].decode("utf-8", "replace")
                 with contextlib.suppress(ValueError, RecursionError):

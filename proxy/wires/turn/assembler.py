@@ -20,7 +20,7 @@ from proxy.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStar
 from proxy.json_size import count_values
 from proxy.values import value_class
 
-__all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id"]
+__all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id", "object_of"]
 
 _ALPHABET = string.ascii_letters + string.digits
 _MAX_CALLS = 256
@@ -92,7 +92,7 @@ class _Brackets:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _PartialCall:
     """A call in the making.  ``upstream_id`` is what came, ``call_id`` what the call goes by.
 
     ``unread`` is what its ``brackets`` have not been fed: of arguments that stay short nobody asks them.
@@ -183,9 +183,9 @@ class ToolCallAssembler:
         self._declared = frozenset(declared)
         self._is_hidden = is_hidden
         self._kept = kept_bytes
-        self._slots: list[_Slot] = []
-        self._by_id: dict[str, list[_Slot]] = {}
-        self._by_index: dict[int, _Slot] = {}
+        self._slots: list[_PartialCall] = []
+        self._by_id: dict[str, list[_PartialCall]] = {}
+        self._by_index: dict[int, _PartialCall] = {}
         self._taken_ids: set[str] = set()
         self._bytes = 0
         self.undecided = 0
@@ -208,7 +208,7 @@ class ToolCallAssembler:
         if slot.started:
             if text or fragment.extra:
                 events.append(ToolCallDelta(slot.seq, text, fragment.extra))
-        elif slot.size or not self._may_grow(slot.name):
+        elif slot.name and (slot.size or not self._may_grow(slot.name)):
             events += self._start(slot)
         return events
 
@@ -264,7 +264,7 @@ class ToolCallAssembler:
         slot = self._slots[seq]
         return slot.upstream_id, slot.name or "", slot.arguments
 
-    def _place(self, fragment: Fragment) -> _Slot:
+    def _place(self, fragment: Fragment) -> _PartialCall:
         """The slot a fragment belongs to, a new one if it opens a call."""
         if fragment.legacy:
             return self._slots[-1] if self._slots else self._open(fragment)
@@ -277,7 +277,7 @@ class ToolCallAssembler:
             slot = self._anonymous(fragment)
         return slot or self._open(fragment)
 
-    def _with_id(self, fragment: Fragment) -> _Slot | None:
+    def _with_id(self, fragment: Fragment) -> _PartialCall | None:
         """A fragment whose id was seen before in this turn."""
         same = self._by_id[fragment.call_id or ""]
         slot = next((s for s in reversed(same) if s.index == fragment.index), same[-1])
@@ -288,7 +288,7 @@ class ToolCallAssembler:
         again = slot.is_complete and (fragment.name != slot.name or new)
         return None if elsewhere or again else slot
 
-    def _adopting(self, fragment: Fragment) -> _Slot | None:
+    def _adopting(self, fragment: Fragment) -> _PartialCall | None:
         """A fragment with a new id: a new call, unless its index says it goes on with an old one."""
         if fragment.index is None:
             # Some gateways mint an id for every fragment: without a name it cannot open a call.
@@ -303,7 +303,7 @@ class ToolCallAssembler:
         restarts = slot.is_complete and fragment.arguments.lstrip().startswith("{")
         return None if fragment.name or restarts else slot
 
-    def _anonymous(self, fragment: Fragment) -> _Slot | None:
+    def _anonymous(self, fragment: Fragment) -> _PartialCall | None:
         """A fragment with neither id nor index."""
         latest = self._slots[-1] if self._slots else None
         if latest is None or not fragment.name:
@@ -312,17 +312,17 @@ class ToolCallAssembler:
         goes_on = name == fragment.name or self._is_declared(name + fragment.name)
         return latest if goes_on and latest.size == 0 else None
 
-    def _open(self, fragment: Fragment) -> _Slot:
+    def _open(self, fragment: Fragment) -> _PartialCall:
         if len(self._slots) >= _MAX_CALLS:
             raise WireError(f"more than {_MAX_CALLS} tool calls in one turn")
-        slot = _Slot(len(self._slots), fragment.index, fragment.legacy, fragment.item_id)
+        slot = _PartialCall(len(self._slots), fragment.index, fragment.legacy, fragment.item_id)
         self._slots.append(slot)
         self.undecided += 1
         if fragment.index is not None:
             self._by_index[fragment.index] = slot
         return slot
 
-    def _merge_name(self, slot: _Slot, name: str) -> None:
+    def _merge_name(self, slot: _PartialCall, name: str) -> None:
         if slot.name is None:
             slot.name = name
         elif slot.started:
@@ -332,7 +332,7 @@ class ToolCallAssembler:
         elif self._is_declared(slot.name + name):
             slot.name += name
 
-    def _merge_arguments(self, slot: _Slot, fragment: Fragment) -> str:
+    def _merge_arguments(self, slot: _PartialCall, fragment: Fragment) -> str:
         """Append the fragment's arguments; the text that may be told now."""
         text = fragment.arguments
         if not text:
@@ -350,7 +350,7 @@ class ToolCallAssembler:
         text, slot.withheld = slot.withheld + text, ""
         return text
 
-    def _kept_of(self, slot: _Slot, text: str) -> str:
+    def _kept_of(self, slot: _PartialCall, text: str) -> str:
         """How much of a new piece is kept: of a hidden call, enough to see that it is too large."""
         if not (slot.name and self._is_hidden(slot.name)):
             return text
@@ -360,13 +360,11 @@ class ToolCallAssembler:
         """Whether a declared name is, or begins with, this one."""
         return any(other.startswith(name) for other in self._declared)
 
-    def _may_grow(self, name: str | None) -> bool:
+    def _may_grow(self, name: str) -> bool:
         """Whether a longer declared name begins with this one."""
-        if name is None:
-            return True
         return any(other != name and other.startswith(name) for other in self._declared)
 
-    def _start(self, slot: _Slot) -> list[TurnEvent]:
+    def _start(self, slot: _PartialCall) -> list[TurnEvent]:
         """Decide a call: its name and id are fixed from here on (rule W8)."""
         if slot.started or slot.name is None:
             return []
@@ -381,12 +379,12 @@ class ToolCallAssembler:
         return events
 
 
-def _repeats(slot: _Slot, fragment: Fragment) -> bool:
+def _repeats(slot: _PartialCall, fragment: Fragment) -> bool:
     """Whether the fragment's arguments are the slot's whole value once more."""
     return slot.is_complete and _parse(fragment.arguments) == slot.value
 
 
-def _opens_another(slot: _Slot, fragment: Fragment) -> bool:
+def _opens_another(slot: _PartialCall, fragment: Fragment) -> bool:
     """Whether a fragment without a known id opens a call although its index has one already."""
     if not (fragment.name and slot.name and slot.is_complete):
         return False
@@ -424,6 +422,12 @@ def _last_word(arguments: str) -> str:
     return arguments
 
 
+def object_of(arguments: str) -> dict[str, Any] | None:
+    """The JSON object that ``arguments`` is the text of; ``None`` for any other text."""
+    value = _parse(arguments)
+    return value if isinstance(value, dict) else None
+
+
 def is_object(arguments: str) -> bool:
     """Whether ``arguments`` is the text of one JSON object that every reader reads alike."""
-    return isinstance(_parse(arguments), dict)
+    return object_of(arguments) is not None

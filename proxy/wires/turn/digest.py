@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 __all__ = [
-    "Beginnings",
+    "PrefixDigests",
     "canonical_arguments",
     "conversation_digest",
     "people_named",
@@ -20,7 +20,7 @@ _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _PEOPLE = ("user", "safety_identifier")
 
 
-class Beginnings:
+class PrefixDigests:
     """Digests over the beginnings of one conversation; each of its messages is taken in once.
 
     ``visible`` gives what makes a message the same message, ``None`` for one that does not count.

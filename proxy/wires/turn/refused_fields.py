@@ -12,13 +12,15 @@ from typing import Any
 
 import orjson
 
-__all__ = ["ITEM_FIELDS", "MESSAGE_FIELDS", "RefusedFields"]
+__all__ = ["BLOCK_FIELDS", "ITEM_FIELDS", "MESSAGE_FIELDS", "RefusedFields"]
 
 _FIELDS = frozenset({"type", "id", "role", "content", "name", "arguments", "input", "text"})
 MESSAGE_FIELDS = _FIELDS | {"tool_calls", "function_call", "function", "custom"}
 """Without these a message of Chat would say something else."""
 ITEM_FIELDS = _FIELDS | {"call_id", "output", "summary", "refusal"}
 """The same of an item of Responses."""
+BLOCK_FIELDS = _FIELDS | {"data", "signature", "thinking", "tool_use_id"}
+"""The same of a block of Messages."""
 _NESTED = ("tool_calls", "function", "custom", "content")
 _MOST = 4
 """So often one request is tried again: some providers name one field at a time."""
@@ -51,6 +53,10 @@ class RefusedFields:
         self._left_out = _NONE
         self.learned = _NONE
         """Of these, what this run was told of."""
+
+    def __bool__(self) -> bool:
+        """Whether anything is left out."""
+        return bool(self._left_out)
 
     def leave_out(self, names: Collection[str]) -> None:
         """Leave these out from the first request on."""

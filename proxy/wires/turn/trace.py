@@ -4,9 +4,9 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall, ToolResult
+from proxy.events import ToolCall, ToolProgress, ToolResult
 
-__all__ = ["reasoning_line", "status_line", "trace_call", "trace_result"]
+__all__ = ["reasoning_line", "status_line", "trace_call", "trace_progress", "trace_result"]
 
 _MAX_SHOWN = 200
 
@@ -20,6 +20,18 @@ def trace_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
         "arguments": arguments,
         "status": "in_progress",
         "ms": 0,
+    }
+
+
+def trace_progress(call: ToolCall, progress: ToolProgress) -> dict[str, Any]:
+    """``x_toolrelay`` of a call that goes on, without the tool's own words: they may be of its result."""
+    return {
+        "type": "tool_progress",
+        "call_id": call.call_id,
+        "name": call.name,
+        "progress": progress.done,
+        "total": progress.total,
+        "status": "in_progress",
     }
 
 

@@ -5,7 +5,22 @@ from typing import Any
 
 from proxy.events import Usage
 
-__all__ = ["add_usage", "read_usage", "usage_of", "without_null_usage"]
+__all__ = [
+    "add_usage",
+    "counted_usage",
+    "merge_usage",
+    "messages_usage",
+    "read_usage",
+    "usage_of",
+    "without_null_usage",
+]
+
+_CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
+"""What Messages counts beside its ``input_tokens``."""
+
+_COUNTS = ("prompt_eval_count", "eval_count")
+"""Where Ollama counts tokens, on the last line of an answer itself."""
+_COUNTED = (*_COUNTS, "total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 _NULLS = (b',"usage":null', b', "usage": null')
 
@@ -14,24 +29,28 @@ def usage_of(payload: Mapping[str, Any]) -> Usage | None:
     """The usage that an event or a reply reports, wherever the provider puts it; ``None`` for none.
 
     On Chat it is a member, at one provider inside ``x_groq``; an event of Responses has it in the
-    response that it tells of.
+    response that it tells of, the first one of Messages in the message; Ollama has no member for it.
     """
     native = payload.get("usage")
-    if native is None and "response" not in payload and "x_groq" not in payload:
-        return None
-    for inner in ("response", "x_groq"):
+    if native is None and "response" not in payload and "x_groq" not in payload and "message" not in payload:
+        return _counted_in(payload)
+    for inner in ("response", "x_groq", "message"):
         if not isinstance(native, dict) and inner in payload:
             holder = payload[inner]
             native = holder.get("usage") if isinstance(holder, dict) else None
-    return read_usage(native) if isinstance(native, dict) else None
+    return read_usage(native) if isinstance(native, dict) else _counted_in(payload)
 
 
 def read_usage(native: Mapping[str, Any]) -> Usage:
-    """A usage object in the names of Chat (``prompt_tokens``) or of Responses (``input_tokens``)."""
+    """A usage object in the names of Chat (``prompt_tokens``), of Responses or of Messages."""
     received, details = "input_tokens", native.get("input_tokens_details")
     if received not in native:
         received, details = "prompt_tokens", native.get("prompt_tokens_details")
-    sent = "output_tokens" if "output_tokens" in native else "completion_tokens"
+    elif details is None and "total_tokens" not in native and any(name in native for name in _CACHED):
+        return messages_usage(native)
+    sent, spent = "output_tokens", native.get("output_tokens_details")
+    if sent not in native:
+        sent, spent = "completion_tokens", native.get("completion_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     if cached is None:
         cached = native.get("prompt_cache_hit_tokens")  # DeepSeek's name
@@ -41,7 +60,40 @@ def read_usage(native: Mapping[str, Any]) -> Usage:
         _count(native.get("total_tokens")),
         native,
         _count(cached),
+        _count(spent.get("reasoning_tokens")) if isinstance(spent, dict) else 0,
     )
+
+
+def messages_usage(native: Mapping[str, Any]) -> Usage:
+    """A usage object of Messages: its ``input_tokens`` leave out what was cached, and it has no total."""
+    written, cached = [_count(native.get(name)) for name in _CACHED]
+    received = _count(native.get("input_tokens")) + written + cached
+    sent = _count(native.get("output_tokens"))
+    spent = native.get("output_tokens_details")
+    thought = _count(spent.get("thinking_tokens")) if isinstance(spent, dict) else 0
+    return Usage(received, sent, received + sent, native, cached, thought)
+
+
+def _counted_in(payload: Mapping[str, Any]) -> Usage | None:
+    return counted_usage(payload) if "eval_count" in payload or "prompt_eval_count" in payload else None
+
+
+def counted_usage(payload: Mapping[str, Any]) -> Usage:
+    """The usage in the last line of an answer of Ollama's, with the times that it tells, in nanoseconds.
+
+    WIRE: a count of 0 is left out, such as that of a prompt that was wholly cached.
+    """
+    native = {name: payload[name] for name in _COUNTED if name in payload}
+    received, sent = [_count(payload.get(name)) for name in _COUNTS]
+    return Usage(received, sent, received + sent, native)
+
+
+def merge_usage(before: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """What two reports say of one message: the last word on each field, where there is one.
+
+    Messages says a part of it in the first event and the rest in the last one.
+    """
+    return {**before, **{name: value for name, value in later.items() if value is not None}}
 
 
 def _count(value: Any) -> int:

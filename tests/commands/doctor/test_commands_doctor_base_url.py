@@ -1,6 +1,7 @@
-"""An upstream's address that lacks its ``/v1``: found at the start and by ``check --probe``."""
+"""What ``check --probe`` says of an address that lacks its ``/v1``, as the start does, and of ``wires``."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from chat_script import DONE, content, finish, role, usage
+from ollama_script import done
 from proxy_process import serving, write_config
 from waiting import PATIENCE_S
 
@@ -77,7 +80,7 @@ async def test_probing_names_a_refused_key_once(tmp_path: Path) -> None:
         await runner.cleanup()
     assert process.returncode == 1
     assert errors.decode().splitlines() == [
-        "toolrelay: upstreams.mine: it refuses the key (status 401). "
+        "toolrelay: upstreams.mine: the upstream refuses the key (status 401). "
         "Correct upstreams.mine.api_key (env:MINE)"
     ]
     assert b"refuse" not in printed
@@ -109,3 +112,62 @@ async def test_probing_says_it_too(tmp_path: Path, models: str) -> None:
     assert line.startswith("toolrelay: upstreams.mine.base_url: no API answers at")
     assert f'"{url}/v1"' in line
     assert asked == ["/models", "/v1/models"]
+
+
+@asynccontextmanager
+async def ollama_server(*, chat: bool) -> AsyncIterator[str]:
+    """A server with Ollama's own API, and with Chat below ``/v1`` if that is asked for."""
+    answers = {"/api/tags": b'{"models":[{"name":"small-1"}]}', "/api/chat": done(content="ok")}
+    if chat:
+        answers["/v1/models"] = b'{"object":"list","data":[{"id":"small-1"}]}'
+        choice = {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
+        answers["/v1/chat/completions"] = json.dumps({"choices": [choice]}).encode()
+
+    streamed = b"".join([role(), content("ok"), finish(), usage(1, 1), DONE])
+
+    async def answer(request: web.Request) -> web.Response:
+        body = answers.get(request.path)
+        if request.path == "/v1/chat/completions" and (await request.json()).get("stream"):
+            return web.Response(body=streamed, content_type="text/event-stream")
+        return web.Response(body=body or b"404", status=404 if body is None else 200)
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("chat", "path", "wires", "status", "words"),
+    [
+        (True, "/v1", '["chat"]', 0, '[upstreams.mine]\nwires = ["chat", "ollama"]\n'),
+        (True, "/v1", '["chat", "ollama"]', 0, ""),
+        (False, "", '["ollama"]', 0, ""),
+        (True, "/v1", '["anthropic"]', 1, 'wires = ["chat", "ollama"]\n'),
+        (False, "/v1", '["ollama"]', 0, ""),
+    ],
+)
+async def test_probing_prints_the_wires_to_write(
+    tmp_path: Path, chat: bool, path: str, wires: str, status: int, words: str
+) -> None:
+    """Where an upstream speaks more or less than ``wires`` says; Ollama's own API is beside the ``/v1``."""
+    async with ollama_server(chat=chat) as url:
+        (tmp_path / "toolrelay.toml").write_text(
+            f'[upstreams.mine]\nbase_url = "{url}{path}"\napi_key = ""\nwires = {wires}\n'
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "proxy", "check", "--probe"),
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            output, errors = await process.communicate()
+    assert process.returncode == status, errors.decode()
+    assert words in output.decode()
+    assert ("Write into toolrelay.toml" in output.decode()) is bool(words)

@@ -1,8 +1,13 @@
 """``check`` tells every fault at once: none of them hides another."""
 
 import socket
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import NoReturn
 
+import pytest
 from closed_port import closed_port
+from command_line import Here
 
 from proxy.errors import ConfigError
 from proxy.server.limits.storage import open_counters as real
@@ -28,7 +33,7 @@ def sound(name: str) -> str:
 """
 
 
-def faults_of(done):
+def faults_of(done: CompletedProcess[str]) -> list[str]:
     """The lines of a check, each a setting and what is wrong with it."""
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -37,7 +42,7 @@ def faults_of(done):
     return [line.removeprefix("toolrelay: ") for line in lines]
 
 
-def test_every_phase_is_told(tmp_path, here):
+def test_every_phase_is_told(tmp_path: Path, here: Here) -> None:
     """A missing key hides no broken tool, and neither of them an upstream that is not there."""
     (tmp_path / "broken.py").write_text(MODULE)
     (tmp_path / "faulty.py").write_text(TWO_FAULTY)
@@ -73,9 +78,9 @@ def test_every_phase_is_told(tmp_path, here):
         ("faulty", "without_redaction"),
         ("faulty", "without_a_type"),
         ("credentials.", "calendar__list_events"),
-        ("core__get_weather", ".day", "takes no such argument"),
+        ("core__get_weather", ".day", "has no such argument"),
         ("store.url", "does not exist"),
-        ("upstreams.paid:", f"port {port} is not reachable"),
+        ("upstreams.paid:", f"port {port} cannot be reached"),
     ):
         assert len([fault for fault in faults if all(word in fault for word in words)]) == 1, (words, faults)
     assert len(faults) == 11, faults
@@ -85,7 +90,7 @@ def test_every_phase_is_told(tmp_path, here):
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.is_file()) == [".py", ".py", ".toml"]
 
 
-def test_a_setting_that_is_wrong_hides_no_tool(tmp_path, here):
+def test_a_setting_that_is_wrong_hides_no_tool(tmp_path: Path, here: Here) -> None:
     """What is left of the configuration is looked at; a default in a setting's place accuses nobody."""
     (tmp_path / "broken.py").write_text(MODULE)
     (tmp_path / "toolrelay.toml").write_text(
@@ -102,7 +107,7 @@ def test_a_setting_that_is_wrong_hides_no_tool(tmp_path, here):
     ]  # fmt: skip
 
 
-def test_a_default_upstream_is_not_accused(tmp_path, here):
+def test_a_default_upstream_is_not_accused(tmp_path: Path, here: Here) -> None:
     """Where no upstream can be read, the one that a server has without any is not looked for."""
     for text in ("upstreams = 3\n", "[upstreams.a]\nbase_url = 3\n"):
         (tmp_path / "toolrelay.toml").write_text(text)
@@ -111,7 +116,7 @@ def test_a_default_upstream_is_not_accused(tmp_path, here):
         assert "expected" in fault
 
 
-def test_each_variable_is_told(tmp_path, here):
+def test_each_variable_is_told(tmp_path: Path, here: Here) -> None:
     """A fault of the environment hides neither the next one nor what is wrong in the file."""
     (tmp_path / "broken.py").write_text(MODULE)
     (tmp_path / "toolrelay.toml").write_text(
@@ -139,7 +144,7 @@ def test_each_variable_is_told(tmp_path, here):
     assert faults_of(here("serve", env=env)) == [fault for fault in faults if "tools.modules" not in fault]
 
 
-def test_probing_leaves_out_what_lacks_its_key(tmp_path, here):
+def test_probing_leaves_out_what_lacks_its_key(tmp_path: Path, here: Here) -> None:
     """It would only be told a second time, by the provider; the others are probed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.1)
@@ -152,14 +157,17 @@ def test_probing_leaves_out_what_lacks_its_key(tmp_path, here):
     assert [fault.partition(":")[0] for fault in faults] == ["upstreams.a.api_key", "upstreams.b"]
 
 
-def test_a_section_that_nothing_needs_is_done_without(tmp_path, here, monkeypatch):
+def test_a_section_that_nothing_needs_is_done_without(
+    tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Counters that cannot be opened do not keep a broken tool from being told, nor is one told twice."""
 
-    def missing(url):
-        raise ConfigError("limits.storage", "Redis needs redis, which is not installed")
+    def missing(url: str) -> NoReturn:
+        raise ConfigError("limits.storage", "redis:// needs the redis library, which is not installed")
 
     monkeypatch.setattr(
-        "proxy.server.app.open_counters", lambda url: missing(url) if url != "memory://" else real(url)
+        "proxy.server.compose.services.open_counters",
+        lambda url: missing(url) if url != "memory://" else real(url),
     )
     (tmp_path / "broken.py").write_text(MODULE)
     (tmp_path / "toolrelay.toml").write_text(
@@ -171,7 +179,7 @@ def test_a_section_that_nothing_needs_is_done_without(tmp_path, here, monkeypatc
     assert "limits.storage" in settings
 
 
-def test_every_command_tells_all_faults_of_a_configuration(tmp_path, here):
+def test_every_command_tells_all_faults_of_a_configuration(tmp_path: Path, here: Here) -> None:
     """Who starts a server, or asks for its record, repairs the file once and not fault by fault."""
     (tmp_path / "toolrelay.toml").write_text(
         """

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from command_line import Here
 from waiting import LATE_S
 
 from proxy import __version__
@@ -55,7 +56,7 @@ def complaint(done: subprocess.CompletedProcess[str]) -> str:
         ('[server]\n"a\\u001b[31m\\nb" = 1', ["server.a\\x1b[31m\\nb", "no such setting"]),
     ],
 )
-def test_a_faulty_file_stops_the_start(tmp_path, text, words):
+def test_a_faulty_file_stops_the_start(tmp_path: Path, text: str, words: list[str]) -> None:
     """serve answers a faulty configuration with one line that names setting and remedy."""
     (tmp_path / "toolrelay.toml").write_text(text)
     line = complaint(toolrelay(tmp_path, "serve", env={"OPENAI_API_KEY": "sk-test"}))
@@ -64,7 +65,7 @@ def test_a_faulty_file_stops_the_start(tmp_path, text, words):
     assert "sk-literal0123" not in line
 
 
-def test_check_names_every_fault(tmp_path, here):
+def test_check_names_every_fault(tmp_path: Path, here: Here) -> None:
     """check prints one line per fault, not only the first."""
     (tmp_path / "toolrelay.toml").write_text(
         "[server]\nport='x'\nprot=1\n[upstreams.a]\nbase_url='replay:'\n[tools]\ntrace=3\n"
@@ -74,29 +75,31 @@ def test_check_names_every_fault(tmp_path, here):
     assert len(done.stderr.splitlines()) == 3
 
 
-def test_a_missing_secret_names_the_ways_out(tmp_path):
+def test_a_missing_secret_names_the_ways_out(tmp_path: Path) -> None:
     """With no configuration and no key, serve says what could be done."""
-    line = complaint(toolrelay(tmp_path, "serve"))
+    line = complaint(toolrelay(tmp_path, "serve", "--port", "0"))
     for word in ("upstreams.default.api_key", "OPENAI_API_KEY", "--upstream", "toolrelay demo"):
         assert word in line
 
 
-def test_a_file_that_is_not_there(tmp_path, here):
+def test_a_file_that_is_not_there(tmp_path: Path, here: Here) -> None:
     """--config of a missing file names the file and how to make one."""
-    line = complaint(here("serve", "--config", "none.toml"))
+    line = complaint(here("serve", "--port", "0", "--config", "none.toml"))
     assert "none.toml" in line
     assert "toolrelay init" in line
 
 
-def test_a_variable_that_is_no_setting(tmp_path, here):
+def test_a_variable_that_is_no_setting(tmp_path: Path, here: Here) -> None:
     """An unknown TOOLRELAY_ variable is named with its nearest setting."""
-    line = complaint(here("serve", env={"TOOLRELAY_SERVER__PROT": "1", "OPENAI_API_KEY": "sk-test"}))
+    line = complaint(
+        here("serve", "--port", "0", env={"TOOLRELAY_SERVER__PROT": "1", "OPENAI_API_KEY": "sk-test"})
+    )
     assert "TOOLRELAY_SERVER__PROT" in line
     assert "server.port" in line
 
 
 @pytest.mark.parametrize("command", ["serve", "demo"])
-def test_a_port_in_use(tmp_path, command):
+def test_a_port_in_use(tmp_path: Path, command: str) -> None:
     """A taken port is named, with how to choose another, and nothing is left behind."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -109,15 +112,15 @@ def test_a_port_in_use(tmp_path, command):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_host_that_is_not_ours(tmp_path, here):
+def test_a_host_that_is_not_ours(tmp_path: Path, here: Here) -> None:
     """A host that this machine does not have is named."""
     env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_AUTH__MODE": "open"}
-    line = complaint(here("serve", "--host", "192.0.2.77", env=env))
+    line = complaint(here("serve", "--port", "0", "--host", "192.0.2.77", env=env))
     assert "server.host" in line
-    assert "no address of this machine" in line
+    assert "is not an address of this machine" in line
 
 
-def test_a_store_that_cannot_be(tmp_path, here):
+def test_a_store_that_cannot_be(tmp_path: Path, here: Here) -> None:
     """A record in a folder that is not there stops the start by name."""
     env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_STORE__URL": "sqlite:///no/such/r.db"}
     line = complaint(here("serve", "--port", "0", env=env))
@@ -125,7 +128,7 @@ def test_a_store_that_cannot_be(tmp_path, here):
     assert "does not exist" in line
 
 
-def test_fixtures_that_are_not_there(tmp_path):
+def test_fixtures_that_are_not_there(tmp_path: Path) -> None:
     """A replay: address without its folder names the upstream's setting, and ends the command."""
     for command in (["check"], ["serve", "--port", "0"]):
         env = {"TOOLRELAY_UPSTREAMS__REC__BASE_URL": "replay:nowhere"}
@@ -134,7 +137,7 @@ def test_fixtures_that_are_not_there(tmp_path):
         assert f"{tmp_path}/nowhere is no folder" in line
 
 
-def test_another_distribution_of_the_same_package_is_named(tmp_path):
+def test_another_distribution_of_the_same_package_is_named(tmp_path: Path) -> None:
     """An installed proxy.py, whose package is also named proxy, is named with the remedy."""
     info = tmp_path / "site" / "proxy.py-2.4.8.dist-info"
     info.mkdir(parents=True)
@@ -144,16 +147,15 @@ def test_another_distribution_of_the_same_package_is_named(tmp_path):
     assert "pip uninstall proxy.py" in line
 
 
-def test_a_package_that_only_answers_to_the_name_is_named(tmp_path):
+def test_a_package_that_only_answers_to_the_name_is_named(tmp_path: Path) -> None:
     """Another package named proxy, imported in our place, is found out by where it lies."""
     other = tmp_path / "proxy"
     other.mkdir()
     (other / "__init__.py").write_text("")
     code = (
-        "import sys, importlib, proxy.commands as ours, types;"
-        f"other = types.ModuleType('proxy'); other.__file__ = {str(other / '__init__.py')!r};"
-        "from proxy.commands.doctor import dependencies; dependencies.proxy = other;"
-        "print(dependencies.find_conflicting_package())"
+        "import sys, importlib, proxy.commands as ours, types;other = types.ModuleType('proxy'); "
+        f"other.__file__ = {str(other / '__init__.py')!r};from proxy.commands.doctor import "
+        "dependencies; dependencies.proxy = other;print(dependencies.find_conflicting_package())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LATE_S, check=True
@@ -162,7 +164,7 @@ def test_a_package_that_only_answers_to_the_name_is_named(tmp_path):
     assert "pip uninstall" in done.stdout
 
 
-def test_version_and_help(tmp_path, here):
+def test_version_and_help(tmp_path: Path, here: Here) -> None:
     """The version is printed alone; help lists what there is and nothing of later versions."""
     assert here("--version").stdout == f"toolrelay {__version__}\n"
     shown = here("--help")
@@ -171,25 +173,25 @@ def test_version_and_help(tmp_path, here):
         assert f" {name} " in shown.stdout
 
 
-def test_init_writes_once(tmp_path, here):
+def test_init_writes_once(tmp_path: Path, here: Here) -> None:
     """init writes a file that check accepts, and never writes over one."""
     done = here("init")
     assert done.returncode == 0
     written = (tmp_path / "toolrelay.toml").read_text()
     assert "[server]" in written
-    assert "is there already" in complaint(here("init"))
+    assert "exists already" in complaint(here("init"))
     assert (tmp_path / "toolrelay.toml").read_text() == written
     assert "cannot be written" in complaint(here("init", "no/such/folder.toml"))
-    line = complaint(here("serve"))
+    line = complaint(here("serve", "--port", "0"))
     assert "OPENAI_API_KEY" in line
 
 
-def test_the_record_before_there_is_one(tmp_path, here):
+def test_the_record_before_there_is_one(tmp_path: Path, here: Here) -> None:
     """runs needs no provider key, and a missing or empty record is said, not raised."""
     assert "no record at" in complaint(here("runs"))
     assert not (tmp_path / "toolrelay.db").exists()
     env = {"TOOLRELAY_STORE__URL": "memory:"}
-    assert "memory:" in complaint(here("runs", "list", env=env))
+    assert "a store in memory" in complaint(here("runs", "list", env=env))
     assert "memory" in complaint(here("migrate", env=env))
     done = here("migrate")
     assert done.returncode == 0
@@ -198,10 +200,10 @@ def test_the_record_before_there_is_one(tmp_path, here):
     assert "already up to date" in here("migrate").stdout
     assert here("runs").stdout == "No runs.\n"
     assert here("runs", "list", "--json").stdout == ""
-    assert "no run fits 'abc'" in complaint(here("runs", "show", "abc"))
+    assert "no run has the id 'abc'" in complaint(here("runs", "show", "abc"))
 
 
-def test_a_record_that_is_none(tmp_path, here):
+def test_a_record_that_is_none(tmp_path: Path, here: Here) -> None:
     """A file that is no database is one line too."""
     (tmp_path / "toolrelay.db").write_bytes(b"this is no database, whatever its name" * 50)
     complaint(here("runs"))

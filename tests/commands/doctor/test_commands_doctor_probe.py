@@ -9,7 +9,7 @@ import pytest
 from proxy.commands.doctor.probe import ProbeResult, lacks_v1, probe, v1_fault
 from proxy.errors import UpstreamBroken, UpstreamUnreachable
 from proxy.http.headers import Headers
-from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.base import PulledResponse, UpstreamRequest
 
 MODELS = orjson.dumps({"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
 DELTA = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
@@ -17,7 +17,7 @@ USAGE = b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
-class Answer:
+class Answer(PulledResponse):
     """One prepared response; ``breaks`` ends its stream as a lost connection does."""
 
     def __init__(
@@ -55,6 +55,11 @@ class Scripted:
         self.given.append(self._answer(request))
         return self.given[-1]
 
+    def body(self, at: int) -> bytes:
+        body = self.asked[at].body
+        assert isinstance(body, bytes)
+        return body
+
     async def aclose(self) -> None:
         raise AssertionError("a probe does not close what it was lent")
 
@@ -70,7 +75,7 @@ def upstream(*chat: Answer, models: Answer = LISTED, below: Answer = NOT_FOUND) 
     return Scripted(lambda request: at.get(request.path) or left.pop(0))
 
 
-async def test_a_good_upstream():
+async def test_a_good_upstream() -> None:
     """Reachable, streaming, taking tools, sending usage and the end mark: all yes, no problem."""
     asked = upstream(Answer(DELTA, USAGE, DONE))
     result = await probe(asked)
@@ -87,21 +92,21 @@ async def test_a_good_upstream():
         ("GET", "/models"),
         ("POST", "/chat/completions"),
     ]
-    body = orjson.loads(asked.asked[1].body or b"")
+    body = orjson.loads(asked.body(1))
     assert body["model"] == "m-1"
     assert body["stream"] is True
     assert body["tools"][0]["function"]["parameters"]["type"] == "object"
     assert all(answer.closed for answer in asked.given)
 
 
-async def test_a_named_model_is_asked():
+async def test_a_named_model_is_asked() -> None:
     """The configuration's model wins over the listed ones."""
     asked = upstream(Answer(DONE))
     assert (await probe(asked, "mine")).model == "mine"
-    assert orjson.loads(asked.asked[1].body or b"")["model"] == "mine"
+    assert orjson.loads(asked.body(1))["model"] == "mine"
 
 
-async def test_an_upstream_without_tools_is_asked_again_without():
+async def test_an_upstream_without_tools_is_asked_again_without() -> None:
     """A refusal of the tool is a no for tools, not for the upstream."""
     asked = upstream(Answer(b"{}", status=400, kind="application/json"), Answer(DELTA, DONE))
     result = await probe(asked)
@@ -112,11 +117,11 @@ async def test_an_upstream_without_tools_is_asked_again_without():
         True,
         "",
     )
-    assert b"tools" not in (asked.asked[2].body or b"")
+    assert b"tools" not in asked.body(2)
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
-async def test_marks_are_found_however_the_stream_is_cut(cut):
+async def test_marks_are_found_however_the_stream_is_cut(cut: int) -> None:
     """Usage and end mark do not depend on where the bytes were cut."""
     body = DELTA + USAGE + DONE
     pieces = [body[at : at + cut] for at in range(0, len(body), cut)]
@@ -130,15 +135,15 @@ async def test_marks_are_found_however_the_stream_is_cut(cut):
         ([], Answer(b"{}", status=401, kind="application/json"), "refuses the key (status 401)"),
         ([], Answer(b"<html>", status=404, kind="text/html"), "lists no models (status 404)"),
         ([], Answer(b'{"data":[{"id":3},null]}', kind="application/json"), "lists no models (status 200)"),
-        ([Answer(b"", status=500), Answer(b"", status=503)], LISTED, "answered with status 503"),
-        ([Answer(DELTA, breaks=True)], LISTED, "its stream broke: the connection was reset"),
-        ([Answer(b'{"usage":{}}', kind="application/json")], LISTED, "with application/json"),
-        ([Answer(b"", kind="")], LISTED, "with no content type"),
-        ([Answer(*[DELTA * 20000] * 4)], LISTED, "is over 4194304 bytes"),
-        ([Answer(b"data: " + b"x" * 20_000_000)], LISTED, "is no event stream"),
+        ([Answer(b"", status=500), Answer(b"", status=503)], LISTED, "got status 503"),
+        ([Answer(DELTA, breaks=True)], LISTED, "the stream broke: the connection was reset"),
+        ([Answer(b'{"usage":{}}', kind="application/json")], LISTED, "with Content-Type application/json"),
+        ([Answer(b"", kind="")], LISTED, "with Content-Type (none)"),
+        ([Answer(*[DELTA * 20000] * 4)], LISTED, "is larger than 4194304 bytes"),
+        ([Answer(b"data: " + b"x" * 20_000_000)], LISTED, "is not a valid event stream"),
     ],
 )
-async def test_each_fault_is_one_line(chat, models, words):
+async def test_each_fault_is_one_line(chat: list[Answer], models: Answer, words: str) -> None:
     """What is wrong with an upstream that can be reached is said in one line."""
     result = await probe(upstream(*chat, models=models))
     assert result.reachable
@@ -158,7 +163,7 @@ async def test_each_fault_is_one_line(chat, models, words):
         (REFUSED, REFUSED, False),
     ],
 )
-async def test_an_address_without_v1(models, below, lacks):
+async def test_an_address_without_v1(models: Answer, below: Answer, lacks: bool) -> None:
     """It is said only where an API answers below /v1 and none at the address; and no model is asked then."""
     assert await lacks_v1(upstream(models=models, below=below), timeout_s=10) is lacks
     asked = upstream(Answer(DONE), Answer(DONE), models=models, below=below)
@@ -167,14 +172,14 @@ async def test_an_address_without_v1(models, below, lacks):
         assert [request.path for request in asked.asked] == ["/models", "/v1/models"]
 
 
-def test_what_to_write_for_v1():
+def test_what_to_write_for_v1() -> None:
     """The setting, and the value to write."""
     line = v1_fault("x", "http://127.0.0.1:11434/")
     assert line.startswith("upstreams.x.base_url: ")
     assert 'Set upstreams.x.base_url = "http://127.0.0.1:11434/v1"' in line
 
 
-async def test_an_upstream_that_is_not_there():
+async def test_an_upstream_that_is_not_there() -> None:
     """No connection is a row, not an exception."""
 
     def refuse(request: UpstreamRequest) -> Answer:
@@ -184,7 +189,7 @@ async def test_an_upstream_that_is_not_there():
     assert not await lacks_v1(Scripted(refuse), timeout_s=10)
 
 
-async def test_an_upstream_that_never_answers_is_given_up():
+async def test_an_upstream_that_never_answers_is_given_up() -> None:
     """A silent upstream ends the probe within its time."""
 
     class Silent(Scripted):
@@ -194,4 +199,4 @@ async def test_an_upstream_that_never_answers_is_given_up():
 
     result = await probe(Silent(lambda request: Answer()), timeout_s=0.05)
     assert not result.reachable
-    assert "no whole answer within" in result.problem
+    assert "no complete response within" in result.problem

@@ -5,11 +5,17 @@ import base64
 import json
 import re
 import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from subprocess import CompletedProcess
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from command_line import Here
 
 from proxy.commands.serve.serve import banner
+from proxy.server.auth.authenticate import Authentication
 from proxy.server.callers import Caller, OwnBound, Rights
 from proxy.server.config.load import Config
 from proxy.store.factory import open_store
@@ -22,20 +28,23 @@ EITHER = {"required": False, "forbidden": False}
 DECLARED = '[keys.webui]\nsecret = "env:WEBUI"\ntools = ["core__calculate"]\nadmin = true\n'
 
 
-def listed(here, env=ENV):
+Check = Callable[..., CompletedProcess[str]]
+
+
+def listed(here: Here, env: Mapping[str, str] = ENV) -> dict[str, Any]:
     """The keys by their names, as keys list tells machines."""
     done = here("keys", "list", "--json", env=env)
     assert done.returncode == 0, done.stderr
     return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
-def test_a_key_is_shown_once(tmp_path, here):
+def test_a_key_is_shown_once(tmp_path: Path, here: Here) -> None:
     """create prints the secret alone on standard output; nothing else that is printed or kept has it."""
     done = here("keys", "create", "webui", env=ENV)
     assert done.returncode == 0, done.stderr
     assert SECRET.fullmatch(done.stdout.strip())
     assert SECRET.search(done.stderr) is None
-    assert "started again" in done.stderr
+    assert "until you restart it" in done.stderr
     secret = done.stdout.strip()
     shown = "".join(
         here(*words, env=ENV).stdout for words in (("keys",), ("keys", "list", "--json"), ("keys", "list"))
@@ -46,10 +55,10 @@ def test_a_key_is_shown_once(tmp_path, here):
         assert part.encode() not in kept
     again = here("keys", "create", "other", env=ENV)
     assert again.stdout.strip() != secret
-    assert "started again" not in again.stderr
+    assert "until you restart it" not in again.stderr
 
 
-def test_every_grant_is_kept(tmp_path, here):
+def test_every_grant_is_kept(tmp_path: Path, here: Here) -> None:
     """Options with commas or several times, limits as pairs or JSON, ages and dates are all kept."""
     (tmp_path / "toolrelay.toml").write_text(
         "[upstreams.a]\nbase_url='http://a/v1'\n[upstreams.b]\nbase_url='http://b/v1'\n"
@@ -94,31 +103,34 @@ def test_every_grant_is_kept(tmp_path, here):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["a b"], "is no name of a key"),
-        (["_a"], "is no name of a key"),
+        (["a b"], "is not a valid name for a key"),
+        (["_a"], "is not a valid name for a key"),
         (["a", "--models", "a b"], "--models"),
         (["a", "--tools", "a b"], "--tools"),
         (["a", "--endpoints", "files"], "--endpoints"),
         (["a", "--upstreams", "nowhere"], "there is no upstream 'nowhere'"),
         (["a", "--limits", "requests"], "Write requests=60/minute"),
         (["a", "--limits", "requests=often"], "--limits"),
-        (["a", "--limits", "streams=1"], "is no limit of a key"),
+        (["a", "--limits", "streams=1"], "a key has no limit"),
         (["a", "--limits", "concurrent_streams=x"], "whole number"),
-        (["a", "--limits", "{"], "is no JSON object"),
-        (["a", "--arguments", "days"], "--arguments: is no bound"),
+        (["a", "--limits", "{"], "is not a JSON object"),
+        (["a", "--arguments", "days"], "--arguments: is not a valid bound"),
         (["a", "--arguments", "t__x.days = 3"], "--arguments: t__x.days"),
-        (["a", "--arguments", "t__x.days = {}"], "bounds nothing"),
+        (["a", "--arguments", "t__x.days = {}"], "sets no limit"),
         (["a", "--arguments", "t__x.days = {pattern = '('}"], "regular expression"),
-        (["a", "--arguments", "'a b'.days = {max = 1}"], "is no tool pattern"),
-        (["a", "--arguments", "t__x.days = {max = 1}\nt__x.days = {max = 2}"], "--arguments: is no bound"),
+        (["a", "--arguments", "'a b'.days = {max = 1}"], "is not a tool pattern"),
+        (
+            ["a", "--arguments", "t__x.days = {max = 1}\nt__x.days = {max = 2}"],
+            "--arguments: is not a valid bound",
+        ),
         (["a", "--trace", "loud"], "--trace"),
-        (["a", "--expires", "soon"], "--expires: 'soon' is no time"),
-        (["a", "--expires", "90"], "how long from now: 90d"),
-        (["a", "--expires", "2001-01-01"], "is over already"),
-        (["a", "--expires", "999999w"], "too far away"),
+        (["a", "--expires", "soon"], "--expires: 'soon' is not a time"),
+        (["a", "--expires", "90"], "a duration from now such as 90d"),
+        (["a", "--expires", "2001-01-01"], "is in the past"),
+        (["a", "--expires", "999999w"], "too far in the future"),
     ],
 )
-def test_mistakes_are_named(tmp_path, here, words, told):
+def test_mistakes_are_named(tmp_path: Path, here: Here, words: list[str], told: str) -> None:
     """Each mistake is one line that names the option, and makes nothing."""
     done = here("keys", "create", *words, env=ENV)
     assert done.returncode == 1
@@ -128,12 +140,12 @@ def test_mistakes_are_named(tmp_path, here, words, told):
     assert listed(here, ENV) == {} if (tmp_path / "toolrelay.db").exists() else True
 
 
-def test_a_key_is_revoked(here):
+def test_a_key_is_revoked(here: Here) -> None:
     """By name or id, once; its name is free again, and the list remembers it."""
     for name in ("a", "b"):
         assert here("keys", "create", name, env=ENV).returncode == 0
     taken = here("keys", "create", "a", env=ENV)
-    assert (taken.returncode, "there is a key of this name" in taken.stderr) == (1, True)
+    assert (taken.returncode, "a key of this name exists" in taken.stderr) == (1, True)
     done = here("keys", "revoke", "a", env=ENV)
     assert (done.returncode, "503" in done.stdout) == (0, False)
     again = here("keys", "revoke", "a", env=ENV)
@@ -147,7 +159,7 @@ def test_a_key_is_revoked(here):
     assert (missing.returncode, "there is no such key" in missing.stderr) == (1, True)
 
 
-def test_keys_of_the_configuration(tmp_path, here):
+def test_keys_of_the_configuration(tmp_path: Path, here: Here) -> None:
     """Declared keys are listed, their names are taken, and they are not revoked from here."""
     (tmp_path / "toolrelay.toml").write_text(DECLARED)
     env = {**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"}
@@ -163,7 +175,7 @@ def test_keys_of_the_configuration(tmp_path, here):
         assert (done.returncode, "keys.webui" in done.stderr) == (1, True)
 
 
-def test_memory_keeps_no_key(here):
+def test_memory_keeps_no_key(here: Here) -> None:
     """A store in memory would forget the key with the command, and says what to do instead."""
     env = {**ENV, "TOOLRELAY_STORE__URL": "memory:"}
     for words in (("create", "a"), ("revoke", "a")):
@@ -172,13 +184,14 @@ def test_memory_keeps_no_key(here):
     assert here("keys", "list", env=env).returncode == 0
 
 
-def test_keys_are_made_and_listed_while_a_seal_key_changes(tmp_path, here):
+def test_keys_are_made_and_listed_while_a_seal_key_changes(tmp_path: Path, here: Here) -> None:
     """Where the record has content that an old seal key opens, create, list and check go on as before."""
     env = {**ENV, **{f"K{n}": base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2)}}
 
     async def fill() -> None:
         store = open_store(f"sqlite:///{tmp_path / 'toolrelay.db'}", seal_key=env["K1"])
         await store.start()
+        assert store.vault is not None
         await store.vault.save("mail", b"a token")
         await store.aclose()
 
@@ -196,7 +209,7 @@ def test_keys_are_made_and_listed_while_a_seal_key_changes(tmp_path, here):
     assert "seal" not in checked.stderr
 
 
-def test_listing_makes_no_record(tmp_path, here):
+def test_listing_makes_no_record(tmp_path: Path, here: Here) -> None:
     """list and revoke say that there is no record, and leave none behind."""
     for words in (("list",), ("revoke", "a")):
         done = here("keys", *words, env=ENV)
@@ -204,38 +217,38 @@ def test_listing_makes_no_record(tmp_path, here):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_declared_keys_are_listed_before_there_is_a_record(tmp_path, here):
+def test_declared_keys_are_listed_before_there_is_a_record(tmp_path: Path, here: Here) -> None:
     """A container's keys stand in its configuration: they are listed before its first start."""
     (tmp_path / "toolrelay.toml").write_text(DECLARED)
     done = here("keys", "list", "--json", env={**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"})
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["webui"]
-    assert "none was made: there is no record" in done.stderr
+    assert "note: the list shows only the keys of the configuration: there is no record" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["toolrelay.toml"]
 
 
 @pytest.fixture
-def quiet(tmp_path, here, monkeypatch):
+def quiet(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> Check:
     """``check`` of a file, without looking for the upstream."""
     monkeypatch.setattr("proxy.commands.doctor.check.find_unreachable", _nothing)
 
-    def check(text="", env=ENV):
+    def check(text: str = "", env: Mapping[str, str] = ENV) -> CompletedProcess[str]:
         (tmp_path / "toolrelay.toml").write_text('[policy]\nallow = ["core__*"]\n' + text)
         return here("check", env=env)
 
     return check
 
 
-async def _nothing(addresses):
+async def _nothing(addresses: object) -> list[str]:
     return []
 
 
-def test_check_says_who_comes_in(tmp_path, here, quiet):
+def test_check_says_who_comes_in(tmp_path: Path, here: Here, quiet: Check) -> None:
     """check names the mode and counts the valid keys, of the configuration and of the record."""
     said = quiet().stdout
-    assert "auth: start token, which serve prints when it starts" in said
+    assert "auth: start token; serve prints it when it starts" in said
     assert "tr_" not in said, "one that no server asks for"
-    assert "auth: open to everybody who reaches" in quiet('[auth]\nmode = "open"\n').stdout
+    assert "auth: open; everybody who reaches" in quiet('[auth]\nmode = "open"\n').stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toolrelay.toml"]
     assert "auth: forward" in quiet('[auth]\nmode = "forward"\n').stdout
     assert "no client key is valid" in quiet('[auth]\nmode = "keys"\n').stdout
@@ -250,12 +263,12 @@ def test_check_says_who_comes_in(tmp_path, here, quiet):
     assert any(row[:3] == ["webui", "core__get_weather", "denied"] for row in rows)
     assert "keys.webui.tools lacks" in done.stdout
     assert any(row[:3] == ["ann", "core__get_weather", "allowed"] for row in rows)
-    assert "the list of tools of key ann lacks" in done.stdout
+    assert "the tool list of key ann lacks" in done.stdout
     assert here("keys", "revoke", "ann", env=ENV).returncode == 0
-    assert 'to let everybody in, set auth.mode = "open"' in quiet().stdout
+    assert 'to serve without authentication, set auth.mode = "open"' in quiet().stdout
 
 
-def test_lists_of_tools_that_fit_none_are_told(tmp_path, here, quiet):
+def test_lists_of_tools_that_fit_none_are_told(tmp_path: Path, here: Here, quiet: Check) -> None:
     """A typing error in the tools of a key, declared or made, or of an upstream: check names it."""
     env = {**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"}
     declared = DECLARED.replace("core__calculate", "core__calculat")
@@ -265,18 +278,17 @@ def test_lists_of_tools_that_fit_none_are_told(tmp_path, here, quiet):
     assert here("keys", "create", "bob", "--tools", "web__*", env=env).returncode == 0
     done = quiet(declared, env)
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if "fits no tool" in line] == [
-        'upstreams.a.tools: "file__x" fits no tool that is loaded',
-        'warning: keys.webui.tools: "core__calculat" fits no tool that is loaded. '
-        'Did you mean "core__calculate"?',
-        'warning: the list of tools of key ann: "core__get_wether" fits no tool that is loaded. '
+    assert [line for line in done.stdout.splitlines() if "matches no loaded tool" in line] == [
+        'upstreams.a.tools: "file__x" matches no loaded tool',
+        'warning: keys.webui.tools: "core__calculat" matches no loaded tool. Did you mean "core__calculate"?',
+        'warning: the tool list of key ann: "core__get_wether" matches no loaded tool. '
         'Did you mean "core__get_weather"?',
-        'warning: the list of tools of key bob: "web__*" fits no tool that is loaded. '
-        "web__fetch_page is loaded where tools.web_hosts lists hosts",
+        'warning: the tool list of key bob: "web__*" matches no loaded tool. '
+        "web__fetch_page is loaded only if tools.web_hosts names hosts",
     ]
 
 
-def test_bounds_of_keys_are_told(tmp_path, here, quiet):
+def test_bounds_of_keys_are_told(tmp_path: Path, here: Here, quiet: Check) -> None:
     """check shows each key's own bounds; one that bounds nothing is a fault, or a warning for a made key."""
     env = {**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"}
     words = ("--arguments", "core__get_weather.days = {max = 2}\ncore__get_wether.days = {max = 1}")
@@ -284,36 +296,40 @@ def test_bounds_of_keys_are_told(tmp_path, here, quiet):
     done = quiet(DECLARED + '[keys.webui.arguments."core__*"]\ndays = {max = 3}\n', env)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert 'bounded core__get_weather for key webui: days 3 or less (keys.webui.arguments."core__*")' in lines
     assert (
-        "bounded core__get_weather for key ann: days 2 or less "
-        '(the bounds of key ann."core__get_weather")' in lines
+        'argument limit of core__get_weather for key webui: days 3 or less (keys.webui.arguments."core__*")'
+        in lines
+    )
+    assert (
+        "argument limit of core__get_weather for key ann: days 2 or less "
+        '(the argument limits of key ann."core__get_weather")' in lines
     )
     assert not any("core__calculate for key" in line for line in lines)
     warning = (
-        'warning: the bounds of key ann."core__get_wether": fits no tool that is loaded, so it bounds nothing'
+        'warning: the argument limits of key ann."core__get_wether": matches no loaded tool, so this '
+        "limit has no effect"
     )
     assert warning in lines
     done = quiet(DECLARED + "[keys.webui.arguments.core__get_weather]\nday = {max = 3}\n", env)
     assert done.returncode == 1
-    assert 'keys.webui.arguments."core__get_weather".day: core__get_weather takes no such' in done.stderr
+    assert 'keys.webui.arguments."core__get_weather".day: core__get_weather has no such' in done.stderr
 
 
 @pytest.mark.parametrize(("key_id", "warned"), [("key_1", True), ("config:web", False)])
-def test_a_start_warns_of_bounds_that_bound_nothing(key_id, warned):
+def test_a_start_warns_of_bounds_that_bound_nothing(key_id: str, warned: bool) -> None:
     """A made key's typing error is told at each start; one of the configuration has stopped it before."""
-    own = OwnBound("the bounds of key web", "core__get_wether", "days", ArgumentBound(max=1))
+    own = OwnBound("the argument limits of key web", "core__get_wether", "days", ArgumentBound(max=1))
     key = SimpleNamespace(name="web", caller=Caller(name=key_id, rights=Rights(arguments=(own,), keyed=True)))
-    authentication = SimpleNamespace(mode="keys", ring=SimpleNamespace(keys=lambda: [key]))
-    services = SimpleNamespace(registry=SimpleNamespace(tools=list), policy=None)
-    lines = banner(Config(), services, "http://127.0.0.1:1", authentication)
-    assert any('key web."core__get_wether": fits no tool' in line for line in lines) is warned
+    entrance = SimpleNamespace(mode="keys", ring=SimpleNamespace(keys=lambda: [key]))
+    services = SimpleNamespace(catalog=SimpleNamespace(tools=list), policy=None)
+    lines = banner(Config(), services, "http://127.0.0.1:1", cast(Authentication, entrance))
+    assert any('key web."core__get_wether": matches no loaded tool' in line for line in lines) is warned
 
 
-def test_limits_that_cannot_hold_are_told(tmp_path, here, quiet):
+def test_limits_that_cannot_hold_are_told(tmp_path: Path, here: Here, quiet: Check) -> None:
     """A limit of cost without prices, or one that each worker has for itself: create and check say so."""
     more = "[server]\nworkers = 2\n[limits]\nrequests = []\ntool_calls = []\n"
-    words = ("limit of cost and there are no prices", "each of server.workers = 2")
+    words = ("cost limit but there are no prices", "each of 2 workers (server.workers)")
     (tmp_path / "toolrelay.toml").write_text(more)
     made = here("keys", "create", "web", "--limits", '{"cost": ["2/day"]}', env=ENV)
     assert made.returncode == 0, made.stderr
@@ -325,7 +341,7 @@ def test_limits_that_cannot_hold_are_told(tmp_path, here, quiet):
         assert "key plain" not in text
 
 
-def test_check_leaves_an_older_record_alone(tmp_path, here, quiet):
+def test_check_leaves_an_older_record_alone(tmp_path: Path, here: Here, quiet: Check) -> None:
     """A record of an earlier schema is not brought up to date by a look, and its keys go unsaid."""
     assert here("keys", "create", "ann", env=ENV).returncode == 0
     with sqlite3.connect(tmp_path / "toolrelay.db") as db:

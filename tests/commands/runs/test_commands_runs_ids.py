@@ -1,13 +1,16 @@
 """A run is named by any part of its id that begins it, in every command that takes one."""
 
+from pathlib import Path
+
 import pytest
-from test_commands_runs_reports import fill, run
+from command_line import Here
+from recorded_runs import fill, run
 
 ALIKE = ["run_ab12", "run_ab34", "run_cd56"]
 
 
 @pytest.fixture
-def record(tmp_path, here):
+def record(tmp_path: Path, here: Here) -> Here:
     """A record of three runs, two of which begin alike."""
     fill(tmp_path / "toolrelay.db", [run(name) for name in ALIKE])
     return here
@@ -17,10 +20,10 @@ def record(tmp_path, here):
 @pytest.mark.parametrize(
     "command", [["show"], ["replay"], ["purge", "--run"]], ids=["show", "replay", "purge"]
 )
-def test_a_beginning_that_fits_one(record, command, name):
+def test_a_beginning_that_fits_one(record: Here, command: list[str], name: str) -> None:
     """With its run_ and without."""
     done = record("runs", *command, name)
-    assert "no run fits" not in done.stderr
+    assert "no run has the id" not in done.stderr
     assert "several" not in done.stderr
     if command == ["show"]:
         assert "run_cd56" in done.stdout
@@ -33,11 +36,11 @@ def test_a_beginning_that_fits_one(record, command, name):
 @pytest.mark.parametrize(
     "command", [["show"], ["replay"], ["purge", "--run"]], ids=["show", "replay", "purge"]
 )
-def test_a_beginning_that_fits_several(record, command, name):
+def test_a_beginning_that_fits_several(record: Here, command: list[str], name: str) -> None:
     """All of them are named, with when they started, and nothing is done."""
     done = record("runs", *command, name)
     assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if "several runs fit" in line]
+    (line,) = [line for line in done.stderr.splitlines() if "several runs begin with" in line]
     assert "run_ab12 (2025-10-09 " in line
     assert "run_ab34" in line
     assert ("run_cd56" in line) is (name in ("run", "run_"))
@@ -45,14 +48,14 @@ def test_a_beginning_that_fits_several(record, command, name):
 
 
 @pytest.mark.parametrize("name", ["x", "", "run_ab12x", "%", "12"])
-def test_what_begins_none(record, name):
+def test_what_begins_none(record: Here, name: str) -> None:
     """No pattern, and no middle of one."""
     done = record("runs", "show", name)
     assert done.returncode == 1
-    assert "no run fits" in done.stderr
+    assert "no run has the id" in done.stderr
 
 
-def test_many_that_fit(tmp_path, here):
+def test_many_that_fit(tmp_path: Path, here: Here) -> None:
     """A few are named, and that there are more."""
     fill(tmp_path / "toolrelay.db", [run(f"run_a{number:02}") for number in range(20)])
     line = here("runs", "show", "a").stderr

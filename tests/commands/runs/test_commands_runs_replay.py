@@ -217,7 +217,7 @@ def test_a_turn_that_waits_for_its_client_is_missing(tmp_path: Path, here: Any) 
     done = here("runs", "replay", run_id)
     assert done.returncode == 1
     assert "in turn 1 (" in done.stderr
-    assert "client has to answer" in done.stderr
+    assert "client was to answer" in done.stderr
 
 
 def test_against_another_upstream(tmp_path: Path, here: Any) -> None:
@@ -249,7 +249,7 @@ def test_a_call_that_was_not_made_then_has_no_result(tmp_path: Path, here: Any) 
         said = replayed(here, run_id, "--upstream", url)
         told = json.loads(asked()[1].body)["messages"][-1]["content"]
     assert said["unmatched"] == [ECHO]
-    assert "no result of such a call" in told
+    assert "no result for this call" in told
     assert WATCH.started == []
 
 
@@ -285,7 +285,9 @@ def test_private_arguments_are_the_same_by_what_is_not_private(tmp_path: Path, h
     with upstream(called(("call_9", "probe_tools__unlock", '{"pin":"pin-0815"}')), ANSWER) as (url, _):
         said = replayed(here, run_id, "--upstream", url)
     assert said["unmatched"] == []
-    assert said["missing"] == ["the private arguments of tools (masked; a schema may refuse the mask)"]
+    assert said["missing"] == [
+        "private tool arguments (they are masked; a tool's schema may refuse the mask)"
+    ]
     assert WATCH.started == []
 
 

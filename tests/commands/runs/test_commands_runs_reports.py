@@ -5,59 +5,20 @@ import json
 import sqlite3
 import stat
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_runs import NOW, WORDS, fill, run
 
 from proxy.errors import ConfigError
-from proxy.records import ClientKey, MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.records import ClientKey
 from proxy.server.api.run_filters import parse_moment
-from proxy.server.callers import person_name
+from proxy.server.callers import end_user_name
 from proxy.store.sqlite.store import SqliteStore
 
-NOW = 1_760_000_000.0
 DAY = 86400.0
-WORDS = "what the tool said to the model alone"
-
-
-def run(id: str, **changes: Any) -> RunRecord:
-    """A completed run of one call."""
-    values: dict[str, Any] = {
-        "request_id": f"req-{id}", "caller": "open", "wire": "chat", "model": "m", "upstream": "default",
-        "stream": True, "status": "completed", "started_at": NOW, "ended_at": NOW + 4, "turns": 2,
-        "tool_calls": 1, "finish_reason": "stop", "input_tokens": 20, "output_tokens": 3, "total_tokens": 23,
-        "offered": ("core__f",), "withheld": {"core__g": 'policy.allow lacks "core__g"'},
-        "trace": "silent", "shape": "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
-    }  # fmt: skip
-    return RunRecord(id=id, **(values | changes))
-
-
-def fill(path: Path, runs: Sequence[RunRecord], tools: Sequence[str] = ()) -> None:
-    """A record with these runs, each with two turns, a message and a call of ``tools`` in turn."""
-
-    async def write() -> None:
-        store = SqliteStore(path, keep_days=0)
-        await store.start()
-        for at, record in enumerate(runs):
-            store.put_run(record)
-            for number in (1, 2):
-                used = (10, number, 10 + number)
-                store.put_turn(TurnRecord(record.id, number, f"up-{number}", "stop", NOW, NOW + 1, *used))
-            store.put_messages([MessageRecord(record.id, 1, 0, "tool", content=WORDS)])
-            store.close_invocation(
-                ToolInvocationRecord(
-                    id=f"inv-{record.id}", run_id=record.id, turn=1, seq=0, call_id="c1",
-                    tool=tools[at % len(tools)] if tools else "core__f", provider="core", spec_digest="00",
-                    effect=ToolEffect.READ_ONLY, decision="allowed", status="success", started_at=NOW + 1,
-                    ended_at=NOW + 1.5, arguments_redacted={"city": "Wien"}, result_bytes=5,
-                )
-            )  # fmt: skip
-        await store.aclose()
-
-    asyncio.run(write())
 
 
 @pytest.fixture
@@ -131,11 +92,11 @@ def test_the_word_list_may_be_left_out(record: Path, here: Any) -> None:
     [
         (["runs", "--status", "done"], ["--status", "completed"]),
         (["runs", "--until", "soon"], ["--until", "2026-01-31"]),
-        (["runs", "show", "run_"], ["several runs fit", "run_plain"]),
+        (["runs", "show", "run_"], ["several runs begin with", "run_plain"]),
         (["runs", "purge"], ["--older-than", "--run", "--all"]),
-        (["runs", "purge", "--all", "--run", "run_plain"], ["Name one"]),
+        (["runs", "purge", "--all", "--run", "run_plain"], ["Give one of"]),
         (["runs", "purge", "--all"], ["--yes"]),
-        (["runs", "purge", "--run", "run_x"], ["no run fits"]),
+        (["runs", "purge", "--run", "run_x"], ["no run has the id"]),
         (["runs", "replay", "run_plain", "--model", "n"], ["--upstream"]),
         (["usage", "--by", "cost"], ["key, caller, model, tool, day"]),
         (["usage", "--by", "day,day"], ["twice"]),
@@ -174,9 +135,11 @@ def test_a_run_is_shown_whole(record: Path, here: Any) -> None:
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert 'withheld core__g policy.allow lacks "core__g"' in lines
     assert "shape 0a1b2c3d4e5f60718293a4b5c6d7e8f9" in lines
-    assert any(line.startswith("1 tool call, arguments and results server tools run here") for line in lines)
+    assert any(
+        line.startswith("1 tool call, arguments and results the proxy ran these tools") for line in lines
+    )
     assert any("turn 1" in line and "━" in line for line in lines)
-    assert "1 message is kept; --content shows what they say." in lines
+    assert "The store keeps 1 message; show them with --content." in lines
     assert WORDS not in done.stdout
     assert done.stderr == ""
 
@@ -221,7 +184,7 @@ def test_an_export_with_content_is_logged_and_private(record: Path, here: Any, t
     before = file.read_bytes()
     again = here("runs", "export", "--out", "out.jsonl")
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     assert file.read_bytes() == before
     assert "cannot be written" in here("runs", "export", "--out", "no/such/file").stderr
 
@@ -246,10 +209,10 @@ def test_runs_are_purged(record: Path, here: Any) -> None:
     assert here("runs", "purge", "--older-than", "2025-10-09T08:53:22").stdout == "deleted 2 runs\n"
     assert ids(here("runs", "--json").stdout) == ["run_open", "run_later", "run_caller"]
     done = here("runs", "purge", "--all", "--yes").stdout.splitlines()
-    assert done == ["deleted 2 runs", "1 run stays: still going on, or not closed yet"]
-    assert "no run fits" in here("runs", "show", "run_later").stderr
+    assert done == ["deleted 2 runs", "1 run stays: not ended yet"]
+    assert "no run has the id" in here("runs", "show", "run_later").stderr
     only = here("runs", "purge", "--run", "run_open").stdout.splitlines()
-    assert only == ["deleted 0 runs", "1 run stays: still going on, or not closed yet"]
+    assert only == ["deleted 0 runs", "1 run stays: not ended yet"]
 
 
 def test_more_runs_than_a_batch_are_purged(tmp_path: Path, here: Any) -> None:
@@ -266,7 +229,7 @@ def test_a_purge_names_the_copies_that_it_does_not_reach(record: Path, here: Any
     copy.write_bytes(b"")
     said = here("runs", "purge", "--run", "run_fa").stdout
     assert "deleted 1 run\n" in said
-    assert f"not purged: {copy}" in said.replace("\n", "") or f"not purged: {copy}" in said
+    assert f"not deleted: {copy}" in said.replace("\n", "") or f"not deleted: {copy}" in said
 
 
 def test_usage_is_counted(record: Path, here: Any) -> None:
@@ -314,7 +277,7 @@ def keep_keys(path: Path, *named: tuple[str, str]) -> None:
 
 def test_a_key_is_named_by_its_name(tmp_path: Path, here: Any) -> None:
     """Runs are asked for by a key's name, with its end users or one of them, and shown by it."""
-    path, alice = tmp_path / "toolrelay.db", person_name("alice")
+    path, alice = tmp_path / "toolrelay.db", end_user_name("alice")
     callers = ("key_1", f"key_1/{alice}", "config:app", "key_0", "open")
     fill(path, [run(f"run_{at}", caller=caller) for at, caller in enumerate(callers)])
     keep_keys(path, ("key_0", "old"), ("key_1", "web"), ("key_2", "old"))
@@ -399,4 +362,4 @@ def test_usage_that_was_not_reported_is_no_zero(tmp_path: Path, here: Any) -> No
     assert [(row["total_tokens"], row["unreported"]) for row in told] == [(23, 1), (None, 2), (0, 0)]
     shown = json.loads(here("runs", "show", "run_2", "--json").stdout)
     assert (shown["run"]["total_tokens"], shown["run"]["spent"]) == (None, None)
-    assert "tools.max_calls is spent" in here("runs", "show", "run_1").stdout
+    assert "tools.max_calls is used up" in here("runs", "show", "run_1").stdout

@@ -10,7 +10,7 @@ import pytest
 from waiting import PATIENCE_S
 
 from proxy.commands.serve.broadcast import Broadcast
-from proxy.commands.serve.channel import MAX_BODY, Channel, ChannelBroken
+from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
 from proxy.server.peers import MAX_ANSWER, Answers, Peers
 
 
@@ -47,9 +47,9 @@ async def test_the_end_of_the_other_is_seen() -> None:
     ours, theirs = socket.socketpair()
     theirs.sendall(struct.pack(">II", 10, 10) + b"half")
     theirs.close()
-    link = await Channel.over(ours)
-    assert await link.receive() is None
-    link.close()
+    channel = await Channel.over(ours)
+    assert await channel.receive() is None
+    channel.close()
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ async def test_what_is_no_message_breaks_the_channel(raw: bytes) -> None:
     """Lengths past the bounds are not waited for, and nothing is guessed."""
     ours, theirs = socket.socketpair()
     theirs.sendall(raw)
-    link = await Channel.over(ours)
+    channel = await Channel.over(ours)
     with pytest.raises(ChannelBroken):
-        await link.receive()
-    link.close()
+        await channel.receive()
+    channel.close()
     theirs.close()
 
 
@@ -88,9 +88,9 @@ async def test_a_peer_that_does_not_read_holds_nobody_up() -> None:
 class Member:
     """A worker as the questions see it, with what it tells."""
 
-    def __init__(self, questions: Broadcast, hub: Channel, link: Channel) -> None:
+    def __init__(self, questions: Broadcast, hub: Channel, channel: Channel) -> None:
         self.peers = Peers()
-        self.link = link
+        self.channel = channel
         self.answers: list[bytes] = []
         self.missing: int | None = None
         self.ended = b""
@@ -110,13 +110,13 @@ class Member:
         questions.left(self)
 
     async def _listen(self) -> None:
-        while (message := await self.link.receive()) is not None:
+        while (message := await self.channel.receive()) is not None:
             header, body = message
             if header["kind"] == "question" and self.silent:
                 self.heard.set()
             elif header["kind"] == "question":
                 told = self.peers.own(header["name"])
-                self.link.send("answer", told or b"", id=header["id"], known=told is not None)
+                self.channel.send("answer", told or b"", id=header["id"], known=told is not None)
             elif header["kind"] == "answer":
                 self.answers.append(body)
                 self.answered.set()
@@ -129,7 +129,7 @@ class Member:
         self.done.clear()
         self.answered.clear()
         self.answers = []
-        self.link.send("ask", id=7, name=name, within_s=within_s)
+        self.channel.send("ask", id=7, name=name, within_s=within_s)
         await self.done.wait()
         assert self.missing is not None
         return Answers(tuple(sorted(self.answers)), self.missing)
@@ -141,14 +141,14 @@ async def members(count: int, questions: Broadcast | None = None) -> AsyncIterat
     questions, made, hubs = questions or Broadcast(), [], []
     for _ in range(count):
         ours, theirs = socket.socketpair()
-        hub, link = await Channel.over(ours), await Channel.over(theirs)
+        hub, channel = await Channel.over(ours), await Channel.over(theirs)
         hubs.append(hub)
-        made.append(Member(questions, hub, link))
+        made.append(Member(questions, hub, channel))
     try:
         yield made
     finally:
-        for link in (*hubs, *[member.link for member in made]):
-            link.close()
+        for channel in (*hubs, *[member.channel for member in made]):
+            channel.close()
         await asyncio.gather(*(task for member in made for task in member.tasks))
 
 
@@ -160,7 +160,7 @@ async def test_everybody_else_is_asked() -> None:
     """Each gets what the others tell under the name, and not its own."""
     async with members(4) as made:
         for number, member in enumerate(made):
-            member.peers.tell("dummy", telling(b"%d" % number))
+            member.peers.publish("dummy", telling(b"%d" % number))
         assert await made[0].ask("dummy") == Answers((b"1", b"2", b"3"), 0)
         assert await made[3].ask("dummy") == Answers((b"0", b"1", b"2"), 0)
 
@@ -168,9 +168,9 @@ async def test_everybody_else_is_asked() -> None:
 async def test_who_does_not_know_is_missing() -> None:
     """A name that nobody told, a fault while telling and too many bytes count as missing."""
     async with members(4) as made:
-        made[1].peers.tell("dummy", telling(b"x" * (MAX_ANSWER + 1)))
-        made[2].peers.tell("dummy", lambda: bytes(1 // 0))
-        made[3].peers.tell("dummy", telling(b"y" * MAX_ANSWER))
+        made[1].peers.publish("dummy", telling(b"x" * (MAX_ANSWER + 1)))
+        made[2].peers.publish("dummy", lambda: bytes(1 // 0))
+        made[3].peers.publish("dummy", telling(b"y" * MAX_ANSWER))
         assert await made[0].ask("dummy") == Answers((b"y" * MAX_ANSWER,), 2)
         assert await made[0].ask("other") == Answers((), 3)
 
@@ -178,7 +178,7 @@ async def test_who_does_not_know_is_missing() -> None:
 async def test_who_says_nothing_is_waited_for_in_bounds() -> None:
     """When time is up the asker gets what came, and how many are missing."""
     async with members(3) as made:
-        made[1].peers.tell("dummy", telling(b"1"))
+        made[1].peers.publish("dummy", telling(b"1"))
         made[2].silent = True
         assert await made[0].ask("dummy", within_s=1.0) == Answers((b"1",), 1)
 
@@ -186,11 +186,11 @@ async def test_who_says_nothing_is_waited_for_in_bounds() -> None:
 async def test_who_goes_is_not_waited_for() -> None:
     """A worker that dies while it is asked is missing at once."""
     async with members(3) as made:
-        made[1].peers.tell("dummy", telling(b"1"))
+        made[1].peers.publish("dummy", telling(b"1"))
         made[2].silent = True
         asked = asyncio.create_task(made[0].ask("dummy"))
         await made[2].heard.wait()
-        made[2].link.close()
+        made[2].channel.close()
         assert await asked == Answers((b"1",), 1)
         assert await made[0].ask("dummy") == Answers((b"1",), 0)
 
@@ -203,14 +203,14 @@ async def test_what_is_remembered_outlives_who_told_it() -> None:
     """Where the name is one to be remembered the last answers of those that went are one, for everybody."""
     async with members(4, Broadcast({"count": summed})) as made:
         for member, number in zip(made, (1, 20, 300, 4000), strict=True):
-            member.peers.tell("count", telling(b"%d" % number))
-            member.peers.tell("other", telling(b"7"))
+            member.peers.publish("count", telling(b"%d" % number))
+            member.peers.publish("other", telling(b"7"))
         assert await made[0].ask("count") == Answers((b"20", b"300", b"4000"), 0)
         assert made[0].ended == b""
-        made[3].link.send("last", b"4005", name="count")
-        made[3].link.send("last", b"8", name="other")
+        made[3].channel.send("last", b"4005", name="count")
+        made[3].channel.send("last", b"8", name="other")
         for gone in (made[1], made[3]):
-            gone.link.close()
+            gone.channel.close()
             await gone.tasks[0]
         assert await made[0].ask("count") == Answers((b"300",), 0)
         assert made[0].ended == b"4025"
@@ -221,7 +221,7 @@ async def test_what_is_remembered_outlives_who_told_it() -> None:
 async def test_the_last_answer_stands_for_who_says_nothing() -> None:
     """Where the name is one to be remembered a busy worker is not missing; others that never told are."""
     async with members(3, Broadcast({"count": summed})) as made:
-        made[1].peers.tell("count", telling(b"20"))
+        made[1].peers.publish("count", telling(b"20"))
         assert await made[0].ask("count") == Answers((b"20",), 1)
         made[1].silent = made[2].silent = True
         assert await made[0].ask("count", within_s=1.0) == Answers((b"20",), 1)
@@ -231,7 +231,7 @@ async def test_who_goes_while_asked_is_counted_once() -> None:
     """One that has answered and goes, and one that goes unheard, are in the answer once each."""
     async with members(4, Broadcast({"count": summed})) as made:
         for member, number in zip(made, (1, 20, 300, 4000), strict=True):
-            member.peers.tell("count", telling(b"%d" % number))
+            member.peers.publish("count", telling(b"%d" % number))
         await made[0].ask("count")
         made[2].silent = made[3].silent = True
         asked = asyncio.create_task(made[0].ask("count"))
@@ -239,7 +239,7 @@ async def test_who_goes_while_asked_is_counted_once() -> None:
         await made[3].heard.wait()
         await made[0].answered.wait()
         for gone in made[1:]:
-            gone.link.close()
+            gone.channel.close()
             await gone.tasks[0]
         assert await asked == Answers((b"20", b"300", b"4000"), 0)
         assert made[0].ended == b""
@@ -251,10 +251,10 @@ async def test_an_asker_is_remembered_too() -> None:
     """What an asker told with its question counts after its end; what cannot be read is left out."""
     async with members(3, Broadcast({"count": summed})) as made:
         for member, own in zip(made, (b"1", b"no number", b"300"), strict=True):
-            member.link.send("ask", own, id=7, name="count", within_s=0.05)
+            member.channel.send("ask", own, id=7, name="count", within_s=0.05)
             await member.done.wait()
         for gone in made[:2]:
-            gone.link.close()
+            gone.channel.close()
             await gone.tasks[0]
         assert await made[2].ask("count") == Answers((), 0)
         assert made[2].ended == b"1"
@@ -263,7 +263,7 @@ async def test_an_asker_is_remembered_too() -> None:
 async def test_a_worker_alone_has_its_own() -> None:
     """Without others, and where one is alone among several, the answer is at once there."""
     peers = Peers()
-    peers.tell("dummy", telling(b"mine"))
+    peers.publish("dummy", telling(b"mine"))
     assert await peers.ask_all("dummy") == Answers((b"mine",), 0)
     assert await peers.ask_all("other") == Answers((), 1)
     async with members(1) as (only,):
@@ -273,7 +273,7 @@ async def test_a_worker_alone_has_its_own() -> None:
 async def test_own_and_others_are_put_together() -> None:
     """``ask_all`` is what this process tells, then what the others do."""
     peers = Peers()
-    peers.tell("dummy", telling(b"mine"))
+    peers.publish("dummy", telling(b"mine"))
 
     async def others(name: str, within_s: float) -> Answers:
         return Answers((name.encode(), b"%g" % within_s), 2)

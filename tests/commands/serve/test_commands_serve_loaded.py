@@ -13,13 +13,9 @@ NOT_NEEDED = {
     "limits",  # for limits
     "lxml",  # for pages, in a process of their own
     "opentelemetry",  # for traces
-    "pygments",  # for what rich draws
     "redis",  # for limits in Redis
-    "rich",  # for tables
     "trafilatura",  # for pages
 }
-TRIED_ALONE = {"rich"}
-"""structlog asks for it, and goes on without."""
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -33,5 +29,5 @@ async def test_who_serves_loads_no_library_for_what_is_not_asked_of_it(tmp_path:
         await until(lambda: sum(bool(re.search(served, line)) for line in proxy.log) >= workers)
         imported = {found[1] for line in proxy.log if (found := re.search(r"\| +([\w.]+)$", line))}
     assert "structlog" in imported
-    loaded = {name.partition(".")[0] for name in imported - TRIED_ALONE}
+    loaded = {name.partition(".")[0] for name in imported}
     assert loaded & NOT_NEEDED == set()

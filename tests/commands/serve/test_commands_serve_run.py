@@ -16,7 +16,7 @@ from proxy.errors import ConfigError
 from proxy.server.serving.request import EdgeRequest
 
 
-def test_port_zero_takes_one_free_port():
+def test_port_zero_takes_one_free_port() -> None:
     """Port 0 gives a real port, and localhost the same one on all its addresses."""
     sockets = bind("localhost", 0)
     ports = {listener.getsockname()[1] for listener in sockets}
@@ -27,7 +27,7 @@ def test_port_zero_takes_one_free_port():
         listener.close()
 
 
-def test_a_port_is_taken_once():
+def test_a_port_is_taken_once() -> None:
     """A second bind of the same port fails by name, also where the first is ours."""
     first = bind("127.0.0.1", 0)
     port = first[0].getsockname()[1]
@@ -39,14 +39,14 @@ def test_a_port_is_taken_once():
 
 
 @pytest.mark.parametrize("host", ["192.0.2.77", "no.such.host.invalid", "x" * 300, "a..b"])
-def test_a_host_that_is_not_ours(host):
+def test_a_host_that_is_not_ours(host: str) -> None:
     """What this machine cannot listen on is named as server.host."""
     with pytest.raises(ConfigError) as caught:
         bind(host, 0)
     assert caught.value.setting == "server.host"
 
 
-def test_an_address_of_version_six_reads_as_a_url():
+def test_an_address_of_version_six_reads_as_a_url() -> None:
     """An IPv6 address stands in brackets."""
     try:
         sockets = bind("::1", 0)
@@ -56,7 +56,7 @@ def test_an_address_of_version_six_reads_as_a_url():
     sockets[0].close()
 
 
-class Served:
+class Application:
     """A server in this loop with one streaming handler, stopped by real signals."""
 
     def __init__(self, drain_s: float = 30) -> None:
@@ -114,9 +114,9 @@ class Served:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_an_idle_server_stops_at_once(number):
+async def test_an_idle_server_stops_at_once(number: signal.Signals) -> None:
     """A signal ends a server that has nothing to do, cleanly and with its clean-up."""
-    served = Served()
+    served = Application()
     await served.ready.wait()
     served.signal(number)
     await served.task
@@ -125,9 +125,9 @@ async def test_an_idle_server_stops_at_once(number):
         await asyncio.open_connection("127.0.0.1", served.port)
 
 
-async def test_an_open_stream_runs_to_its_end():
+async def test_an_open_stream_runs_to_its_end() -> None:
     """After SIGTERM no new connection is taken, and the open stream is whole."""
-    served = Served()
+    served = Application()
     await served.ready.wait()
     answer = asyncio.create_task(served.ask())
     await served.going.wait()
@@ -143,9 +143,9 @@ async def test_an_open_stream_runs_to_its_end():
     assert not served.cut.is_set()
 
 
-async def test_the_drain_is_bounded():
+async def test_the_drain_is_bounded() -> None:
     """A stream that does not end is cut after drain_s."""
-    served = Served(drain_s=0.05)
+    served = Application(drain_s=0.05)
     await served.ready.wait()
     answer = asyncio.create_task(served.ask())
     await served.going.wait()
@@ -156,9 +156,9 @@ async def test_the_drain_is_bounded():
     assert served.closed
 
 
-async def test_a_second_signal_cuts_what_is_open():
+async def test_a_second_signal_cuts_what_is_open() -> None:
     """Whoever signals twice does not wait for the drain; the clean-up is done all the same."""
-    served = Served(drain_s=3600)
+    served = Application(drain_s=3600)
     await served.ready.wait()
     answer = asyncio.create_task(served.ask())
     await served.going.wait()
@@ -171,9 +171,9 @@ async def test_a_second_signal_cuts_what_is_open():
     assert served.closed
 
 
-async def test_a_client_that_leaves_cancels_its_handler():
+async def test_a_client_that_leaves_cancels_its_handler() -> None:
     """Rule E4: the handler of a client that went away is cancelled."""
-    served = Served()
+    served = Application()
     await served.ready.wait()
     _, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -184,7 +184,7 @@ async def test_a_client_that_leaves_cancels_its_handler():
     await served.task
 
 
-async def test_a_start_that_fails_is_cleaned_up():
+async def test_a_start_that_fails_is_cleaned_up() -> None:
     """What cannot be served on its sockets is closed and the fault comes out."""
     sockets = bind("127.0.0.1", 0)
     sockets[0].close()
@@ -199,7 +199,7 @@ async def unreachable(request: EdgeRequest) -> web.StreamResponse:
     raise AssertionError("it was reached")
 
 
-async def test_reaching_upstreams_sends_nothing():
+async def test_reaching_upstreams_sends_nothing() -> None:
     """What takes a connection is fine and gets no byte; what does not is one line by name."""
     got: list[bytes] = []
     done = asyncio.Event()
@@ -226,7 +226,7 @@ async def test_reaching_upstreams_sends_nothing():
     await server.wait_closed()
     assert got == [b""]
     assert len(lines) == 3
-    assert f"upstreams.gone: 127.0.0.1 port {lost} is not reachable" in lines[0]
+    assert f"upstreams.gone: 127.0.0.1 port {lost} cannot be reached" in lines[0]
     assert "upstreams.nowhere: no.such.host.invalid port 80" in lines[1]
-    assert f"limits.storage: 127.0.0.1 port {lost} is not reachable" in lines[2]
+    assert f"limits.storage: 127.0.0.1 port {lost} cannot be reached" in lines[2]
     assert "secret" not in lines[2]

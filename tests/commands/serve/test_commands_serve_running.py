@@ -16,6 +16,7 @@ from typing import Any
 import openai
 import pytest
 from closed_port import closed_port
+from command_line import Here
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.commands.demo import MODEL, QUESTIONS, show_event
@@ -101,12 +102,12 @@ def replay_config(folder: Path, more: str = "") -> None:
     )
 
 
-def test_the_demo_from_an_empty_folder(tmp_path):
+def test_the_demo_from_an_empty_folder(tmp_path: Path) -> None:
     """What the demo prints works as pasted, every question it names is answered, and runs show."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     with running(tmp_path, "demo", "--port", "0", env={"TMPDIR": str(temporary)}) as demo:
-        demo.read_until("Each run shows here")
+        demo.read_until("Runs appear here")
         text = "\n".join(demo.lines)
         assert "2026-11-21T14:05:00+01:00" in text
         curl = next(line for line in demo.lines if line.startswith("curl "))
@@ -153,8 +154,8 @@ def shown_by(line: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_demo_prints_how_to_look_at_a_run(tmp_path):
-    """The command works elsewhere, while the demo runs and after it, until the next demo begins."""
+def test_the_demo_prints_how_to_look_at_a_run(tmp_path: Path) -> None:
+    """The command works elsewhere, while the demo runs and after it, until the next demo starts."""
     temporary, elsewhere = tmp_path / "a b", tmp_path / "elsewhere"
     for folder in (temporary, elsewhere):
         folder.mkdir()
@@ -167,7 +168,7 @@ def test_the_demo_prints_how_to_look_at_a_run(tmp_path):
         with running(tmp_path, "demo", "--port", "0", env=env) as other:
             assert other.stop()[0] == 0
         _, out, _ = demo.stop()
-        assert "until the next demo begins" in out
+        assert "until the next demo starts" in out
     assert f"run_{line[1]}" in shown_by(line.string, elsewhere)
     with running(tmp_path, "demo", "--port", "0", env=env) as third:
         (left,) = temporary.iterdir()
@@ -175,7 +176,7 @@ def test_the_demo_prints_how_to_look_at_a_run(tmp_path):
     assert str(left) not in line.string
 
 
-def test_the_demo_listens_to_nobody_elses_settings(tmp_path):
+def test_the_demo_listens_to_nobody_elses_settings(tmp_path: Path) -> None:
     """A configuration and variables of the folder do not change the demo."""
     (tmp_path / "toolrelay.toml").write_text("[server]\nprot = 1\n")
     env = {"TOOLRELAY_SERVER__PROT": "1", "TMPDIR": str(tmp_path)}
@@ -184,7 +185,7 @@ def test_the_demo_listens_to_nobody_elses_settings(tmp_path):
         assert demo.stop()[0] == 0
 
 
-def test_serve_says_what_it_serves(tmp_path):
+def test_serve_says_what_it_serves(tmp_path: Path) -> None:
     """serve prints address, upstream, tools, and for each withheld one the line to add; the line works."""
     replay_config(tmp_path, "[policy]\nallow = ['core__get_c*']\n")
     with running(tmp_path, "serve", "--port", "0") as server:
@@ -195,11 +196,11 @@ def test_serve_says_what_it_serves(tmp_path):
     assert "stopping" in out
     assert "Traceback" not in errors
     assert "upstream recorded: replay:" in text
-    assert "answers from recordings" in text
+    assert "replays recordings" in text
     assert "tools loaded: calendar__list_events, core__calculate, core__get_current_time" in text
     assert "tools allowed: core__get_current_time" in text
     line = 'policy.allow = ["core__get_c*", "core__get_weather"]'
-    assert f"withheld core__get_weather: to allow it, set {line}" in text
+    assert f"not offered: core__get_weather: to allow it, set {line}" in text
     file = tmp_path / "toolrelay.toml"
     file.write_text(line + "\n" + file.read_text().partition("[policy]")[0])
     assert "tools allowed: core__get_current_time, core__get_weather" in _start(tmp_path)
@@ -212,22 +213,22 @@ def _start(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) 
     return "\n".join(server.lines)
 
 
-def test_tools_that_are_off(tmp_path, here):
+def test_tools_that_are_off(tmp_path: Path, here: Here) -> None:
     """ENABLE_TOOLS=false is said, and no tool is called withheld by policy."""
     replay_config(tmp_path)
     done = here("check", env={"ENABLE_TOOLS": "false"})
-    assert "everything is passed through" in done.stdout
+    assert "passes every request through" in done.stdout
     assert "withheld" not in done.stdout
 
 
-def test_serve_without_a_file(tmp_path):
+def test_serve_without_a_file(tmp_path: Path) -> None:
     """A key in the environment is a whole configuration; the key is not shown."""
     text = _start(tmp_path, env={"OPENAI_API_KEY": "sk-never-shown"})
     assert "upstream default: https://api.openai.com/v1 (with a key)" in text
     assert "sk-never-shown" not in text
 
 
-def test_serve_keeps_the_key_from_another_upstream(tmp_path):
+def test_serve_keeps_the_key_from_another_upstream(tmp_path: Path) -> None:
     """With --upstream the key of the environment stays here, which is said with the remedy."""
     with ExitStack() as stack:
         port = stack.enter_context(closed_port())
@@ -243,12 +244,12 @@ def test_serve_keeps_the_key_from_another_upstream(tmp_path):
     assert f"OPENAI_API_KEY is not sent to {url}" in text
     assert 'upstreams.default.api_key = "env:OPENAI_API_KEY"' in text
     assert warning.startswith(
-        f"toolrelay: warning: upstreams.default: 127.0.0.1 port {port} is not reachable"
+        f"toolrelay: warning: upstreams.default: 127.0.0.1 port {port} cannot be reached"
     )
     assert status == 0
 
 
-def test_check_lists_and_finds_nothing(tmp_path, here):
+def test_check_lists_and_finds_nothing(tmp_path: Path, here: Here) -> None:
     """check shows upstreams, tools, decisions and rules, and leaves no record behind."""
     replay_config(tmp_path, "[policy]\nallow = ['core__*']\napprove = ['core__get_weather']\n")
     done = here("check")
@@ -257,12 +258,12 @@ def test_check_lists_and_finds_nothing(tmp_path, here):
         r"core__get_current_time +read_only +allowed +policy.allow has \"core__\*\"", done.stdout
     )
     assert re.search(r"core__get_weather +read_only +needs approval +policy.approve has", done.stdout)
-    assert "withheld core__get_weather" in done.stdout
+    assert "not offered: core__get_weather" in done.stdout
     assert done.stdout.endswith("No faults found.\n")
     assert [path.name for path in tmp_path.iterdir()] == ["toolrelay.toml"]
 
 
-def test_check_says_who_is_asked_first(tmp_path, here):
+def test_check_says_who_is_asked_first(tmp_path: Path, here: Here) -> None:
     """check lists who serves a model that several serve, in their order, with its name there."""
     (tmp_path / "toolrelay.toml").write_text(
         '[upstreams.first]\nbase_url = "replay:"\nwires = ["chat"]\n'
@@ -273,7 +274,7 @@ def test_check_says_who_is_asked_first(tmp_path, here):
     assert "*:" not in done.stdout
 
 
-def test_check_shows_bounds_and_tools_by_upstream(tmp_path, here):
+def test_check_shows_bounds_and_tools_by_upstream(tmp_path: Path, here: Here) -> None:
     """check shows each bound of an argument, and which tools an upstream's models go without."""
     (tmp_path / "toolrelay.toml").write_text(
         f"""
@@ -289,24 +290,24 @@ def test_check_shows_bounds_and_tools_by_upstream(tmp_path, here):
     )
     done = here("check")
     lines = done.stdout.splitlines()
-    assert 'bounded core__get_weather: days 3 or less (policy.arguments."core__get_*")' in lines
+    assert 'argument limit of core__get_weather: days 3 or less (policy.arguments."core__get_*")' in lines
     assert (
-        "bounded core__get_weather: units one of imperial, has to be given since the tool's own default is "
-        'not allowed (policy.arguments."core__get_*")'
+        "argument limit of core__get_weather: units one of imperial, and the model must give it because "
+        'the tool\'s default is not allowed (policy.arguments."core__get_*")'
     ) in lines
-    assert not any(line.startswith("bounded core__get_current_time") for line in lines)
-    assert "upstream narrow: without core__calculate (upstreams.narrow.tools)" in lines
+    assert not any(line.startswith("argument limit of core__get_current_time") for line in lines)
+    assert "upstream narrow: its models are not offered core__calculate (upstreams.narrow.tools)" in lines
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
     ("bound", "words"),
     [
-        ('"core__get_wether" = {days = {max = 3}}', '"core__get_wether": fits no tool that is loaded'),
-        ('"core__get_weather" = {day = {max = 3}}', ".day: core__get_weather takes no such argument"),
+        ('"core__get_wether" = {days = {max = 3}}', '"core__get_wether": matches no loaded tool'),
+        ('"core__get_weather" = {day = {max = 3}}', ".day: core__get_weather has no such argument"),
     ],
 )
-def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path, bound, words):
+def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path: Path, bound: str, words: str) -> None:
     """Rule E1: a typing error in a bound would be a hole, so check names it and serve does not start."""
     (tmp_path / "toolrelay.toml").write_text(f"[policy.arguments]\n{bound}\n")
     # Any free port: a proxy may be running beside the tests.
@@ -325,7 +326,7 @@ def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path, bound, words):
         assert words in done.stderr
 
 
-def test_check_probes(tmp_path, here):
+def test_check_probes(tmp_path: Path, here: Here) -> None:
     """--probe asks the upstream and says what it can; a fault is one line and status 1."""
     replay_config(tmp_path)
     done = here("check", "--probe")
@@ -335,18 +336,18 @@ def test_check_probes(tmp_path, here):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_check_calls_an_unreachable_upstream_a_fault(tmp_path, here):
+def test_check_calls_an_unreachable_upstream_a_fault(tmp_path: Path, here: Here) -> None:
     """What is a warning in serve is a fault in check."""
     with closed_port() as port:
         (tmp_path / "toolrelay.toml").write_text(f"[upstreams.a]\nbase_url='http://127.0.0.1:{port}/v1'\n")
         done = here("check")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        f"toolrelay: upstreams.a: 127.0.0.1 port {port} is not reachable (Connection refused)"
+        f"toolrelay: upstreams.a: 127.0.0.1 port {port} cannot be reached (Connection refused)"
     ]
 
 
-def test_a_tool_of_ones_own(tmp_path, here):
+def test_a_tool_of_ones_own(tmp_path: Path, here: Here) -> None:
     """A tool file beside the configuration is listed, refused with a line, allowed, called, recorded."""
     (tmp_path / "my_tools.py").write_text(TOOL)
     replay_config(tmp_path, "[tools]\nmodules = ['my_tools.py']\n")
@@ -381,7 +382,7 @@ def test_a_tool_of_ones_own(tmp_path, here):
     assert detail["invocations"][0]["status"] == "success"
 
 
-def test_an_author_sees_the_traceback(tmp_path, here):
+def test_an_author_sees_the_traceback(tmp_path: Path, here: Here) -> None:
     """tools call shows what a tool raised, from the tool's own line on; the record and stdout do not."""
     (tmp_path / "my_tools.py").write_text(
         TOOL.replace('return {"greeting"', 'raise KeyError(name) # {"greeting"')
@@ -401,7 +402,7 @@ def test_an_author_sees_the_traceback(tmp_path, here):
     assert "KeyError" not in here("runs", "show", run["id"], "--json").stdout
 
 
-def test_serve_records_what_runs_shows(tmp_path, here):
+def test_serve_records_what_runs_shows(tmp_path: Path, here: Here) -> None:
     """A conversation with a server tool is on record, and runs draws it."""
     replay_config(tmp_path, "[policy]\nallow = ['core__get_current_time']\n")
     with running(tmp_path, "serve", "--port", "0") as server:
@@ -417,14 +418,14 @@ def test_serve_records_what_runs_shows(tmp_path, here):
     assert "core__get_current_time" in shown
 
 
-def test_record_makes_fixtures_that_replay(tmp_path):
+def test_record_makes_fixtures_that_replay(tmp_path: Path) -> None:
     """record saves what passes through; a server on what it saved gives the same answer."""
     replay_config(tmp_path)
     question = QUESTIONS[3][0]
     with running(tmp_path, "demo", "--port", "0") as origin:
         url = f"{origin.address}/v1"
         with running(tmp_path, "record", "--upstream", url, "--out", "saved", "--port", "0") as recorder:
-            assert "what people ask" in "\n".join(recorder.lines)
+            assert "what users ask" in "\n".join(recorder.lines)
             original = answers(recorder.address, question)
             assert recorder.stop()[0] == 0
     assert list((tmp_path / "saved").rglob("response.sse"))
@@ -435,7 +436,7 @@ def test_record_makes_fixtures_that_replay(tmp_path):
     assert original
 
 
-def test_a_request_line_in_the_log_carries_no_key(tmp_path):
+def test_a_request_line_in_the_log_carries_no_key(tmp_path: Path) -> None:
     """The log of a request names neither the client's key nor its words."""
     replay_config(tmp_path)
     with running(tmp_path, "serve", "--port", "0") as server:
@@ -489,6 +490,6 @@ def test_a_request_line_in_the_log_carries_no_key(tmp_path):
         ("something_else", {}, ""),
     ],
 )
-def test_what_the_demo_shows_of_a_run(kind: str, data: dict[str, Any], line: str):
+def test_what_the_demo_shows_of_a_run(kind: str, data: dict[str, Any], line: str) -> None:
     """Each thing that happens is one line, with nothing in it that a terminal obeys."""
     assert show_event(kind, data) == line

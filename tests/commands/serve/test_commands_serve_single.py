@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import termios
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from fcntl import ioctl
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from chat_script import DONE, content, finish, role, stream
+from child_server import reserved_port
 from process_tree import children
 from proxy_process import ProxyProcess, serving, write_config
 from raw_upstream import KEEP, LAST_CHUNK, RawUpstream, Step, chunk, head
@@ -89,14 +90,23 @@ async def test_a_worker_that_is_killed_is_started_again_on_the_same_port(tmp_pat
         assert await proxy.ended() == 0
 
 
+@pytest.fixture
+def place() -> Iterator[tuple[str, str]]:
+    """Options that put one server after the other on a port that nobody else gets in between."""
+    with reserved_port() as port:
+        yield "--port", str(port)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_the_workers_of_a_killed_supervisor_close_the_port_first(tmp_path: Path, workers: int) -> None:
+async def test_the_workers_of_a_killed_supervisor_close_the_port_first(
+    tmp_path: Path, workers: int, place: tuple[str, str]
+) -> None:
     """After ``kill -9`` of the supervisor another server has the port while the open stream runs on."""
     going = asyncio.Event()
     more = "[limits]\nrequests = []\ntool_calls = []\n"
     async with RawUpstream(slow(going), HELLO) as upstream:
         write_config(tmp_path, upstream.url, more=more, workers=workers)
-        async with serving(tmp_path) as proxy, proxy.sent(ASK) as streaming:
+        async with serving(tmp_path, *place) as proxy, proxy.sent(ASK) as streaming:
             await upstream.asked(1)
             left = children(proxy.process.pid)
             await kill_supervisor(proxy)
@@ -108,7 +118,7 @@ async def test_the_workers_of_a_killed_supervisor_close_the_port_first(tmp_path:
 
             await until(free)
             assert any(state(pid) not in ("", "Z") for pid in left)
-            async with serving(tmp_path, "--port", str(proxy.port)) as again:
+            async with serving(tmp_path, *place) as again:
                 assert again.port == proxy.port
                 assert (await again.ask(ASK)).status == 200
                 going.set()
@@ -162,7 +172,7 @@ async def test_a_port_that_is_taken_says_by_whom(tmp_path: Path) -> None:
 
         pid = proxy.process.pid
         said = await complaint()
-        assert f"is in use by another toolrelay (process {pid}). Stop that one (kill {pid})" in said
+        assert f"is in use by another toolrelay (process {pid}). Stop it (kill {pid})" in said
         (worker,) = children(pid)
         # One that is too busy to notice: it keeps the port for now.
         os.kill(worker, signal.SIGSTOP)
@@ -171,7 +181,7 @@ async def test_a_port_that_is_taken_says_by_whom(tmp_path: Path) -> None:
             said = await complaint()
         finally:
             os.kill(worker, signal.SIGCONT)
-        assert f"by an earlier toolrelay whose supervisor has gone (process {worker})" in said
+        assert f"by an earlier toolrelay whose supervisor is gone (process {worker})" in said
         assert f"kill -9 {worker}" in said
         await until(lambda: state(worker) in ("", "Z"))
 

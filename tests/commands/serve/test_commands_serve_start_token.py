@@ -37,6 +37,14 @@ async def statuses(proxy: ProxyProcess, token: str, times: int = 8) -> set[tuple
     return {((await proxy.ask(ASK, shown)).status, (await proxy.ask(ASK)).status) for _ in range(times)}
 
 
+async def restart(proxy: ProxyProcess, times: int) -> None:
+    """Have all workers replaced for the ``times``-th time, and wait until the old ones have ended."""
+    before = set(children(proxy.process.pid))
+    proxy.signal(signal.SIGHUP)
+    await proxy.says("restarted: 2 new workers serve", times)
+    await until(lambda: before.isdisjoint(children(proxy.process.pid)))
+
+
 async def test_one_token_for_every_worker_and_every_restart(tmp_path: Path) -> None:
     """Two workers, a killed one's successor, and those of a SIGHUP take the token that was printed at first;
     it is printed once, and the log is without it."""
@@ -49,10 +57,7 @@ async def test_one_token_for_every_worker_and_every_restart(tmp_path: Path) -> N
         await proxy.says('"event":"worker_started"')
         assert await statuses(proxy, token) == {(200, 401)}
         for times in (1, 2):
-            before = set(children(proxy.process.pid))
-            proxy.signal(signal.SIGHUP)
-            await proxy.says("restarted: 2 new workers serve", times)
-            await until(lambda before=before: not before & set(children(proxy.process.pid)))
+            await restart(proxy, times)
             assert await statuses(proxy, token) == {(200, 401)}
         proxy.signal()
         assert await proxy.ended() == 0
@@ -69,7 +74,7 @@ async def test_reload_keeps_the_token_and_a_new_door_is_said(tmp_path: Path) -> 
         await proxy.says("restarted: 1 new worker serves")
         assert await statuses(proxy, token, 1) == {(200, 401)}
         file.write_text(closed_text.replace('mode = "auto"', 'mode = "open"'))
-        await proxy.says("auth: open to everybody")
+        await proxy.says("auth: open; everybody")
         await until(lambda: len(children(proxy.process.pid)) == 1)
         assert await statuses(proxy, token, 1) == {(200, 200)}
         file.write_text(closed_text)
@@ -93,7 +98,7 @@ async def test_open_is_one_word(tmp_path: Path) -> None:
     async with RawUpstream(HELLO) as upstream:
         write_config(tmp_path, upstream.url, more=AUTO)
         async with serving(tmp_path, "--open") as proxy:
-            await proxy.says("auth: open to everybody who reaches the address")
+            await proxy.says("auth: open; everybody who reaches the address")
             assert (await proxy.ask(ASK)).status == 200
             assert not [line for line in proxy.lines if re.search("tr_", line)]
 

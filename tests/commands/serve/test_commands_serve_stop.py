@@ -79,7 +79,7 @@ async def test_a_stream_runs_to_its_end_while_others_are_refused(
             pieces = conversation.pieces(answer)
             answer.body = await anext(pieces)
             proxy.signal()
-            await proxy.says("stopping: open streams get 25 s")
+            await proxy.says("stopping: open streams have 25 s")
             await proxy.leaves()
 
             ready = await proxy.ask(method="GET", path="/readyz")
@@ -110,7 +110,7 @@ async def test_what_does_not_end_in_time_is_cut_and_says_so(
 ) -> None:
     """After ``drain_s`` a stream gets an error event and one end mark, and its framing is complete."""
     path, ask, first, _ = WIRES[wire]
-    script = [BEGUN, chunk(first), HANG]
+    script: list[Step] = [BEGUN, chunk(first), HANG]
     async with before(tmp_path, script, allow=allow, drain_s=0.2) as (proxy, upstream):
         async with proxy.sent(ask, path=path) as conversation:
             answer = await conversation.head()

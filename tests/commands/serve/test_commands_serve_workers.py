@@ -13,7 +13,7 @@ import pytest
 from chat_script import DONE, content, finish, role, stream
 from proxy_process import ProxyProcess, serving, write_config
 from raw_upstream import HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, head
-from running_proxy import Answer, Door
+from running_proxy import Answer, ProxyAddress
 from waiting import PATIENCE_S, until
 
 ASK = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -58,8 +58,8 @@ def alive(pid: int) -> bool:
 class Client:
     """Asks over and over, on one connection for as long as it is kept, or on a new one each time."""
 
-    def __init__(self, door: Door, *, keeps: bool) -> None:
-        self.door = door
+    def __init__(self, proxy: ProxyAddress, *, keeps: bool) -> None:
+        self.proxy = proxy
         self.keeps = keeps
         self.answered = 0
         self.connections = 0
@@ -68,11 +68,11 @@ class Client:
 
     async def _run(self) -> None:
         while not self._over:
-            async with self.door.connect() as conversation:
+            async with self.proxy.connect() as conversation:
                 self.connections += 1
                 kept = True
                 while kept and not self._over:
-                    conversation.writer.write(self.door.request(ASK))
+                    conversation.writer.write(self.proxy.request(ASK))
                     answer = await conversation.answer()
                     assert (answer.status, answer.clean, answer.body) == (200, True, HELLO_BYTES)
                     self.answered += 1
@@ -242,7 +242,7 @@ async def test_a_stop_drains_every_worker(tmp_path: Path) -> None:
         await upstream.asked(8)
         for pid in (*pids(proxy), proxy.process.pid):
             os.kill(pid, signal.SIGTERM)
-        await proxy.says("stopping: open streams get 25 s")
+        await proxy.says("stopping: open streams have 25 s")
         await until_refused(proxy)
         going.set()
         for one in streams:
@@ -274,7 +274,7 @@ async def until_refused(proxy: ProxyProcess) -> None:
 
 async def test_a_second_signal_reaches_every_worker(tmp_path: Path) -> None:
     """Streams of all workers are cut in a marked way, and the command ends."""
-    script = [BEGUN, chunk(role()), HANG]
+    script: list[Step] = [BEGUN, chunk(role()), HANG]
     async with workers(tmp_path, script, drain_s=600) as (proxy, upstream), asyncio.TaskGroup() as tasks:
         streams = [tasks.create_task(proxy.ask(ASK)) for _ in range(8)]
         await upstream.asked(8)

@@ -8,7 +8,7 @@ from looping import ANSWER, ASK, CLIENT_TOOL, TIME, called, looping
 from raw_upstream import whole
 from running_proxy import Proxy
 
-from proxy.relay.memory.fingerprint import prompt_shape
+from proxy.relay.memory.fingerprint import prompt_fingerprint
 from proxy.store.base import RunDetail, RunFilter
 
 TURN = called(("call_1", TIME, '{"timezone":"UTC"}'))
@@ -58,8 +58,8 @@ def test_the_shape_is_how_and_not_what(change: dict[str, Any], same: bool) -> No
     """Model, tools and parameters are the shape, in whatever order; the conversation is not."""
     body = {"model": "m", "messages": [{"role": "user"}], "tools": [CLIENT_TOOL, OTHER_TOOL], **PARAMETERS}
     turned = dict(reversed([*(body | change).items()]))
-    assert (prompt_shape(turned, "offer") == prompt_shape(body, "offer")) is same
-    assert prompt_shape(body, "another offer") != prompt_shape(body, "offer")
+    assert (prompt_fingerprint(turned, "offer") == prompt_fingerprint(body, "offer")) is same
+    assert prompt_fingerprint(body, "another offer") != prompt_fingerprint(body, "offer")
 
 
 async def test_what_the_client_was_shown_is_on_record() -> None:

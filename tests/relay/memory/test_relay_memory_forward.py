@@ -1,4 +1,4 @@
-"""The door for clients with the provider's own key: one caller, however they write it."""
+"""Mode `forward`, for clients with the provider's own key: one caller, however they write it."""
 
 import base64
 import itertools

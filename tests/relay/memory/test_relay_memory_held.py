@@ -19,7 +19,7 @@ from responses_script import function, function_call
 from responses_script import reply as response_reply
 from responses_script import stream as response_stream
 from running_proxy import Proxy
-from waiting import LATE_S, until
+from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.errors import StoreUnavailable
 from proxy.store.sqlite.store import SqliteStore
@@ -113,7 +113,7 @@ async def test_a_turn_that_cannot_be_held_is_said_on_chat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streaming: bool
 ) -> None:
     """A client is told, in an error that its SDK raises, that nobody will understand its results."""
-    monkeypatch.setattr("proxy.relay.run.settling.HOLD_S", 0.3)
+    monkeypatch.setattr("proxy.relay.memory.commit_waiter.SUSPEND_WAIT_S", 0.3)
     turn = MIXED if streaming else reply(None, ("call_s", TIME, UTC), ("call_c", "mine", "{}"))
     async with one_worker(tmp_path, turn) as (proxy, path):
         with locked(path) as holder:
@@ -140,7 +140,7 @@ async def test_a_turn_that_cannot_be_held_is_said_on_responses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streaming: bool
 ) -> None:
     """The same where the client goes on by the id of the response."""
-    monkeypatch.setattr("proxy.relay.run.settling.HOLD_S", 0.3)
+    monkeypatch.setattr("proxy.relay.memory.commit_waiter.SUSPEND_WAIT_S", 0.3)
     made = response_stream if streaming else response_reply
     async with one_worker(tmp_path, made(*RESPONSES_MIXED)) as (proxy, path):
         with locked(path) as holder:
@@ -155,15 +155,17 @@ async def test_a_turn_that_cannot_be_held_is_said_on_responses(
             assert (answer.status, answer.error["code"]) == (503, "store_unavailable")
 
 
-async def test_a_lost_turn_is_said(tmp_path: Path) -> None:
+async def test_a_lost_turn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the queue had no room for will never be on record, and its client is told at once."""
+    monkeypatch.setattr("proxy.relay.memory.commit_waiter.SUSPEND_WAIT_S", LATE_S)
     async with one_worker(tmp_path, MIXED) as (proxy, path):
         store = proxy.services.store
         assert isinstance(store, SqliteStore)
         await until(lambda: store.waiting == 0)
-        store._writer._max_writes = 2
+        store._writer._max_writes = 0
         with locked(path) as holder:
-            answer = await proxy.ask(MIXED_ASK)
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await proxy.ask(MIXED_ASK)
             assert payloads_of(answer.body)[-1]["error"]["code"] == "store_unavailable"
             assert store.lost > 0
             holder.execute("ROLLBACK")

@@ -13,7 +13,7 @@ from responses_script import function_call, message
 from responses_script import stream as response_stream
 
 from proxy.events import ToolResult
-from proxy.relay.memory.idempotency import Idempotency, repeat_key
+from proxy.relay.memory.idempotency import Attempt, Idempotency, repeat_of
 from proxy.tools.running.ledger import Claim, RunLedger
 
 
@@ -68,7 +68,9 @@ async def test_the_same_idempotency_key_is_the_same_request(watch: Watch) -> Non
     ],
     ids=["asked anew", "first attempt", "no number", "another body", "another key"],
 )
-async def test_another_request_buys_again(watch: Watch, first: object, second: object, body: object) -> None:
+async def test_another_request_buys_again(
+    watch: Watch, first: Sequence[tuple[str, str]], second: Sequence[tuple[str, str]], body: object
+) -> None:
     """What is not a repeat is what the client wants once more."""
     await twice(watch, first, second, body=body)
     assert watch.finished == ["buy", "buy"]
@@ -288,15 +290,16 @@ async def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
 
 def test_keys_tell_callers_people_paths_and_bodies_apart() -> None:
     """No two of these are the same request, however their parts are cut."""
-    body = json.dumps(ASK).encode()
+    body = ASK
     keys = [
-        repeat_key("me", "", "/chat/completions", body),
-        repeat_key("you", "", "/chat/completions", body),
-        repeat_key("me", "ann", "/chat/completions", body),
-        repeat_key("me", "", "/responses", body),
-        repeat_key("me", "", "/chat/completions", body + b" "),
-        repeat_key("me", "", "/chat/completions", body, "a"),
-        repeat_key("me", "ann", "/chat/completions", body, "a"),
-        repeat_key("me/chat", "", "/completions", body),
+        repeat_of("me", "", "/chat/completions", body),
+        repeat_of("you", "", "/chat/completions", body),
+        repeat_of("me", "ann", "/chat/completions", body),
+        repeat_of("me", "", "/responses", body),
+        repeat_of("me", "", "/chat/completions", {**ASK, "temperature": 1}),
+        repeat_of("me", "", "/chat/completions", body, Attempt(session="s")),
+        repeat_of("me", "", "/chat/completions", body, Attempt("a")),
+        repeat_of("me", "ann", "/chat/completions", body, Attempt("a")),
+        repeat_of("me/chat", "", "/completions", body),
     ]
     assert len({key for key, _ in keys}) == len(keys)

@@ -1,4 +1,4 @@
-"""Whose hidden turns are whose, where one key or one door has several people behind it."""
+"""Whose hidden turns are whose, where one key or one address has several people behind it."""
 
 import json
 import sqlite3
@@ -23,7 +23,7 @@ HI = {"role": "user", "content": "hi"}
 SAID = {"role": "assistant", "content": "It is noon."}
 THANKS = {"role": "user", "content": "thanks"}
 BACK = [HI, SAID, THANKS]
-RETURNED = [
+RETURNED: list[dict[str, Any]] = [
     HI,
     {
         "role": "assistant",

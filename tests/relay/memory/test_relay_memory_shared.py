@@ -49,7 +49,7 @@ async def test_the_record_is_settled_before_the_end(
     monkeypatch.setattr(HttpClientStream, "finish", watched_finish)
     store = {"url": f"sqlite:///{tmp_path}/r.db"}
     async with looping(*scripts, store=store, server={"workers": workers}) as (proxy, _):
-        watch_settling(proxy, steps, monkeypatch)
+        watch_commits(proxy, steps, monkeypatch)
         assert (await proxy.ask(ask, path=path)).status == 200
     waits = workers > 1 or case == "a turn that waits"
     assert steps == (["settled True", "end"] if waits else ["end"])
@@ -75,7 +75,7 @@ async def test_a_run_that_leaves_nothing_to_find_waits_for_nothing(
     steps: list[str] = []
     store = {"url": f"sqlite:///{tmp_path}/r.db", **settings}
     async with looping(*scripts, store=store, server={"workers": 2}) as (proxy, _):
-        watch_settling(proxy, steps, monkeypatch)
+        watch_commits(proxy, steps, monkeypatch)
         assert (await proxy.ask(ask, path=path)).status == 200
     assert steps == []
 
@@ -94,7 +94,7 @@ async def test_without_content_there_is_nothing_to_wait_for(tmp_path: Path) -> N
             holder.execute("ROLLBACK")
 
 
-def watch_settling(proxy: Proxy, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def watch_commits(proxy: Proxy, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Note each time when the record was waited for."""
     settle = proxy.services.store.settle
 

@@ -28,11 +28,9 @@ def test_it_opens_after_failures_in_a_row_and_says_so_once() -> None:
     assert [breaker.failed(), breaker.failed()] == [False, False]
     breaker.succeeded()
     assert [breaker.failed(), breaker.failed()] == [False, False]
-    assert breaker.ready
-    assert breaker.admit()
+    assert (breaker.ready, breaker.admit()) == (True, True)
     assert [breaker.failed(), breaker.failed()] == [True, False]
-    assert not breaker.ready
-    assert not breaker.admit()
+    assert (breaker.ready, breaker.admit()) == (False, False)
 
 
 def test_half_open_it_lets_one_probe_through() -> None:
@@ -41,10 +39,8 @@ def test_half_open_it_lets_one_probe_through() -> None:
     clock.now += 29.9
     assert not breaker.admit()
     clock.now += 0.1
-    assert breaker.ready
-    assert breaker.admit()
-    assert not breaker.ready
-    assert not breaker.admit()
+    assert (breaker.ready, breaker.admit()) == (True, True)
+    assert (breaker.ready, breaker.admit()) == (False, False)
 
 
 def test_a_probe_that_is_answered_closes_it() -> None:

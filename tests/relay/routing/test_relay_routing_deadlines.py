@@ -1,6 +1,8 @@
 """Time-outs of one length over one timer."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from waiting import LATE_S, PATIENCE_S
@@ -55,9 +57,16 @@ async def test_many_waits_have_one_timer(monkeypatch: pytest.MonkeyPatch) -> Non
     """A hundred waits cost the loop one timer."""
     loop = asyncio.get_running_loop()
     timers = []
-    later, at = loop.call_later, loop.call_at
-    monkeypatch.setattr(loop, "call_later", lambda *given: timers.append(given) or later(*given))
-    monkeypatch.setattr(loop, "call_at", lambda *given, **more: timers.append(given) or at(*given, **more))
+
+    def counted(call: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.TimerHandle]:
+        def counting(*given: Any, **more: Any) -> asyncio.TimerHandle:
+            timers.append(given)
+            return call(*given, **more)
+
+        return counting
+
+    monkeypatch.setattr(loop, "call_later", counted(loop.call_later))
+    monkeypatch.setattr(loop, "call_at", counted(loop.call_at))
     deadlines, over = Deadlines(LATE_S), asyncio.Event()
     tasks = [asyncio.create_task(waits(deadlines, over)) for _ in range(100)]
     await asyncio.sleep(0)

@@ -20,13 +20,13 @@ from running_proxy import Proxy, make_config, running
 from waiting import LATE_S
 
 from proxy.errors import RequestError, UpstreamError
-from proxy.relay.routing.fallback import STAYS, Moves, moves_of
-from proxy.relay.routing.router import Route, Router, Served
+from proxy.relay.routing.fallback import NO_FALLBACK, FallbackRules, fallback_rules_of
+from proxy.relay.routing.router import Route, Router, ServedUpstream
 from proxy.server.app import Overrides
 from proxy.upstreams.base import UpstreamRequest
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-ASK = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 ASK_RESPONSES = {"model": "m", "stream": True, "input": "hi"}
 UTC = '{"timezone":"UTC"}'
 HELLO = stream(role(), content("Hello."), finish())
@@ -137,7 +137,8 @@ async def test_a_failure_that_moves_a_request(wire: str, allow: tuple[str, ...],
     (line,) = [log for log in logs if log["event"] == "request"]
     assert (line["upstream"], line["status"]) == ("b", 200)
     (passed,) = [log for log in logs if log["event"] == "upstream_passed_over"]
-    assert passed["upstream"] == "a"
+    status = int(failure) if failure.isdigit() else passed["status"]
+    assert (passed["upstream"], passed["status"], bool(passed["error_code"])) == ("a", status, True)
 
 
 STAYING = {str(status): refused(f"{status} No") for status in (400, 401, 402, 403, 404, 409, 413, 422)}
@@ -176,7 +177,8 @@ async def test_nothing_is_asked_twice_once_an_answer_began(wire: str, allow: tup
     """Never after a byte: a stream that breaks ends with an error, also while only its head is here."""
     path, ask, hello = WIRES[wire]
     begun = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
-    for script in ([begun, RESET], [begun, chunk(b"data: {}\n\n"), RESET]):
+    scripts: list[list[Step]] = [[begun, RESET], [begun, chunk(b"data: {}\n\n"), RESET]]
+    for script in scripts:
         async with two([script], [hello], allow) as (proxy, _, b):
             answer = await proxy.ask(ask, path=path)
             assert b"upstream_broken" in answer.body
@@ -189,7 +191,7 @@ async def test_one_upstream_alone_is_as_before(allow: tuple[str, ...]) -> None:
     """Rule E2: where nobody else serves the model, each failure is the client's to see."""
     for name, script in MOVING.items():
         async with RawUpstream(script) as only, RawUpstream(HELLO) as other:
-            tables = [
+            tables: list[dict[str, Any]] = [
                 {"name": "a", "base_url": only.url, "retries": 0, "first_byte_timeout_s": 0.5},
                 {"name": "b", "base_url": other.url, "models": ("other",)},
             ]
@@ -260,24 +262,28 @@ async def test_a_run_stays_with_the_upstream_that_began_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "moves"),
+    ("payload", "rules"),
     [
-        ({}, Moves(unsent=True, failed=True)),
-        ({"tools": [{"type": "function"}, {"type": "web_search_preview"}]}, Moves(unsent=True, failed=True)),
-        ({"tools": [{"type": "mcp"}]}, Moves(unsent=True)),
-        ({"tools": [{"type": "not known yet"}]}, Moves(unsent=True)),
-        ({"tools": [{}]}, Moves(unsent=True)),
-        ({"tools": "odd"}, Moves(unsent=True, failed=True)),
-        ({"prompt": "a completion's"}, Moves(unsent=True, failed=True)),
-        ({"prompt": {"id": "pmpt_1"}}, STAYS),
-        ({"conversation": "conv_1"}, STAYS),
-        ({"background": True}, STAYS),
-        ({"previous_response_id": "resp_1"}, Moves(unsent=True, failed=True, unknown=True)),
+        ({}, FallbackRules(unsent=True, failed=True)),
+        (
+            {"tools": [{"type": "function"}, {"type": "web_search_preview"}]},
+            FallbackRules(unsent=True, failed=True),
+        ),
+        ({"tools": [{"name": "mine", "input_schema": {}}]}, FallbackRules(unsent=True, failed=True)),
+        ({"tools": [{"type": "mcp"}]}, FallbackRules(unsent=True)),
+        ({"tools": [{"type": "not known yet"}]}, FallbackRules(unsent=True)),
+        ({"tools": [{}]}, FallbackRules(unsent=True)),
+        ({"tools": "odd"}, FallbackRules(unsent=True, failed=True)),
+        ({"prompt": "a completion's"}, FallbackRules(unsent=True, failed=True)),
+        ({"prompt": {"id": "pmpt_1"}}, NO_FALLBACK),
+        ({"conversation": "conv_1"}, NO_FALLBACK),
+        ({"background": True}, NO_FALLBACK),
+        ({"previous_response_id": "resp_1"}, FallbackRules(unsent=True, failed=True, unknown=True)),
     ],
 )
-def test_how_freely_a_request_moves(payload: dict[str, Any], moves: Moves) -> None:
+def test_how_freely_a_request_moves(payload: dict[str, Any], rules: FallbackRules) -> None:
     """A provider's own objects stay with it; its tools that may act are not run twice."""
-    assert moves_of(payload) == moves
+    assert fallback_rules_of(payload) == rules
 
 
 @pytest.mark.parametrize("failure", sorted(MOVING))
@@ -394,7 +400,7 @@ async def test_hidden_turns_go_first_where_they_were_made() -> None:
         [MOVING["503"], HELLO], [called(("c", TIME, UTC)), ANSWER, HELLO, MOVING["503"]], ("core__*",)
     ) as (proxy, a, b):
         await proxy.ask(ASK)
-        said = [*ASK["messages"], {"role": "assistant", "content": "It is noon."}]  # type: ignore[misc]
+        said = [*ASK["messages"], {"role": "assistant", "content": "It is noon."}]
         again = {**ASK, "messages": [*said, {"role": "user", "content": "thanks"}]}
         assert (await proxy.ask(again)).header("x-toolrelay-restored") is not None
         assert (len(a.requests), len(b.requests)) == (1, 3)
@@ -412,7 +418,7 @@ async def test_the_header_says_what_the_upstream_that_answered_got() -> None:
     turns = [called(("c", TIME, UTC)), ANSWER, MOVING["503"]]
     async with two(turns, [HELLO], ("core__*",), habits) as (proxy, _, b):
         await proxy.ask(ASK)
-        said = [*ASK["messages"], {"role": "assistant", "content": "It is noon."}]  # type: ignore[misc]
+        said = [*ASK["messages"], {"role": "assistant", "content": "It is noon."}]
         answer = await proxy.ask({**ASK, "messages": [*said, {"role": "user", "content": "thanks"}]})
         assert text_of(payloads_of(answer.body)) == "Hello."
         assert [m["role"] for m in body_of(b.requests[0])["messages"]] == ["user", "assistant", "user"]
@@ -425,7 +431,7 @@ async def test_hidden_turns_do_not_wait_for_an_upstream_that_keeps_failing() -> 
     turns = [called(("c", TIME, UTC)), ANSWER, MOVING["503"]]
     async with two([MOVING["503"], HELLO], turns, ("core__*",), habits) as (proxy, a, b):
         await proxy.ask(ASK)
-        said = [*ASK["messages"], {"role": "assistant", "content": "It is noon."}]  # type: ignore[misc]
+        said = [*ASK["messages"], {"role": "assistant", "content": "It is noon."}]
         again = {**ASK, "messages": [*said, {"role": "user", "content": "thanks"}]}
         for _ in range(2):
             answer = await proxy.ask(again)
@@ -448,12 +454,15 @@ async def test_vectors_never_come_from_another_model() -> None:
 
 
 async def test_an_upstream_that_keeps_failing_is_passed_over() -> None:
-    """After two failures in a row the first upstream is not asked."""
+    """After two failures in a row the first upstream is not asked, and the log says so once."""
     habits: tuple[dict[str, Any], dict[str, Any]] = ({"breaker_failures": 2, "breaker_open_s": 3600}, {})
     async with two([MOVING["503"]], [HELLO], habits=habits) as (proxy, a, b):
-        for _ in range(4):
-            assert (await proxy.ask(ASK)).status == 200
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(4):
+                assert (await proxy.ask(ASK)).status == 200
         assert (len(a.requests), len(b.requests)) == (2, 4)
+    opened = [(log["upstream"], log["log_level"]) for log in logs if log["event"] == "breaker_opened"]
+    assert opened == [("a", "warning")]
 
 
 async def test_an_upstream_that_recovers_is_asked_first_again() -> None:
@@ -504,9 +513,11 @@ def test_the_order_is_that_of_the_configuration() -> None:
     """Each model that several serve is listed with those that serve it, under the names it has there."""
     router = Router(
         [
-            Served(Silent("a"), frozenset({"chat"}), models=("gpt-*", "mini")),
-            Served(Silent("b"), frozenset({"chat"}), models=(), renamed={"gpt-4o": "x", "mini": "mini"}),
-            Served(Silent("c"), frozenset({"chat"}), models=("*",)),
+            ServedUpstream(Silent("a"), frozenset({"chat"}), models=("gpt-*", "mini")),
+            ServedUpstream(
+                Silent("b"), frozenset({"chat"}), models=(), renamed={"gpt-4o": "x", "mini": "mini"}
+            ),
+            ServedUpstream(Silent("c"), frozenset({"chat"}), models=("*",)),
         ]
     )
     said = {name: [(r.served.upstream.name, r.model) for r in routes] for name, routes in router.order()}
@@ -519,7 +530,7 @@ def test_the_order_is_that_of_the_configuration() -> None:
 
 def test_routes_are_kept_for_few_models() -> None:
     """Routes that were found are found again, and whoever asks for ever new models fills no memory."""
-    router = Router([Served(Silent("a"), frozenset({"chat"}), models=("gpt-*",))])
+    router = Router([ServedUpstream(Silent("a"), frozenset({"chat"}), models=("gpt-*",))])
     found = router.routes("gpt-4o", "chat")
     assert router.routes("gpt-4o", "chat") is found
     for wire, model in (("chat", "llama"), ("responses", "gpt-4o")):

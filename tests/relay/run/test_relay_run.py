@@ -1,8 +1,8 @@
 """The loop as data: what a run commands for what it is told, read like the trace of a protocol.
 
-A trace is a list.  A ``CallModel``, ``RunTools``, ``Suspend`` or ``Finish`` is what the run must
-command at that place; a :class:`Turn` is what the model then says, ``RAN`` that the tools have run,
-a number lets that many seconds pass.
+A trace is a list.  A ``CallModel``, ``AskApproval``, ``RunTools``, ``Suspend`` or ``Finish`` is what the
+run must command at that place; a :class:`Turn` is what the model then says, a set of indices which calls
+are approved, ``RAN`` that the tools have run, a number lets that many seconds pass.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from proxy.events import (
 )
 from proxy.relay.base import RunSettings
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
-from proxy.relay.run.run import CallModel, Command, Finish, Run, RunTools, Suspend, failure
+from proxy.relay.run.run import AskApproval, CallModel, Command, Finish, Run, RunTools, Suspend, failure
 
 RAN = object()
 CLIENTS = frozenset({"theirs", "also_theirs"})
@@ -71,11 +71,16 @@ def said(
 def trace(*steps: object, settings: RunSettings | None = None) -> Run:
     """Play a trace and check every command of it; the run, for a look at its ledger."""
     clock = FakeClock()
-    run = Run(settings or RunSettings(), is_hidden=lambda name: name not in CLIENTS, clock=clock)
+    run = Run(
+        settings or RunSettings(),
+        is_hidden=lambda name: name not in CLIENTS,
+        needs_approval=lambda call, turn: call.name.startswith("ask__"),
+        clock=clock,
+    )
     answer: Command | None = run.start()
     for position, step in enumerate(steps):
         match step:
-            case CallModel() | RunTools() | Suspend() | Finish():
+            case CallModel() | AskApproval() | RunTools() | Suspend() | Finish():
                 assert answer == step, f"step {position}"
                 answer = None
             case Turn(events=events, ended=ended):
@@ -84,6 +89,9 @@ def trace(*steps: object, settings: RunSettings | None = None) -> Run:
                 if ended:
                     run.saw_end_mark()
                 answer = run.turn_ended()
+            case frozenset():
+                assert answer is None, f"step {position}: {answer} was not looked at"
+                answer = run.decided(step)
             case int() | float():
                 clock.seconds += step
             case _ if step is RAN:
@@ -107,6 +115,46 @@ BROKEN = {
     "type": "upstream_error",
     "code": "upstream_broken",
 }
+
+
+# ---------------------------------------------------------------- approvals
+
+
+def test_no_call_of_a_turn_runs_before_the_approval_is_decided() -> None:
+    """One call needs an approval: the calls beside it wait for the answer, too, and all run together."""
+    asked, other = a("1", "ask__buy"), a("2", index=1)
+    trace(
+        *(CallModel(1), said(asked, other), AskApproval((asked,))),
+        *(frozenset({0}), RunTools((asked, other), approved=frozenset({0}))),
+        *(RAN, CallModel(2), said(text="bought"), Finish()),
+    )
+
+
+def test_a_call_that_is_not_approved_goes_on_to_be_refused() -> None:
+    """A call without an approval still has its place among the calls, where policy refuses it."""
+    asked = a("1", "ask__buy")
+    trace(
+        *(CallModel(1), said(asked), AskApproval((asked,)), frozenset(), RunTools((asked,))),
+        *(RAN, CallModel(2), said(text="not bought"), Finish()),
+    )
+
+
+def test_nobody_is_asked_about_a_call_that_does_not_run_anyway() -> None:
+    """A spent budget refuses a call without asking anybody, and the client's own calls need no approval."""
+    asked = a("1", "ask__buy")
+    none_left = spent("1", "0 tool calls")
+    trace(
+        *(CallModel(1), said(asked), RunTools((), (none_left,)), RAN, CallModel(2, last=True)),
+        *(said(text="sorry"), Finish()),
+        settings=RunSettings(max_calls=0),
+    )
+
+
+def test_an_approval_that_nobody_asked_for_is_a_fault() -> None:
+    """An answer to no question is refused: it would run calls of a turn that has none."""
+    run = trace(CallModel(1), said(text="hello"), Finish())
+    with pytest.raises(RuntimeError, match="no approval"):
+        run.decided(frozenset({0}))
 
 
 # ---------------------------------------------------------------- turns without server calls
@@ -151,9 +199,9 @@ def test_a_cut_off_turn_runs_nothing(reason: str) -> None:
     trace(CallModel(1), said(ONE, reason=reason), Finish(reason))
 
 
-def test_an_unfinished_plain_stream_is_left_to_its_own_end() -> None:
-    """Without a server call a stream that has no finish reason stays as it is."""
-    trace(CallModel(1), Turn([TextDelta("a")], ended=False), Finish())
+def test_a_stream_that_merely_ends_is_a_failure() -> None:
+    """Several clients would take it for a whole answer, also where no server tool was called."""
+    trace(CallModel(1), Turn([TextDelta("a")], ended=False), Finish(error=BROKEN))
 
 
 def test_an_end_mark_is_an_end_without_a_finish_reason() -> None:

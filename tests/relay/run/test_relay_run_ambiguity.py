@@ -21,11 +21,11 @@ from running_proxy import make_config, running
 from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import SuspendedTurn
-from proxy.relay.memory.history import History
+from proxy.relay.memory.history import History, LastTurn
 from proxy.store.memory.store import MemoryStore
-from proxy.wires.base import HeldTurn
 from proxy.wires.chat import ChatWire
 from proxy.wires.json.splice import elements, members
+from proxy.wires.upstream_port import SuspendedCall
 
 UTC = '{"timezone":"UTC"}'
 CALL = called(("call_s", TIME, UTC))
@@ -189,7 +189,11 @@ async def test_equal_answers_of_one_conversation_each_have_their_own() -> None:
 
 # Turns that wait for the client, on Chat.
 
-MINE = {"id": "mine:0", "type": "function", "function": {"name": "mine", "arguments": '{"a":1}'}}
+MINE: dict[str, Any] = {
+    "id": "mine:0",
+    "type": "function",
+    "function": {"name": "mine", "arguments": '{"a":1}'},
+}
 MIXED = stream(
     role(),
     content("Wait."),
@@ -202,7 +206,7 @@ RESULT = {"role": "tool", "tool_call_id": "mine:0", "content": "7"}
 
 
 def of_mine(**changed: Any) -> dict[str, Any]:
-    return {"tool_calls": [{**MINE, "function": {**MINE["function"], **changed}}]}  # type: ignore[dict-item]
+    return {"tool_calls": [{**MINE, "function": {**MINE["function"], **changed}}]}
 
 
 CHANGED_CALLS: dict[str, dict[str, Any]] = {
@@ -326,18 +330,17 @@ async def test_a_turn_that_waits_beside_what_could_not_be_read_is_not_held() -> 
     async def held() -> bool:
         first = ask(HI, tools=[CLIENT_TOOL])
         asked = wire.parse(first)
-        return await history.hold(
-            asked,
-            wire.editor(json.dumps(first).encode(), asked),
-            "Wait.",
+        turn = LastTurn(
             run_id="run_1",
             caller="me",
             wire="chat",
             message=json.dumps(WAITING).encode(),
-            calls=[HeldTurn("mine:0", "mine:0", None)],
-            shown=[ToolCall("mine:0", "mine", '{"a":1}', 0)],
+            calls=[SuspendedCall("mine:0", "mine:0", None)],
             mask=lambda name, arguments: arguments,
         )
+        editor = wire.editor(json.dumps(first).encode(), asked)
+        shown = [ToolCall("mine:0", "mine", '{"a":1}', 0)]
+        return await history.hold(asked, editor, turn, visible="Wait.", shown=shown)
 
     async def restored() -> int:
         back = ask(HI, WAITING, RESULT, tools=[CLIENT_TOOL])
@@ -588,7 +591,7 @@ AS_WRITTEN: dict[str, Edit] = {
 @pytest.mark.parametrize("written", AS_WRITTEN)
 async def test_items_as_libraries_write_them_are_what_was_given(written: str) -> None:
     """Nulls at any depth, texts in one and arguments written anew say nothing."""
-    look = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    look: dict[str, Any] = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     look["action"] = {"type": "search", "query": "x", "sources": [{}]}
     mine = function_call("call_c", "mine", '{"id":"1234567890123456","path":"page123"}')
     turns = [

@@ -123,7 +123,12 @@ async def test_a_key_has_its_places_however_many_people_it_names(
 ) -> None:
     """Rule T7: places are bounded for a key, all its end users together, and for the process."""
     asked = [(secret, f"user-{at}", f"{at}a {at}b") for at, secret in enumerate(secrets)]
-    settings = {"limits": limits, "keys": KEYS, "auth": {"end_user": "header:x-user"}, "tools": PATIENT}
+    settings: dict[str, Any] = {
+        "limits": limits,
+        "keys": KEYS,
+        "auth": {"end_user": "header:x-user"},
+        "tools": PATIENT,
+    }
     async with looping(script, **settings) as (proxy, _), AsyncExitStack() as stack:
         conversations = await ask_all(stack, proxy, asked)
         await ends_one_by_one(watch, 2 * len(asked), at_once)

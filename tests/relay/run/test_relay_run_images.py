@@ -200,7 +200,7 @@ async def test_another_process_gets_words(watch: Watch, tmp_path: Path) -> None:
     """Rule R3: what the record keeps of an effect for a repeat elsewhere has no byte of its image."""
     config = {"store": {"url": f"sqlite:///{tmp_path / 't.db'}"}}
     paint = function_call("call_a", "probe_tools__paint", "{}")
-    told = None
+    told = ""
     for _ in range(2):
         async with client_of(stream(paint), stream(SEEN, id="resp_2"), **config) as client:
             assert (await client.ask(ASK, {"Idempotency-Key": "k"})).status == 200

@@ -4,59 +4,59 @@ import asyncio
 
 import pytest
 
-from proxy.relay.run.keepalive import Keepalive, keeping_alive
+from proxy.relay.run.keepalive import Notifier, with_keepalive
 
 
 async def test_work_that_is_quick_has_no_beat() -> None:
     """The result comes back as soon as it is there."""
     beats: list[bool] = []
 
-    async def beat(silent: bool) -> None:
+    async def on_tick(silent: bool) -> None:
         beats.append(silent)
 
     async def work() -> int:
         return 7
 
-    assert await keeping_alive(work(), 60, beat) == 7
+    assert await with_keepalive(work(), 60, on_tick) == 7
     assert beats == []
 
 
 async def test_beats_come_while_nothing_happens() -> None:
-    """Each interval without news is a silent beat."""
+    """Each interval without news is a silent on_tick."""
     enough = asyncio.Event()
     beats: list[bool] = []
 
-    async def beat(silent: bool) -> None:
+    async def on_tick(silent: bool) -> None:
         beats.append(silent)
         if len(beats) == 3:
             enough.set()
 
-    await keeping_alive(enough.wait(), 0.01, beat)
+    await with_keepalive(enough.wait(), 0.01, on_tick)
     assert beats[:3] == [True, True, True]
 
 
 async def test_news_wake_it_up() -> None:
-    """A wake is a beat that has something to show, each time anew."""
-    bell, shown = Keepalive(), asyncio.Event()
+    """A wake is a on_tick that has something to show, each time anew."""
+    notifier, shown = Notifier(), asyncio.Event()
     beats: list[bool] = []
 
-    async def beat(silent: bool) -> None:
+    async def on_tick(silent: bool) -> None:
         beats.append(silent)
         shown.set()
 
     async def work() -> str:
         for _ in range(2):
-            bell.ring()
+            notifier.notify()
             await shown.wait()
             shown.clear()
         return "done"
 
-    assert await keeping_alive(work(), 60, beat, bell) == "done"
+    assert await with_keepalive(work(), 60, on_tick, notifier) == "done"
     assert beats == [False, False]
 
 
 async def test_a_client_that_has_gone_ends_the_work() -> None:
-    """A beat that fails cancels the work, which has ended before the failure goes on."""
+    """A on_tick that fails cancels the work, which has ended before the failure goes on."""
     ended: list[str] = []
 
     async def work() -> None:
@@ -65,11 +65,11 @@ async def test_a_client_that_has_gone_ends_the_work() -> None:
         finally:
             ended.append("work")
 
-    async def beat(silent: bool) -> None:
+    async def on_tick(silent: bool) -> None:
         raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
-        await keeping_alive(work(), 0.01, beat)
+        await with_keepalive(work(), 0.01, on_tick)
     assert ended == ["work"]
 
 
@@ -85,10 +85,10 @@ async def test_its_own_cancellation_ends_the_work() -> None:
         finally:
             ended.append("work")
 
-    async def beat(silent: bool) -> None:
+    async def on_tick(silent: bool) -> None:
         raise AssertionError("nobody waits that long")
 
-    task = asyncio.ensure_future(keeping_alive(work(), 60, beat, Keepalive()))
+    task = asyncio.ensure_future(with_keepalive(work(), 60, on_tick, Notifier()))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -102,17 +102,17 @@ async def test_a_failure_of_the_work_is_the_callers() -> None:
     async def work() -> None:
         raise ValueError("no")
 
-    async def beat(silent: bool) -> None:
+    async def on_tick(silent: bool) -> None:
         raise AssertionError("nothing to show")
 
     with pytest.raises(ValueError, match="no"):
-        await keeping_alive(work(), 60, beat)
+        await with_keepalive(work(), 60, on_tick)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["a result", "a failure"])
 async def test_a_result_that_nobody_takes_is_let_go_of(fails: bool) -> None:
     """Work that ended while its client left has somebody who closes what it brought."""
-    let_go: list[int] = []
+    discard: list[int] = []
     ready = asyncio.Event()
 
     async def work() -> int:
@@ -121,15 +121,15 @@ async def test_a_result_that_nobody_takes_is_let_go_of(fails: bool) -> None:
             raise ValueError
         return 7
 
-    async def beat(silent: bool) -> None:
+    async def on_tick(silent: bool) -> None:
         await ready.wait()
         raise ConnectionResetError
 
     async def close(result: int) -> None:
-        let_go.append(result)
+        discard.append(result)
 
-    bell = Keepalive()
-    bell.ring()
+    notifier = Notifier()
+    notifier.notify()
     with pytest.raises(ConnectionResetError):
-        await keeping_alive(work(), 60, beat, bell, let_go=close)
-    assert let_go == ([] if fails else [7])
+        await with_keepalive(work(), 60, on_tick, notifier, discard=close)
+    assert discard == ([] if fails else [7])

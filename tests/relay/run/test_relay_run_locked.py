@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -48,9 +48,9 @@ async def ready(proxy: Proxy) -> bool:
     return (await proxy.ask(method="GET", path="/readyz")).status == 200
 
 
-async def says(proxy: Proxy, headers: object = ()) -> str:
+async def says(proxy: Proxy, headers: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> str:
     """The text of one streamed answer."""
-    answer = await proxy.ask(ASK, headers)  # type: ignore[arg-type]
+    answer = await proxy.ask(ASK, headers)
     assert (answer.status, answer.clean) == (200, True)
     return text_of(payloads_of(answer.body))
 

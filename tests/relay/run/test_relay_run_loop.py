@@ -1,7 +1,9 @@
 """The loop over real sockets: the model calls server tools, the client sees one ordinary stream."""
 
+import asyncio
 import json
 import random
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +26,10 @@ from chat_script import (
 from looping import ANSWER, ASK, CLIENT_TOOL, ECHO, TIME, called, follow_up, looping, messages_of, one_loop
 from probe_tools import Watch
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, Step, chunk, chunked, head, whole
+from waiting import PATIENCE_S
 
+from proxy.events import ToolCall
+from proxy.relay.run.job import Job
 from proxy.wires.dialects.openai import read_error
 
 SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
@@ -78,7 +83,7 @@ async def test_one_call_without_streaming() -> None:
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_a_legacy_function_call(streaming: bool) -> None:
     """A ``function_call`` is answered by a ``function`` message, which has a name and no id."""
-    made = {"function_call": {"name": TIME, "arguments": UTC}}
+    made: dict[str, Any] = {"function_call": {"name": TIME, "arguments": UTC}}
     function = {"name": "mine", "parameters": {"type": "object", "properties": {}}}
     first = (
         stream(role(), chunk_of(made), finish("function_call"))
@@ -564,6 +569,84 @@ async def test_a_tool_that_needs_an_approval_is_refused(watch: Watch, policy: di
     assert watch.started == []
 
 
+class ToyApprover:
+    """Asks a callback about each call."""
+
+    def __init__(self, approves: Callable[[ToolCall], bool]) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self._approves = approves
+
+    async def decide(self, job: Job, calls: Sequence[ToolCall]) -> frozenset[int]:
+        """The calls that the callback approves."""
+        self.asked += [(call.name, call.arguments) for call in calls]
+        return frozenset(call.index for call in calls if self._approves(call))
+
+
+async def test_an_approver_decides_about_each_call(watch: Watch) -> None:
+    """Rule T2: of two calls with one id the approved one runs, the other is refused; nobody else is asked."""
+    turn = called(
+        ("call_1", "probe_tools__buy", '{"what":"milk"}'),
+        ("call_1", "probe_tools__buy", '{"what":"a car"}'),
+        ("call_2", ECHO, '{"text":"a"}'),
+    )
+    approver = ToyApprover(lambda call: "milk" in call.arguments)
+    policy = {"approve": ["probe_tools__buy"]}
+    async with looping(turn, ANSWER, policy=policy, overrides={"approver": approver}) as (proxy, upstream):
+        answer = await proxy.ask(ASK)
+        detail = await proxy.only_run()
+    assert text_of(payloads_of(answer.body)) == "It is noon."
+    assert approver.asked == [
+        ("probe_tools__buy", '{"what":"milk"}'),
+        ("probe_tools__buy", '{"what":"a car"}'),
+    ]
+    assert sorted(watch.started) == ["buy", "echo"]
+    rows = {(row.tool, row.error_code): row.decision for row in detail.invocations}
+    assert rows["probe_tools__buy", None] == 'approved: policy.approve has "probe_tools__buy"'
+    assert rows["probe_tools__buy", "approval_required"].startswith("needs_approval: ")
+    bought, refused, _ = follow_up(upstream.requests)[1]
+    assert json.loads(bought["content"])["done"] is True
+    assert json.loads(refused["content"])["error_code"] == "approval_required"
+
+
+async def test_an_approver_is_asked_about_what_a_page_could_have_caused(watch: Watch) -> None:
+    """Rule T2: a call behind a stranger's text runs if it is approved, and is refused if it is not."""
+    page = called(("call_p", "probe_tools__page", "{}"))
+    buys = called(("call_b", "probe_tools__buy", '{"what":"milk"}'))
+    for approves, code in ((True, None), (False, "approval_required")):
+        watch.reset()
+        approver = ToyApprover(lambda call, approves=approves: approves)  # type: ignore[misc]
+        async with looping(page, buys, ANSWER, overrides={"approver": approver}) as (proxy, upstream):
+            await proxy.ask(ASK)
+        result = json.loads(messages_of(upstream.requests[2])[-1]["content"])
+        assert result.get("error_code") == code
+        assert watch.finished == (["buy"] if approves else [])
+        assert [name for name, _ in approver.asked] == ["probe_tools__buy"]
+
+
+async def test_a_client_is_kept_alive_while_an_approver_thinks() -> None:
+    """An approval may take long: the client gets keep-alive comments meanwhile."""
+    decided = asyncio.Event()
+
+    class Slow(ToyApprover):
+        async def decide(self, job: Job, calls: Sequence[ToolCall]) -> frozenset[int]:
+            await decided.wait()
+            return await super().decide(job, calls)
+
+    policy = {"approve": ["probe_tools__buy"]}
+    overrides = {"approver": Slow(lambda call: True)}
+    turn = called(("call_1", "probe_tools__buy", '{"what":"milk"}'))
+    config: dict[str, Any] = {"policy": policy, "overrides": overrides, "tools": {"keepalive_s": 0.05}}
+    async with looping(turn, ANSWER, **config) as (proxy, _), proxy.sent(ASK) as client:
+        answer = await client.head()
+        async with asyncio.timeout(PATIENCE_S):
+            async for piece in client.pieces(answer):
+                if piece.startswith(b":"):
+                    decided.set()
+                answer.pieces.append(piece)
+    assert answer.clean
+    assert text_of(payloads_of(b"".join(answer.pieces))) == "It is noon."
+
+
 async def test_a_denied_tool_needs_no_approval(watch: Watch) -> None:
     """Rule T2: a denial outweighs the need of an approval, also in what the model is told."""
     policy = {"approve_effects": ["external_side_effect"]}
@@ -803,9 +886,9 @@ async def test_the_clients_own_tools_stay_when_ours_are_withdrawn() -> None:
 
 async def test_a_hidden_turn_needs_no_end_after_its_finish_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """An upstream that says why it stopped and then neither marks nor closes is not waited for long."""
-    monkeypatch.setattr("proxy.relay.run.turn_stream._AFTER_REASON_S", 0.05)
+    monkeypatch.setattr("proxy.relay.run.turn.stream._AFTER_REASON_S", 0.05)
     spoken = (role(), call("call_s", TIME, '{"timezone":"UTC"}'), finish("tool_calls"))
-    open_ended = [
+    open_ended: list[Step] = [
         head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"),
         *map(chunk, spoken),
         HANG,

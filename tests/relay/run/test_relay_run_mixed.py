@@ -11,10 +11,10 @@ from probe_tools import Watch
 from raw_upstream import RawUpstream
 from running_proxy import make_config, running
 
-from proxy.relay.memory.history import History
+from proxy.relay.memory.history import History, LastTurn
 from proxy.store.memory.store import MemoryStore
-from proxy.wires.base import HeldTurn
 from proxy.wires.chat import ChatWire
+from proxy.wires.upstream_port import SuspendedCall
 
 UTC = '{"timezone":"UTC"}'
 NOON = '{"timezone":"UTC","iso":"2026-11-21T12:00:00+00:00"}'
@@ -137,18 +137,16 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
     payload = {"model": "m", "messages": HI, "tools": [CLIENT_TOOL]}
     asked = wire.parse(payload)
     message = {"role": "assistant", "content": None, "tool_calls": [called_object("call_c")]}
-    await history.hold(
-        asked,
-        wire.editor(json.dumps(payload).encode(), asked),
-        "",
+    turn = LastTurn(
         run_id="run_1",
         caller="alice",
         wire="chat",
         message=json.dumps(message).encode(),
-        calls=[HeldTurn("call_c", "call_c", None)],
-        shown=[],
+        calls=[SuspendedCall("call_c", "call_c", None)],
         mask=lambda name, arguments: arguments,
     )
+    editor = wire.editor(json.dumps(payload).encode(), asked)
+    await history.hold(asked, editor, turn, visible="", shown=[])
     payload["messages"] = back(message, ("call_c", "7"))
     asked = wire.parse(payload)
     for caller, restored in (("bob", 0), ("alice", 1), ("alice", 1)):

@@ -105,8 +105,8 @@ async def test_a_blank_function_beside_a_custom() -> None:
     opening = {"index": 0, "delta": {"role": "assistant", "content": ""}}
     async with looping(streamed(opening, *deltas, END), allow=("core__*",)) as (proxy, _):
         chunks = chat.payloads_of((await proxy.ask({**ASK, "tools": [tool]})).body)
-    deltas = [choice["delta"] for each in chunks for choice in each["choices"]]
-    pieces = [call["custom"] for delta in deltas for call in delta.get("tool_calls", ())]
+    seen = [choice["delta"] for each in chunks for choice in each["choices"]]
+    pieces = [call["custom"] for delta in seen for call in delta.get("tool_calls", ())]
     assert "".join(piece.get("input", "") for piece in pieces) == "ab"
 
 

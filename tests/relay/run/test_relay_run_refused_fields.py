@@ -14,7 +14,7 @@ from running_proxy import Answer, Proxy, make_config, running
 from strict_chat import DIALECTS, StrictChat, serving_chat
 from strict_provider import Provider, serving_provider
 
-from proxy.relay.run.model_turn import ToolMemory
+from proxy.relay.memory.refusals import RefusalCache
 
 ASK: dict[str, Any] = {
     "model": "m", "stream": True, "messages": [{"role": "user", "content": "What time is it?"}]
@@ -143,7 +143,7 @@ async def test_responses_items_are_sent_without_it() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """The oldest model gives way, and one that refuses everything is not believed."""
-    memory = ToolMemory(most=2)
+    memory = RefusalCache(most=2)
     for model in ("a", "b", "c"):
         memory.remember_fields("u", model, frozenset({"x"}))
     assert [memory.refused_fields("u", model) for model in "abc"] == [set(), {"x"}, {"x"}]
@@ -151,6 +151,6 @@ def test_what_is_remembered_is_bounded() -> None:
     assert memory.refused_fields("u", "c") == {"x", "y"}
     memory.remember_fields("u", "c", frozenset(map(str, range(100))))
     assert memory.refused_fields("u", "c") == set()
-    forgetful = ToolMemory(keep_s=0)
+    forgetful = RefusalCache(keep_s=0)
     forgetful.remember_fields("u", "a", frozenset({"x"}))
     assert forgetful.refused_fields("u", "a") == set()

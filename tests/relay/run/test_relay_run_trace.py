@@ -9,7 +9,7 @@ from looping import ANSWER, ASK, CLIENT_TOOL, called, looping, one_loop
 from probe_tools import Watch
 from raw_upstream import whole
 
-from proxy.relay.run.keepalive import Keepalive
+from proxy.relay.run.keepalive import Notifier
 
 ECHO_A = ("call_1", "probe_tools__echo", '{"text":"a"}')
 EVENTS = {"trace_max": "events"}
@@ -271,15 +271,15 @@ async def test_client_calls_and_trace_share_one_stream() -> None:
 
 async def test_nobody_wakes_for_what_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """What there is to show ends the wait for a keep-alive comment; a call that is not shown does not."""
-    rung: list[str] = []
+    notified: list[str] = []
 
-    class Counted(Keepalive):
-        def ring(self) -> None:
-            rung.append("ring")
-            super().ring()
+    class Counted(Notifier):
+        def notify(self) -> None:
+            notified.append("notify")
+            super().notify()
 
-    monkeypatch.setattr("proxy.relay.run.orchestrator.Keepalive", Counted)
+    monkeypatch.setattr("proxy.relay.run.tool_calls.Notifier", Counted)
     await one_loop(called(ECHO_A), ANSWER)
-    assert rung == []
+    assert notified == []
     await one_loop(called(ECHO_A), ANSWER, headers={"x-toolrelay-trace": "events"}, tools=EVENTS)
-    assert rung == ["ring", "ring"]
+    assert notified == ["notify", "notify"]

@@ -20,7 +20,7 @@ from waiting import PATIENCE_S
 from proxy.commands.runs.runs import list_runs, show_run
 from proxy.errors import RequestError, StoreError
 from proxy.records import ClientKey, MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
-from proxy.server.api.json_views import to_line
+from proxy.server.api.json_output import to_line
 from proxy.server.app import Overrides, create_app
 from proxy.server.callers import Caller
 from proxy.store.base import RunFilter, Store
@@ -32,15 +32,18 @@ ADMIN = {"Authorization": "Bearer admin"}
 class AdminDoor:
     """Lets everybody in, and as administrators those who have the one key."""
 
-    async def admit(self, request: Any, below: str) -> Caller:
+    async def admit(self, request: Any, target: Any) -> Caller:
         return Caller("anybody", "anybody")
 
-    async def admit_admin(self, request: Any) -> Caller:
+    async def admit_admin(self, request: Any, target: Any) -> Caller:
         given = request.headers.get("Authorization")
         if given != ADMIN["Authorization"]:
             status, code = (401, "invalid_api_key") if given is None else (403, "not_an_admin")
             raise RequestError(status, "Not an administrator.", type="authentication_error", code=code)
         return Caller("key_admin", "key_admin")
+
+    async def admit_scraper(self, request: Any, target: Any) -> None:
+        await self.admit_admin(request, target)
 
 
 @asynccontextmanager
@@ -55,7 +58,7 @@ async def administered(**config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]
     config.setdefault("modules", ("probe_tools",))
     async with (
         RawUpstream(*turns) as upstream,
-        running(make_config(upstream.url, **config), Overrides(door=AdminDoor())) as proxy,
+        running(make_config(upstream.url, **config), Overrides(authenticator=AdminDoor())) as proxy,
     ):
         yield proxy, upstream
 
@@ -269,7 +272,7 @@ async def test_a_run_is_shown_as_on_the_command_line() -> None:
         shown = answer.json
         assert set(shown) == {"run", "turns", "invocations", "kept_from_client", "message_count"}
         kept = {part["what"]: part["why"] for part in shown["kept_from_client"]}
-        assert "server tools run here" in kept["1 tool call, arguments and results"]
+        assert "the proxy ran these tools" in kept["1 tool call, arguments and results"]
         assert shown["run"]["withheld"] == {"core__b": "policy.allow lacks it"}
         assert shown["run"]["duration_s"] == 0.5
         assert shown["message_count"] == 1
@@ -330,7 +333,7 @@ async def test_what_is_not_there_is_not_told_apart() -> None:
             answer = await look(proxy, path)
             error = answer.error
             said.add((answer.status, error["type"], error["code"], error["param"]))
-            assert error["message"] == f"Nothing is served at {f'/admin{path}'[:100]}."
+            assert error["message"] == f"There is no endpoint at {f'/admin{path}'[:100]}."
         assert said == {(404, "invalid_request_error", "not_found", None)}
 
 
@@ -403,11 +406,12 @@ def _opening(wrapper: Any) -> Any:
 async def test_while_draining_nobody_is_served() -> None:
     """A server that stops takes no new questions, administrators' neither."""
     async with RawUpstream(chunked(DONE)) as upstream:
-        app = await create_app(make_config(upstream.url), overrides=Overrides(door=AdminDoor()))
+        app = await create_app(make_config(upstream.url), overrides=Overrides(authenticator=AdminDoor()))
         app.draining.refuse()
         response = await app.handle(edge_request("GET", "/admin/tools", {**ADMIN, "Host": "localhost"}))
         assert isinstance(response, web.Response)
         assert response.status == 503
+        assert isinstance(response.body, bytes)
         assert json.loads(response.body)["error"]["code"] == "draining"
         await app.aclose()
 
@@ -441,7 +445,7 @@ async def test_there_are_no_approvals_and_it_says_so() -> None:
     async with administered() as (proxy, _):
         answer = await look(proxy, "/approvals")
         assert (answer.status, answer.json["data"], answer.json["has_more"]) == (200, [], False)
-        assert "not built" in answer.json["note"]
+        assert "no approvals" in answer.json["note"]
 
 
 async def test_head_has_no_body() -> None:

@@ -52,7 +52,7 @@ async def test_others_get_an_object(mode: str) -> None:
             assert answer.status == 200
             assert answer.json["name"] == "toolrelay"
             assert answer.json["base_url"] == f"http://127.0.0.1:{proxy.port}/v1"
-            assert "an open server takes any" in answer.json["api_key"]
+            assert "an open server accepts any" in answer.json["api_key"]
         assert (await at_root(proxy, path="/?token=x")).status == 200
         assert (await at_root(proxy, method="DELETE")).status == 404
         async with proxy.sent(method="HEAD", path="/") as asked:
@@ -66,7 +66,7 @@ async def test_a_base_url_without_v1_is_told_what_it_should_be(path: str) -> Non
         answer = await at_root(proxy, path=path)
         assert (answer.status, answer.error["code"]) == (404, "not_found")
         said, here = answer.error["message"], f"http://127.0.0.1:{proxy.port}"
-        assert said.startswith(f"Nothing is served at {path}. ")
+        assert said.startswith(f"There is no endpoint at {path}. ")
         assert f"base URL to {here}/v1 " in said
         assert f"azure_endpoint to {here})" in said
         nameless = await at_root(proxy, ("Host", ""), path=path)

@@ -18,8 +18,9 @@ from proxy.errors import RequestError
 from proxy.http.headers import Headers
 from proxy.relay.headers import returned
 from proxy.server.app import Overrides
-from proxy.server.serving.target import read_target
+from proxy.server.serving.target import Targets
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
+from proxy.wires.dialects.table import SERVED
 
 pytestmark = pytest.mark.both_loops
 
@@ -119,7 +120,7 @@ async def test_ordinary_targets_pass_as_they_came(target: str) -> None:
 def test_a_target_has_a_bound() -> None:
     """Rule E1: a target of many kilobytes is a 414."""
     with pytest.raises(RequestError) as caught:
-        read_target("/v1/" + "a" * 9000)
+        Targets(SERVED).read("POST", "/v1/" + "a" * 9000)
     assert caught.value.status == 414
 
 
@@ -185,7 +186,7 @@ async def test_odd_methods_are_refused(method: str) -> None:
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "PATCH", "HEAD"])
 async def test_methods_are_forwarded(method: str) -> None:
     """Every method of the API passes with its status and without a body of ours."""
-    script = [head("Content-Length: 4", status="202 Accepted")] if method == "HEAD" else []
+    script: list[Step] = [head("Content-Length: 4", status="202 Accepted")] if method == "HEAD" else []
     async with (
         edge(script or whole(b"1234", status="202 Accepted")) as (proxy, upstream),
         proxy.sent(None, {"Connection": "close"}, method=method, path="/v1/files/f") as conversation,
@@ -487,13 +488,13 @@ async def test_requests_over_the_limit_wait() -> None:
 
 async def test_streams_have_a_bound() -> None:
     """More open requests than allowed are a 429, and a place comes free when one ends."""
-    gate = asyncio.Event()
-    held: list[Step] = [gate, *reply("hi")]
+    release = asyncio.Event()
+    held: list[Step] = [release, *reply("hi")]
     async with edge(held, limits={"concurrent_streams": 1}) as (proxy, upstream):
         first = asyncio.ensure_future(proxy.ask(ASK))
         await upstream.asked(1)
         assert (await proxy.ask(ASK)).status == 429
-        gate.set()
+        release.set()
         assert (await first).status == 200
         assert (await proxy.ask(ASK)).status == 200
 
@@ -513,7 +514,7 @@ async def two(
 ) -> AsyncIterator[tuple[Proxy, RawUpstream, RawUpstream]]:
     """A proxy before two upstreams."""
     async with RawUpstream(first) as one, RawUpstream(second) as other:
-        tables = [
+        tables: list[dict[str, Any]] = [
             {"name": "one", "base_url": one.url, "models": ["gpt-*", "shared"]},
             {"name": "other", "base_url": other.url, "models": {"fast": "qwen-7b", "gone": "not-listed"}},
         ]
@@ -734,7 +735,7 @@ ORDERS = (
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/files"])
 async def test_headers_that_are_not_listed_stay_here(path: str) -> None:
-    """What a gateway takes orders from does not go up, whatever its vendor calls it; what is listed does."""
+    """Headers that instruct a gateway do not go up, whatever their vendor calls them; listed ones do."""
     sent = [
         *((name, "http://elsewhere.example/v1") for name in ORDERS),
         ("OpenAI-Beta", "a"),
@@ -751,7 +752,7 @@ async def test_headers_that_are_not_listed_stay_here(path: str) -> None:
         assert "elsewhere" not in str(request.headers)
 
 
-async def test_an_upstream_gives_a_reverse_proxy_no_orders() -> None:
+async def test_an_upstream_gives_a_reverse_proxy_no_instructions() -> None:
     """Of an upstream's headers the client gets those that are listed, and nginx is sent to no file."""
     head_ = [
         "X-Accel-Redirect: /etc/passwd", "X-Sendfile: /etc/passwd", "Location: http://elsewhere.example",

@@ -46,7 +46,7 @@ async def test_an_idempotency_key_is_one_persons() -> None:
 async def test_whoever_is_alone_with_the_provider_says_it_as_it_is() -> None:
     """On an open server, and where clients bring the provider's own key, nobody else's can be the same."""
     for mode in ("open", "forward"):
-        config = {"auth": {"mode": mode}, "allow": ()}
+        config: dict[str, Any] = {"auth": {"mode": mode}, "allow": ()}
         async with RawUpstream(OK) as upstream, running(make_config(upstream.url, **config)) as proxy:
             assert (await proxy.ask(SAY, {**bearer("sk-of-a-client"), **KEY})).status == 200
             assert upstream.requests[0].header("idempotency-key") == "order-1"

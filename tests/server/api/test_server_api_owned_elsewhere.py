@@ -81,8 +81,8 @@ async def test_a_client_goes_on_at_another_machine_at_once(
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_the_end_waits_for_the_note(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends a response goes out when it is on record whose it is, and all before that at once."""
-    monkeypatch.setattr("proxy.relay.run.settling.SETTLE_S", LATE_S)
-    monkeypatch.setattr("proxy.relay.run.settling._PAUSES_S", ())
+    monkeypatch.setattr("proxy.relay.memory.commit_waiter.END_WAIT_S", LATE_S)
+    monkeypatch.setattr("proxy.relay.memory.commit_waiter._PAUSES_S", ())
     path = tmp_path / "r.db"
     streams = kind in ("stream", "cut")
     async with RawUpstream(KINDS[kind]) as upstream, two(upstream, f"sqlite:///{path}") as (one, other):
@@ -103,7 +103,7 @@ async def test_the_end_waits_for_the_note(tmp_path: Path, kind: str, monkeypatch
 
 async def test_the_stream_itself_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A locked record holds back the last event of a stream, and none of those before it."""
-    monkeypatch.setattr("proxy.relay.run.settling.SETTLE_S", LATE_S)
+    monkeypatch.setattr("proxy.relay.memory.commit_waiter.END_WAIT_S", LATE_S)
     path = tmp_path / "r.db"
     pieces = (
         event('{"type":"response.created","response":{"id":"resp_1"}}'),
@@ -126,14 +126,14 @@ async def test_the_stream_itself_waits_for_nothing(tmp_path: Path, monkeypatch: 
                 holder.execute("ROLLBACK")
                 async for piece in client.pieces(head):
                     seen += piece
-    assert seen.count(b"response.completed") == 1
+    assert seen.count(b'"type":"response.completed"') == 1
 
 
 @pytest.mark.parametrize("ask", ["goes on", "asks for it"])
 async def test_a_miss_is_looked_at_again(tmp_path: Path, ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A note that another process is just writing is found, though the first look came too soon."""
     path = tmp_path / "r.db"
-    monkeypatch.setattr("proxy.relay.run.settling._PAUSES_S", (0.05,) * 400)
+    monkeypatch.setattr("proxy.relay.memory.commit_waiter._PAUSES_S", (0.05,) * 400)
     # The first one believes to be alone, so that it holds nothing back.
     async with (
         RawUpstream(KINDS["reply"]) as upstream,
@@ -166,12 +166,12 @@ async def test_a_miss_is_looked_at_again(tmp_path: Path, ask: str, monkeypatch: 
 
 async def test_a_note_that_comes_too_late_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A locked record holds an answer up for a moment only; that it was too slow is counted."""
-    monkeypatch.setattr("proxy.relay.run.settling.SETTLE_S", 0.05)
+    monkeypatch.setattr("proxy.relay.memory.commit_waiter.END_WAIT_S", 0.05)
     path = tmp_path / "r.db"
     async with RawUpstream(KINDS["reply"]) as upstream, two(upstream, f"sqlite:///{path}") as (one, _):
         late: list[str] = []
-        observing = one.services.instruments.observing
-        monkeypatch.setattr(observing, "_late", [late.append])
+        hooks = one.services.instruments.hooks
+        monkeypatch.setattr(hooks, "_late", [late.append])
         with locked(path) as holder:
             answer = await one.ask(ASK, bearer(ALICE), path=RESPONSES)
             assert (answer.status, answer.clean) == (200, True)

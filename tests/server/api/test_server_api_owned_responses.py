@@ -12,6 +12,7 @@ from responses_script import function_call, message, reply, stream
 from running_proxy import Answer
 
 from proxy.server.api.owned_stream import OwnedClientStream
+from proxy.wires.dialects.openai import FRAMING
 
 ASK: dict[str, Any] = {"model": "m", "input": "hi"}
 RESPONSES = "/v1/responses"
@@ -140,7 +141,11 @@ PIECES = [piece + b"}" for piece in LONG[:-1].split(b"}")]
 @pytest.mark.parametrize("framed", ["chunks", "a length"])
 async def test_an_object_in_pieces_is_its_callers(framed: str) -> None:
     """Pieces that each end as an object does hide no id, whether or not the length is known."""
-    whole_one = [head("Content-Type: application/json", f"Content-Length: {len(LONG)}"), *PIECES, KEEP]
+    whole_one: list[Step] = [
+        head("Content-Type: application/json", f"Content-Length: {len(LONG)}"),
+        *PIECES,
+        KEEP,
+    ]
     script = chunked(*PIECES, content_type="application/json") if framed == "chunks" else whole_one
     async with keyed(script, allow=()) as (proxy, _):
         assert (await proxy.ask(ASK, bearer(ALICE), path=RESPONSES)).body == LONG
@@ -183,12 +188,12 @@ def test_an_object_in_many_pieces_is_not_parsed_at_each() -> None:
     parsed = 0
 
     class Counted(OwnedClientStream):
-        def _read(self, text: bytes | str) -> None:
+        def _read(self, text: bytes) -> None:
             nonlocal parsed
             parsed += len(text) if self._looking else 0
             super()._read(text)
 
-    stream = Counted(edge_request("POST"), [], lambda found, noted: None)
+    stream = Counted(edge_request("POST"), {}, lambda found, noted: None, framing=FRAMING)
     stream._looking = True
     for _ in range(4000):
         stream._look(b'{"a":{}' + b" " * 1000 + b"}")

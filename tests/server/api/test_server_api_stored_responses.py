@@ -6,38 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from proxy.errors import RequestError, StoreUnavailable, UpstreamUnreachable
 from proxy.http.headers import Headers
 from proxy.records import ResponseRecord, RunRecord
 from proxy.relay.memory import deletion as forgetting
+from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
-from proxy.relay.routing.router import Router, Served
-from proxy.relay.run.settling import Settling
+from proxy.relay.routing.router import Router, ServedUpstream
 from proxy.server.api.stored_responses import StoredResponses
 from proxy.store.memory.store import MemoryStore
 from proxy.upstreams.base import UpstreamRequest
+from proxy.wires.dialect import Endpoint
+from proxy.wires.dialects.responses import DELETE
+from proxy.wires.dialects.table import SERVED
 from proxy.wires.responses.body import upstream_ids
-from proxy.wires.responses.routes import response_path
-
-
-@pytest.mark.parametrize(
-    ("path", "named"),
-    [
-        ("/responses/resp_1", ("resp_1", "")),
-        ("/responses/resp_1/cancel", ("resp_1", "cancel")),
-        ("/responses/resp_1/input_items", ("resp_1", "input_items")),
-        ("/responses", None),
-        ("/responses/", None),
-        ("/responses/a/b/c", None),
-        ("/conversations/conv_1", None),
-        ("/files/responses/x", None),
-    ],
-)
-def test_what_a_path_names(path: str, named: tuple[str, str] | None) -> None:
-    """An id and what is asked of it; nothing for any other path."""
-    assert response_path(path) == named
 
 
 def record_of(items: Sequence[dict[str, Any]] = (), chain: Sequence[str] = ()) -> ResponseRecord:
@@ -46,6 +31,14 @@ def record_of(items: Sequence[dict[str, Any]] = (), chain: Sequence[str] = ()) -
     return ResponseRecord(
         "resp_1", "run_1", "me", b'{"id":"resp_1"}', json.dumps(list(items)).encode(), continuation, 1e12
     )
+
+
+def body_of(answer: web.Response | None) -> dict[str, Any]:
+    """The object that an answer holds."""
+    assert answer is not None
+    assert isinstance(answer.body, bytes)
+    found: dict[str, Any] = json.loads(answer.body)
+    return found
 
 
 async def stored(*records: ResponseRecord) -> tuple[StoredResponses, list[ResponseRecord]]:
@@ -59,64 +52,48 @@ async def stored(*records: ResponseRecord) -> tuple[StoredResponses, list[Respon
     async def forget(record: ResponseRecord, headers: Headers) -> None:
         forgotten.append(record)
 
-    settling = Settling(store)
-    return StoredResponses(store, settling, lambda response, after: b"%r" % after, forget), forgotten
+    commits = CommitWaiter(store)
+    return StoredResponses(store, commits, lambda response, after: b"%r" % after, forget), forgotten
 
 
-@pytest.mark.parametrize(
-    ("method", "rest"),
-    [
-        ("POST", ""),
-        ("PUT", ""),
-        ("GET", "cancel"),
-        ("DELETE", "input_items"),
-        ("POST", "compact"),
-        ("GET", "x"),
-    ],
-)
-async def test_what_we_do_not_answer(method: str, rest: str) -> None:
-    """Everything else that is asked of an id of ours goes on to the upstream."""
-    responses, _ = await stored(record_of())
-    assert await responses.answer(method, "resp_1", rest, "", "me") is None
+STORED: dict[str, Endpoint] = {known.action: known for known in SERVED.endpoints if known.kind == "stored"}
 
 
-@pytest.mark.parametrize(
-    ("method", "rest"), [("GET", ""), ("DELETE", ""), ("POST", "cancel"), ("GET", "input_items")]
-)
-async def test_what_is_another_callers(method: str, rest: str) -> None:
+@pytest.mark.parametrize("action", STORED)
+async def test_what_is_another_callers(action: str) -> None:
     """The same nothing for an id that is unknown and for one that somebody else owns."""
     responses, forgotten = await stored(record_of())
-    assert await responses.answer(method, "resp_1", rest, "", "you") is None
-    assert await responses.answer(method, "resp_2", rest, "", "me") is None
+    assert await responses.answer(STORED[action], "resp_1", "", "you") is None
+    assert await responses.answer(STORED[action], "resp_2", "", "me") is None
     assert forgotten == []
-    assert await responses.answer("GET", "resp_1", "", "", "me") is not None
+    assert await responses.answer(STORED["retrieve"], "resp_1", "", "me") is not None
 
 
 async def test_a_number_is_a_number() -> None:
     """``starting_after`` is digits, and not too many."""
     responses, _ = await stored(record_of())
     for query, told in (("stream=true", b"None"), ("stream=true&starting_after=12", b"12")):
-        answer = await responses.answer("GET", "resp_1", "", query, "me")
+        answer = await responses.answer(STORED["retrieve"], "resp_1", query, "me")
         assert answer is not None
         assert answer.body == told
         assert answer.headers["Cache-Control"] == "no-cache"
     for text in ("-1", "x", "1.5", "1" * 10):
         with pytest.raises(RequestError) as caught:
-            await responses.answer("GET", "resp_1", "", f"stream=true&starting_after={text}", "me")
+            await responses.answer(STORED["retrieve"], "resp_1", f"stream=true&starting_after={text}", "me")
         assert caught.value.param == "starting_after"
 
 
 async def test_input_items_have_types_and_ids() -> None:
     """Each has an id that stays the same, its own where it has one; an assistant's text is output."""
-    items = [
+    items: list[dict[str, Any]] = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b"},
         {"type": "function_call_output", "call_id": "c", "output": "x"},
         {"role": "user", "content": [{"type": "input_image"}], "id": "msg_own"},
     ]
     responses, _ = await stored(record_of(items))
-    answers = [await responses.answer("GET", "resp_1", "input_items", "order=asc", "me") for _ in range(2)]
-    first, second = [json.loads(answer.body) for answer in answers if answer is not None]
+    answers = [await responses.answer(STORED["input_items"], "resp_1", "order=asc", "me") for _ in range(2)]
+    first, second = map(body_of, answers)
     assert first == second
     assert [item["type"] for item in first["data"]] == [
         "message",
@@ -137,18 +114,17 @@ async def test_pages_are_bounded() -> None:
     """20 items unless another number is asked for, 100 at most."""
     responses, _ = await stored(record_of([{"role": "user", "content": str(n)} for n in range(120)]))
     for query, count in (("", 20), ("limit=100", 100), ("limit=1", 1)):
-        answer = await responses.answer("GET", "resp_1", "input_items", query, "me")
-        assert answer is not None
-        page = json.loads(answer.body)
+        answer = await responses.answer(STORED["input_items"], "resp_1", query, "me")
+        page = body_of(answer)
         assert (len(page["data"]), page["has_more"]) == (count, True)
 
 
 async def test_deleting_forgets_upstream_too() -> None:
     """Once, with what is known of it."""
     responses, forgotten = await stored(record_of(chain=["resp_1", "resp_9"]))
-    assert await responses.answer("DELETE", "resp_1", "", "", "me") is not None
+    assert await responses.answer(STORED["delete"], "resp_1", "", "me") is not None
     assert [upstream_ids(record.continuation) for record in forgotten] == [["resp_1", "resp_9"]]
-    assert await responses.answer("DELETE", "resp_1", "", "", "me") is None
+    assert await responses.answer(STORED["delete"], "resp_1", "", "me") is None
 
 
 class Fake:
@@ -190,8 +166,8 @@ async def forget(*fakes: Fake, ran_at: str | None, chain: Sequence[str]) -> None
     await store.start()
     if ran_at is not None:
         store.put_run(run_of(ran_at))
-    router = Router([Served(fake, frozenset({"responses"})) for fake in fakes])
-    await UpstreamDeletion(store, router, upstream_ids)(record_of(chain=chain))
+    router = Router([ServedUpstream(fake, frozenset({"responses"})) for fake in fakes])
+    await UpstreamDeletion(store, router, upstream_ids, DELETE)(record_of(chain=chain))
 
 
 async def test_the_upstream_that_served_a_run_forgets_it() -> None:
@@ -238,8 +214,8 @@ async def test_a_record_that_forgets_who_served_is_said(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(store, "get_run", away)
-    router = Router([Served(fake, frozenset({"responses"})) for fake in (first, second)])
+    router = Router([ServedUpstream(fake, frozenset({"responses"})) for fake in (first, second)])
     with capture_logs() as said:
-        await UpstreamDeletion(store, router, upstream_ids)(record_of(chain=["resp_1", "resp_2"]))
+        await UpstreamDeletion(store, router, upstream_ids, DELETE)(record_of(chain=["resp_1", "resp_2"]))
     assert [(line["event"], line["responses"]) for line in said] == [("responses_left_upstream", 2)]
     assert first.asked == second.asked == []

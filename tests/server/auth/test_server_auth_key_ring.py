@@ -270,6 +270,6 @@ async def test_bounds_of_a_made_key_are_those_it_was_made_with(store: Shaky, clo
     assert [(own.path, own.bound) for own in stored.caller.rights.arguments] == [
         (own.path, own.bound) for own in declared.caller.rights.arguments
     ]
-    assert {own.setting for own in stored.caller.rights.arguments} == {"the bounds of key carol"}
+    assert {own.setting for own in stored.caller.rights.arguments} == {"the argument limits of key carol"}
     assert {own.setting for own in declared.caller.rights.arguments} == {"keys.alice.arguments"}
     assert hash(stored.caller.rights) != hash(declared.caller.rights)

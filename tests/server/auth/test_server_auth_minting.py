@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from proxy import globs
 from proxy.errors import RequestError
-from proxy.server.app import _views
 from proxy.server.auth.key_ring import KeyRing, signer
 from proxy.server.auth.minting import MAX_LIFE_S, Minting
 from proxy.server.callers import Caller
+from proxy.server.compose.edge import make_permissions
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.limits.rules import KeyLimits, parse_limits
 from proxy.store.memory.store import MemoryStore
@@ -91,12 +91,12 @@ async def test_a_token_narrows_its_key() -> None:
     assert caller.rights.models == (("gpt-*",), ("gpt-4o", "*mini"))
     assert caller.rights.tools == (
         ("keys.alice.tools", ("core__*",)),
-        ("tools of the token", ("*__calculate",)),
+        ("the token's tools", ("*__calculate",)),
     )
     assert caller.rights.keyed
     nothing = await minting.find(await minted(minting, tools=[]))
     assert nothing is not None
-    assert nothing.rights.tools[-1] == ("tools of the token", ())
+    assert nothing.rights.tools[-1] == ("the token's tools", ())
 
 
 async def test_a_token_has_its_keys_bounds() -> None:
@@ -300,9 +300,9 @@ async def test_many_patterns_of_a_token_compile_nothing(monkeypatch: pytest.Monk
     assert caller is not None
     monkeypatch.setattr(globs, "fnmatchcase", lambda *_: pytest.fail("compiled"))
     async with keyed() as (proxy, _):
-        view = _views(proxy.services, proxy.services.router()).of(caller.rights)
-        assert not view.router.permits("gpt-4o")
-        assert not view.offers
+        granted = make_permissions(proxy.services, proxy.services.router()).of(caller.rights)
+        assert not granted.router.permits("gpt-4o")
+        assert not granted.offers
 
 
 @pytest.mark.parametrize("field", ["models", "tools"])

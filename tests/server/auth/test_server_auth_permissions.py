@@ -1,5 +1,7 @@
 """What a caller's rights leave of what the configuration allows."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +32,9 @@ def test_a_list_of_tools_changes_no_bound() -> None:
     arguments=st.dictionaries(st.sampled_from(["n", "m"]), VALUES),
     tool=st.sampled_from(["t__a", "t__b", "u__a"]),
 )
-def test_a_keys_bounds_hold_beside_the_general_ones(general, own, arguments, tool):
+def test_a_keys_bounds_hold_beside_the_general_ones(
+    general: list[int], own: list[int], arguments: dict[str, Any], tool: str
+) -> None:
     """Rule T2: arguments pass where the policy's bounds and the key's own let them, and nowhere else."""
     general_bound = ArgumentBound(min=general[0], max=general[1])
     own_bound = ArgumentBound(min=own[0], max=own[1], required=True)

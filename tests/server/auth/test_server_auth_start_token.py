@@ -148,7 +148,7 @@ async def test_one_word_does_without() -> None:
     """``--open`` wins over file and environment, and the start says which of the two it is."""
     env = {"OPENAI_API_KEY": "sk-x", "TOOLRELAY_AUTH__MODE": "keys", "TOOLRELAY_STORE__URL": "memory:"}
     assert load_config(None, env, Options(open=True)).auth.mode == "open"
-    for mode, word in (("open", "open to everybody"), ("auto", f"Authorization: Bearer {TOKEN}")):
+    for mode, word in (("open", "open; everybody"), ("auto", f"Authorization: Bearer {TOKEN}")):
         config = config_of("http://127.0.0.1:9/v1", mode)
         app = await create_app(config)
         assert word in entrance_lines(config, app.authentication)[0]

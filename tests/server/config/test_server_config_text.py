@@ -1,15 +1,18 @@
 """What the settings look like to people: the commented file and the table."""
 
 import re
+from pathlib import Path
 
-from proxy.server.config.faults import tables_of
+import pytest
+
+from proxy.server.config.faults import fields_of, tables_of
 from proxy.server.config.load import Config, load_config
 from proxy.server.config.text import initial_config, settings_table
 
 KEY = {"OPENAI_API_KEY": "sk-test-openai"}
 
 
-def test_the_written_file_loads_as_the_defaults(tmp_path, monkeypatch):
+def test_the_written_file_loads_as_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """toolrelay init's file is the default configuration, no more and no less."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "toolrelay.toml"
@@ -17,7 +20,9 @@ def test_the_written_file_loads_as_the_defaults(tmp_path, monkeypatch):
     assert load_config(path, KEY) == load_config(None, KEY)
 
 
-def test_the_lines_that_are_commented_out_are_valid_too(tmp_path, monkeypatch):
+def test_the_lines_that_are_commented_out_are_valid_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Taking the comment mark off a setting gives its default, not a fault."""
     monkeypatch.chdir(tmp_path)
     text, count = re.subn(r"(?m)^# (api_key|format) = ", r"\1 = ", initial_config())
@@ -27,24 +32,26 @@ def test_the_lines_that_are_commented_out_are_valid_too(tmp_path, monkeypatch):
     assert load_config(path, KEY).upstreams == load_config(None, KEY).upstreams
 
 
-def test_every_setting_is_explained_once_in_file_and_table():
+def test_every_setting_is_explained_once_in_file_and_table() -> None:
     """No setting goes without its line of explanation."""
     text, table = initial_config(), settings_table()
     for section, model, _ in tables_of(Config):
-        for key, info in model.model_fields.items():
+        for key, info in fields_of(model).items():
             assert info.description, f"{section}.{key} has no description"
             assert info.description.endswith((".", "…")) or "://" in info.description
             assert re.search(rf"(?m)^(#\s*)?\[?(\S+\.)?{key}\b", text), f"{section}.{key} is not in the file"
             assert table.count(f"| `{section}.{key}` |") == 1
 
 
-def test_the_examples_are_valid(tmp_path):
+def test_the_examples_are_valid(tmp_path: Path) -> None:
     """The commented example tables are a configuration that starts, once their secrets are there."""
     from proxy.server.config.load import find_faults
 
     lines = initial_config().splitlines()
     examples = [
-        line[2:] for line in lines if re.match(r"# (\[|token|secret|tools =|input|cached_input|output)", line)
+        line[2:]
+        for line in lines
+        if re.match(r"# (\[|token|secret|command =|args =|effects =|tools =|input|cached_input|output)", line)
     ]
     path = tmp_path / "toolrelay.toml"
     path.write_text("\n".join(examples), encoding="utf-8")
@@ -52,7 +59,7 @@ def test_the_examples_are_valid(tmp_path):
     assert find_faults(path, {**KEY, **secrets})[1] == []
 
 
-def test_the_table_is_markdown():
+def test_the_table_is_markdown() -> None:
     """Every row has three cells."""
     rows = settings_table().splitlines()
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 4 for row in rows)

@@ -50,22 +50,22 @@ def test_origins_are_taken_as_browsers_write_them(tmp_path: Path, origin: str) -
     [
         ("*", "wildcard"),
         ("https://*.example.com", "wildcard"),
-        ("null", "hides its own"),
+        ("null", "sandboxed pages and files send"),
         ("https://app.example.com/", "write https://app.example.com"),
         ("https://app.example.com/chat?x=1", "write https://app.example.com"),
         ("HTTPS://App.Example.com", "write https://app.example.com"),
         ("https://app.example.com:443", "write https://app.example.com"),
         ("http://localhost:80", "write http://localhost"),
         ("http://localhost:65536", "port"),
-        ("http://localhost:0", "no origin"),
+        ("http://localhost:0", "is not an origin"),
         ("app.example.com", "https://app.example.com"),
         ("//app.example.com", "https://app.example.com"),
-        ("https://u:p@app.example.com", "no origin"),
-        ("https://bücher.example", "no origin"),
-        ("https://", "no origin"),
-        ("https://a b", "no origin"),
+        ("https://u:p@app.example.com", "is not an origin"),
+        ("https://bücher.example", "is not an origin"),
+        ("https://", "is not an origin"),
+        ("https://a b", "is not an origin"),
         ("file://x", "files"),
-        ("", "no origin"),
+        ("", "is not an origin"),
     ],
 )
 def test_what_is_no_origin_stops_the_start(tmp_path: Path, origin: str, hint: str) -> None:
@@ -95,12 +95,12 @@ def test_hosts_are_names_without_a_port(tmp_path: Path, name: str, read: str) ->
         ("*", "rebind"),
         ("proxy.example.com:8080", "without scheme and port"),
         ("https://proxy.example.com", "without scheme and port"),
-        ("a.*.example.com", "no host name"),
-        ("*example.com", "no host name"),
-        (".example.com", "no host name"),
-        ("example..com", "no host name"),
-        ("", "no host name"),
-        ("a" * 254, "no host name"),
+        ("a.*.example.com", "is not a host name"),
+        ("*example.com", "is not a host name"),
+        (".example.com", "is not a host name"),
+        ("example..com", "is not a host name"),
+        ("", "is not a host name"),
+        ("a" * 254, "is not a host name"),
     ],
 )
 def test_what_is_no_host_stops_the_start(tmp_path: Path, name: str, hint: str) -> None:
@@ -112,10 +112,10 @@ def test_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
     """One address or a network; everybody is nobody's proxy."""
     given = ("127.0.0.1", "10.0.0.0/8", "fd00::/8")
     assert server_of(tmp_path, "trusted_proxies", *given) == given
-    assert "everybody" in fault_of(tmp_path, "trusted_proxies", "0.0.0.0/0")
-    assert "everybody" in fault_of(tmp_path, "trusted_proxies", "::/0")
+    assert "every address" in fault_of(tmp_path, "trusted_proxies", "0.0.0.0/0")
+    assert "every address" in fault_of(tmp_path, "trusted_proxies", "::/0")
     for wrong in ("nginx", "10.0.0.1/8", "10.0.0.1:80", ""):
-        assert "no network" in fault_of(tmp_path, "trusted_proxies", wrong)
+        assert "is not a network" in fault_of(tmp_path, "trusted_proxies", wrong)
 
 
 def test_nothing_stands_there_twice(tmp_path: Path) -> None:

@@ -201,9 +201,8 @@ async def test_a_client_that_leaves_at_the_door_gives_its_place_back() -> None:
     counters = Slow()
     made = limiter(counters=counters)
     one = KeyLimits(concurrent_streams=1)
-    task = asyncio.create_task(
-        made.admit(Caller("key", "key/ann", one, also_counted_as="key", also_limits=one))
-    )
+    token = Caller("key", "key/ann", one, also_counted_as="key", also_limits=one)
+    task = asyncio.ensure_future(made.admit(token))
     await counters.asked.wait()
     task.cancel()
     await asyncio.wait({task})
@@ -274,9 +273,9 @@ async def test_durations_are_in_openais_form(seconds: float, text: str) -> None:
 
     class Fixed(Gone):
         async def take(self, caller: str, hits: Sequence[Limit], *more: Any) -> Verdict:
-            from proxy.server.limits.rules import Standing
+            from proxy.server.limits.rules import LimitStatus
 
-            return Verdict(None, 0, [Standing(hits[0], 1, seconds)])
+            return Verdict(None, 0, [LimitStatus(hits[0], 1, seconds)])
 
     admission = await limiter(counters=Fixed(), requests=["5/day"]).admit(ME)
     assert admission.headers["x-ratelimit-reset-requests"] == text

@@ -2,13 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis_server import HURRY, SERVER, Cable, cable, own_prefix
 from structlog.testing import capture_logs
-from waiting import PATIENCE_S, until
+from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.server.limits.redis import ANSWER_S, LEASE_S, RedisCounters
 from proxy.server.limits.rules import Limit, LimitsUnavailable
@@ -50,6 +51,19 @@ async def came_back(counters: RedisCounters) -> None:
     await until(lambda: not counters.down)
 
 
+def count_batches(counters: RedisCounters, patch: pytest.MonkeyPatch) -> list[int]:
+    """The number of commands of every batch that is sent from now on."""
+    sent: list[int] = []
+    send = counters._send
+
+    async def counted(commands: Sequence[Any], freed: Sequence[tuple[str, str]]) -> list[Any]:
+        sent.append(len(commands))
+        return await send(commands, freed)
+
+    patch.setattr(counters, "_send", counted)
+    return sent
+
+
 async def test_two_processes_share_one_limit_exactly(prefix: str) -> None:
     """Two processes that ask 400 times at once get 100 places between them; a refusal counts nowhere."""
     workers = [
@@ -79,7 +93,7 @@ async def test_two_processes_share_one_limit_exactly(prefix: str) -> None:
     assert sum(map(sum, taken)) == 100
     counters = RedisCounters(SERVER, prefix=prefix)
     verdict = await counters.take("a", (REQUESTS, Limit("requests", 500, 86400)), (), None, "")
-    assert [standing.left for standing in verdict.standings] == [0, 400]
+    assert [limit_status.left for limit_status in verdict.limit_statuses] == [0, 400]
     await counters.aclose()
 
 
@@ -92,7 +106,7 @@ async def test_a_redis_that_forgot_its_scripts_counts_on(prefix: str) -> None:
     async with Redis.from_url(SERVER) as client:
         await client.script_flush()
     verdicts = await asyncio.gather(*(counters.take("a", (REQUESTS,), (), None, "") for _ in range(5)))
-    assert sorted(verdict.standings[0].left for verdict in verdicts) == [94, 95, 96, 97, 98]
+    assert sorted(verdict.limit_statuses[0].left for verdict in verdicts) == [94, 95, 96, 97, 98]
     assert not counters.down
     await counters.aclose()
 
@@ -121,7 +135,7 @@ async def test_a_redis_that_goes_away_is_said_once_and_waited_for_by_nobody(pref
         verdict = await counters.take("a", (REQUESTS,), (TOKENS,), None, "")
         assert verdict.refused is None
         # What was used meanwhile is owed, and counted now.
-        assert {standing.limit: standing.left for standing in verdict.standings} == {
+        assert {limit_status.limit: limit_status.left for limit_status in verdict.limit_statuses} == {
             TOKENS: 400,
             REQUESTS: 98,
         }
@@ -144,23 +158,29 @@ async def test_what_many_used_meanwhile_is_counted_afterwards(prefix: str) -> No
     other = RedisCounters(SERVER, prefix=prefix)
     for number in (1, 250, 499):
         verdict = await other.take(f"caller-{number}", (), (TOKENS,), None, "")
-        assert verdict.standings[0].left == 1000 - number
+        assert verdict.limit_statuses[0].left == 1000 - number
     await other.aclose()
 
 
 async def test_a_redis_that_hangs_is_not_waited_for(prefix: str) -> None:
     """A server that takes the request and never answers costs those who asked then a tenth of a second."""
     async with cable() as wire:
-        counters = RedisCounters(wire.url, prefix=prefix)
+        with pytest.MonkeyPatch.context() as patch:
+            # The driver's own patience ends none of it in time.
+            patch.setattr("proxy.server.limits.redis._PROBE_S", (0.05, LATE_S))
+            counters = RedisCounters(wire.url, prefix=prefix)
         assert await lets_in(counters)
         wire.hang()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(HURRY, ANSWER_S)
-            async with asyncio.timeout(5):
+            sent = count_batches(counters, patch)
+            async with asyncio.timeout(PATIENCE_S):
                 results = await asyncio.gather(
                     *(lets_in(counters) for _ in range(200)), return_exceptions=True
                 )
         assert {type(result) for result in results} == {LimitsUnavailable}
+        # Those who did not fit into the first batch wait for no second.
+        assert len(sent) == 1
         with pytest.raises(LimitsUnavailable):
             await lets_in(counters)
         wire.mend()
@@ -228,7 +248,7 @@ async def test_one_timer_keeps_all_places_of_a_process(prefix: str, monkeypatch:
     now[0] += 2
     async with Redis.from_url(SERVER) as client, asyncio.timeout(PATIENCE_S):
         wanted = (now[0] + 3) * 1_000_000
-        while (await client.zrange(places, 0, 0, withscores=True))[0][1] < wanted - 1:  # noqa: ASYNC110
+        while float((await client.zrange(places, 0, 0, withscores=True))[0][1]) < wanted - 1:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         now[0] += 2
         assert (await counters.take("a", (), (), 3, "w")).refused is not None
@@ -281,7 +301,7 @@ async def test_a_callers_name_cannot_leave_its_keys(prefix: str) -> None:
 
     counters = RedisCounters(SERVER, prefix=prefix)
     for name in ("a}b", "a b", "\udc80", "ok.1"):
-        assert (await counters.take(name, (REQUESTS,), (), None, "")).standings[0].left == 99
+        assert (await counters.take(name, (REQUESTS,), (), None, "")).limit_statuses[0].left == 99
     async with Redis.from_url(SERVER, decode_responses=True) as client:
         keys = [key async for key in client.scan_iter(f"{prefix}:*")]
     assert len(keys) == 4

@@ -1,5 +1,7 @@
 """Limits as they are written, what holds for a caller, and requests that are open in this process."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from limits import parse
 
@@ -17,7 +19,7 @@ from proxy.server.limits.rules import (
 @pytest.mark.parametrize(
     "text", ["", "often", "600", "0/minute", "600/fortnight", "-5/minute", "0.5/minute", "9" * 16 + "/day"]
 )
-def test_a_bad_limit_names_its_setting(text):
+def test_a_bad_limit_names_its_setting(text: str) -> None:
     """What is no limit is refused with the name of the setting."""
     with pytest.raises(ConfigError) as caught:
         parse_limits("limits.requests", [text])
@@ -28,7 +30,7 @@ def test_a_bad_limit_names_its_setting(text):
 @pytest.mark.parametrize(
     "text", ["", "5", "0/day", "0.0000000001/day", "-1/day", "1e3/day", "5 EUR/day", ".5/day"]
 )
-def test_a_bad_limit_of_cost_names_its_setting(text):
+def test_a_bad_limit_of_cost_names_its_setting(text: str) -> None:
     """What is no limit of cost is refused, an amount too small to count too."""
     with pytest.raises(ConfigError) as caught:
         parse_cost_limits("limits.cost", [text])
@@ -48,13 +50,15 @@ def test_a_bad_limit_of_cost_names_its_setting(text):
     ],
 )
 @pytest.mark.parametrize("parse", [parse_limits, parse_cost_limits])
-def test_a_limit_is_bounded_in_length_and_window(parse, text):
+def test_a_limit_is_bounded_in_length_and_window(
+    parse: Callable[[str, Sequence[str]], object], text: str
+) -> None:
     """No text keeps the parser busy, and no window is longer than what counts can count."""
     with pytest.raises(ConfigError):
         parse("limits.x", [text])
 
 
-def test_limits_are_few():
+def test_limits_are_few() -> None:
     """A list holds at most 16 limits, however it is cut."""
     assert len(parse_limits("x", ["1/day;2/day"] * 8)) == 16
     for texts in (["1/day;2/day"] * 8 + ["3/day"], ["1/day"] * 100_000):
@@ -62,13 +66,13 @@ def test_limits_are_few():
             parse_limits("x", texts)
 
 
-def test_limits_are_read_as_written():
+def test_limits_are_read_as_written() -> None:
     """Amount and window come out as they went in, several in one string too."""
     items = parse_limits("x", ["600/minute", "5 per 2 seconds; 7/day"])
     assert [(item.amount, item.get_expiry()) for item in items] == [(600, 60), (5, 2), (7, 86400)]
 
 
-def test_limits_of_cost_are_decimals():
+def test_limits_of_cost_are_decimals() -> None:
     """Cost is counted in billionths, exactly as it was written."""
     items = parse_cost_limits("x", ["5/day", "0.50/hour; 0.1 per 2 minutes", "12.000000001/month"])
     assert [(item.amount, item.get_expiry()) for item in items] == [
@@ -79,7 +83,7 @@ def test_limits_of_cost_are_decimals():
     ]
 
 
-def test_a_limit_says_itself_in_words():
+def test_a_limit_says_itself_in_words() -> None:
     """A message about a limit says its amount in the unit in which it was written."""
     assert str(Limit("requests", 600, 60)) == "600 per minute"
     assert str(Limit("tokens", 5, 7200)) == "5 per 2 hours"
@@ -89,7 +93,7 @@ def test_a_limit_says_itself_in_words():
     assert str(Limit("concurrent_streams", 4, 0)) == "4"
 
 
-def test_a_callers_own_limits_come_before_the_general_ones():
+def test_a_callers_own_limits_come_before_the_general_ones() -> None:
     """None leaves the general limit, an empty list sets none, and open streams are the caller's alone."""
     general = KeyLimits(
         requests=parse_limits("x", ["600/minute"]),
@@ -112,14 +116,14 @@ def test_a_callers_own_limits_come_before_the_general_ones():
     )
 
 
-def test_one_open_stream_too_many_is_refused():
+def test_one_open_stream_too_many_is_refused() -> None:
     """What has no place is a 429 in OpenAI's terms."""
     refusal = ConcurrentStreams(2).refusal()
     assert (refusal.status, refusal.code) == (429, "rate_limit_exceeded")
     assert refusal.headers == {"retry-after": "1"}
 
 
-def test_a_cap_below_one_is_refused():
+def test_a_cap_below_one_is_refused() -> None:
     """A cap that lets nobody in is a mistake."""
     with pytest.raises(ConfigError, match=r"limits.concurrent_streams"):
         ConcurrentStreams(0)

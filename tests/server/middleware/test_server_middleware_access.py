@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -19,16 +20,18 @@ from waiting import PATIENCE_S, until
 
 from proxy.errors import UpstreamError
 from proxy.records import HiddenTurns
-from proxy.relay.run.job import State
+from proxy.relay.run.state import State
 from proxy.server.auth.key_spellings import KeyFinder
 from proxy.server.middleware.access import AccessMiddleware
 from proxy.server.middleware.cors import Cors
 from proxy.server.middleware.page_guard import PageGuard
 from proxy.server.serving.client_address import TrustedProxies
 from proxy.server.serving.draining import Draining
-from proxy.server.serving.fairness import MOST_BEGUN
+from proxy.server.serving.fairness import MOST_STARTED
 from proxy.server.serving.request import EdgeRequest
-from proxy.server.telemetry.hooks import Observing
+from proxy.server.serving.target import Targets
+from proxy.server.telemetry.hooks import Hooks, RequestFacts
+from proxy.wires.dialects.table import SERVED
 
 PAGE = "https://app.example.com"
 
@@ -47,24 +50,25 @@ class NoKeys:
 
 
 def edge(
-    fault: Exception | None = None, cors: Cors | None = None, seen: list[dict] | None = None
+    fault: Exception | None = None, cors: Cors | None = None, seen: list[dict[str, Any]] | None = None
 ) -> AccessMiddleware:
     """An edge before a handler that answers, or fails."""
 
-    async def serve(request: EdgeRequest) -> web.StreamResponse:
+    async def serve(request: EdgeRequest, facts: RequestFacts) -> web.StreamResponse:
         if seen is not None:
             seen.append(structlog.contextvars.get_contextvars())
         if fault is not None:
             raise fault
         return web.Response(text="served")
 
-    cors = cors or Cors()
+    cors, targets = cors or Cors(), Targets(SERVED)
     return AccessMiddleware(
         serve,
-        guard=PageGuard(cors=cors, hosts=None, keyed=True, proxies=TrustedProxies()),
+        targets,
+        guard=PageGuard(targets, cors=cors, hosts=None, keyed=True, proxies=TrustedProxies()),
         cors=cors,
         draining=Draining(),
-        observing=Observing(),
+        hooks=Hooks(SERVED),
         models=(),
         holds_key=KeyFinder(NoKeys()).in_target,
     )
@@ -86,7 +90,7 @@ def edge(
 async def test_a_request_has_one_id(given: str, kept: bool) -> None:
     """The client's own id is kept where it can stand in a log, as a key or token cannot; any other request
     gets a new one."""
-    seen: list[dict] = []
+    seen: list[dict[str, Any]] = []
     response = await edge(seen=seen).handle(edge_request(headers={"x-request-id": given}))
     request_id = response.headers["x-request-id"]
     assert (request_id == given) == kept
@@ -106,12 +110,12 @@ async def test_who_leaves_before_its_turn_has_its_line() -> None:
     """A request that ended while it waited for its turn to begin is in the log like any other."""
     with logged_to(out := io.StringIO()):
         served = edge()
-        tasks = [asyncio.ensure_future(served.handle(edge_request())) for _ in range(MOST_BEGUN + 1)]
+        tasks = [asyncio.ensure_future(served.handle(edge_request())) for _ in range(MOST_STARTED + 1)]
         await asyncio.sleep(0)
         tasks[-1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     statuses = [json.loads(line)["status"] for line in out.getvalue().splitlines()]
-    assert sorted(statuses) == [200] * MOST_BEGUN + [499]
+    assert sorted(statuses) == [200] * MOST_STARTED + [499]
 
 
 @pytest.mark.parametrize(

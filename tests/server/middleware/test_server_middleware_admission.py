@@ -1,4 +1,4 @@
-"""The gate: how many requests are open, and who finds no place."""
+"""Admission: how many requests are open, and who finds no place."""
 
 from typing import Any
 
@@ -22,17 +22,17 @@ async def test_open_requests_are_counted_and_leave_their_places() -> None:
     told: list[str] = []
     streams, draining = ConcurrentStreams(2), Draining()
     limiter: Any = None
-    gate = AdmissionControl(limiter, streams, draining, told.append)
+    admission = AdmissionControl(limiter, streams, draining, told.append)
     requests: list[Any] = [Open(), Open(), Open()]
     first, second, third = requests
-    gate.enter(first)
-    gate.enter(second)
+    admission.enter(first)
+    admission.enter(second)
     with pytest.raises(RequestError) as caught:
-        gate.enter(third)
+        admission.enter(third)
     assert (caught.value.status, told) == (429, ["streams"])
     assert (streams.open, draining.open) == (2, 2)
-    gate.leave(first)
-    gate.enter(third)
-    gate.leave(second)
-    gate.leave(third)
+    admission.leave(first)
+    admission.enter(third)
+    admission.leave(second)
+    admission.leave(third)
     assert (streams.open, draining.open) == (0, 0)

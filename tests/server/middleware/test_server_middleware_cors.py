@@ -28,11 +28,14 @@ PREFLIGHT = {
 class ShutDoor:
     """Lets nobody in."""
 
-    async def admit(self, request: Any, below: str) -> Caller:
+    async def admit(self, request: Any, target: Any) -> Caller:
         raise RequestError(401, "No such key.", type="authentication_error", code="invalid_api_key")
 
-    async def admit_admin(self, request: Any) -> Caller:
-        return await self.admit(request, "")
+    async def admit_admin(self, request: Any, target: Any) -> Caller:
+        return await self.admit(request, target)
+
+    async def admit_scraper(self, request: Any, target: Any) -> None:
+        await self.admit_admin(request, target)
 
 
 @asynccontextmanager
@@ -89,7 +92,7 @@ async def test_a_preflight_is_answered_here(origin: str, path: str) -> None:
 async def test_preflights_need_no_key_and_count_against_no_limit() -> None:
     """A browser sends no key when it asks, and its question is nobody's request."""
     limits = {"requests": ("1/minute",)}
-    for overrides in (None, Overrides(door=ShutDoor())):
+    for overrides in (None, Overrides(authenticator=ShutDoor())):
         async with for_pages(limits=limits, overrides=overrides) as (proxy, upstream):
             for _ in range(3):
                 assert (await proxy.ask(None, PREFLIGHT, method="OPTIONS")).status == 204
@@ -202,7 +205,7 @@ async def test_without_origins_nothing_is_said() -> None:
 
 
 async def test_errors_can_be_read() -> None:
-    """A page gets to see why: what the proxy refuses, limits, doors, upstreams that are gone."""
+    """A page gets to see why: what the proxy refuses, limits, authentication, upstreams that are gone."""
     async with for_pages(limits={"requests": ("1/minute",)}) as (proxy, _):
         origin = {"Origin": APP}
         readable(await proxy.ask(b"{", origin))
@@ -219,7 +222,7 @@ async def test_errors_can_be_read() -> None:
             await proxy.ask(None, origin, method="TRACE"),
         ):
             readable(answer)
-    async with for_pages(overrides=Overrides(door=ShutDoor())) as (proxy, _):
+    async with for_pages(overrides=Overrides(authenticator=ShutDoor())) as (proxy, _):
         refused = await proxy.ask(ASK, {"Origin": APP})
         assert refused.status == 401
         readable(refused)
@@ -232,7 +235,7 @@ async def test_errors_can_be_read() -> None:
 
 async def test_a_stream_that_breaks_can_be_read_to_its_end() -> None:
     """Rule W3: a page reads the error event and the end mark of a stream that broke off."""
-    broken = [
+    broken: list[Step] = [
         head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"),
         chunk(role() + content("hello")),
         RESET,

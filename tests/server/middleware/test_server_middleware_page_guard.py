@@ -17,6 +17,8 @@ from proxy.server.callers import Caller
 from proxy.server.middleware.cors import Cors
 from proxy.server.middleware.page_guard import HostRule, PageGuard
 from proxy.server.serving.client_address import TrustedProxies
+from proxy.server.serving.target import Targets
+from proxy.wires.dialects.table import SERVED
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 APP = "https://app.example.com"
@@ -27,13 +29,16 @@ FORM = ("Content-Type", "multipart/form-data; boundary=x")
 class KeyAuthenticator:
     """Lets in whoever has the one key."""
 
-    async def admit(self, request: Any, below: str) -> Caller:
+    async def admit(self, request: Any, target: Any) -> Caller:
         if request.headers.get("Authorization") != "Bearer good":
             raise RequestError(401, "No such key.", type="authentication_error", code="invalid_api_key")
         return Caller("key_1", "key_1")
 
-    async def admit_admin(self, request: Any) -> Caller:
-        return await self.admit(request, "")
+    async def admit_admin(self, request: Any, target: Any) -> Caller:
+        return await self.admit(request, target)
+
+    async def admit_scraper(self, request: Any, target: Any) -> None:
+        await self.admit_admin(request, target)
 
 
 @asynccontextmanager
@@ -41,8 +46,8 @@ async def guarded(
     *, host: str = "127.0.0.1", keyed: bool = False, **server: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
     """A proxy that believes to listen on ``host``, open or with a key, before an upstream."""
-    config = {"server": {"host": host, **server}, "auth": {"mode": "open"}}
-    overrides = Overrides(door=KeyAuthenticator()) if keyed else None
+    config: dict[str, Any] = {"server": {"host": host, **server}, "auth": {"mode": "open"}}
+    overrides = Overrides(authenticator=KeyAuthenticator()) if keyed else None
     async with (
         RawUpstream(whole(b'{"ok":true}')) as upstream,
         running(make_config(upstream.url, **config), overrides) as proxy,
@@ -132,7 +137,9 @@ async def test_two_hosts_are_none() -> None:
         assert 400 <= answer.status < 500
         assert upstream.requests == []
     # Parsers differ in whether they let such a request through at all.
-    guard = PageGuard(cors=Cors(), hosts=HostRule(True), keyed=False, proxies=TrustedProxies())
+    guard = PageGuard(
+        Targets(SERVED), cors=Cors(), hosts=HostRule(True), keyed=False, proxies=TrustedProxies()
+    )
     twice = CIMultiDict([("Host", "localhost"), ("Host", "evil.example")])
     with pytest.raises(RequestError) as caught:
         guard.check(edge_request("GET", "/v1/models", twice))

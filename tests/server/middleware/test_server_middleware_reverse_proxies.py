@@ -8,7 +8,7 @@ from typing import Any
 from client_keys import OK, bearer
 from front_proxies import haproxy, nginx
 from raw_upstream import RawUpstream
-from running_proxy import Door, Proxy, make_config, running
+from running_proxy import Proxy, ProxyAddress, make_config, running
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TOKEN = "tr_" + "s7" * 21 + "A"
@@ -24,12 +24,12 @@ async def behind(mode: str, **server: Any) -> AsyncIterator[tuple[Proxy, RawUpst
             yield proxy, upstream
 
 
-async def verdicts(door: Door, headers: dict[str, str]) -> set[str | int]:
+async def verdicts(proxy: ProxyAddress, headers: dict[str, str]) -> set[str | int]:
     """The error codes of a POST and a GET, or the statuses where they were served."""
     answers = [
-        await door.ask(ASK, headers),
-        await door.ask(None, headers, method="GET", path="/v1/models"),
-        await door.ask(None, headers, method="GET", path="/v1/files"),
+        await proxy.ask(ASK, headers),
+        await proxy.ask(None, headers, method="GET", path="/v1/models"),
+        await proxy.ask(None, headers, method="GET", path="/v1/files"),
     ]
     return {answer.status if answer.status < 400 else answer.error["code"] for answer in answers}
 
@@ -61,7 +61,7 @@ async def test_what_nginx_does_without_a_word_of_configuration(tmp_path: Path) -
 
 
 async def test_an_nginx_that_says_what_it_does(tmp_path: Path) -> None:
-    """With a forwarding header an open server refuses, unless it trusts the proxy, of either version then."""
+    """With a forwarder header an open server refuses, unless it trusts the proxy, of either version then."""
     says = "proxy_set_header X-Forwarded-For $remote_addr;"
     for version in ("1.0", "1.1"):
         more = f"proxy_http_version {version}; {says}"

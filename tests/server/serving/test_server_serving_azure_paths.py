@@ -12,7 +12,8 @@ from raw_upstream import RawUpstream, whole
 from running_proxy import Answer, make_config, running
 
 from proxy.errors import RequestError
-from proxy.server.serving.target import read_target
+from proxy.server.serving.target import Targets
+from proxy.wires.dialects.table import SERVED
 
 CHAT = "/openai/deployments/gpt-4o/chat/completions"
 SAY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
@@ -49,8 +50,8 @@ MODELS = whole(b'{"object":"list","data":[{"id":"gpt-4o"}]}')
 )
 def test_what_a_path_means(path: str, below: str | None, deployment: str) -> None:
     """One path below /v1 for each, and a deployment only where Azure has one."""
-    target = read_target(path)
-    assert (target.below_v1, target.deployment) == (below, deployment)
+    target = Targets(SERVED).read("POST", path)
+    assert (target.below, target.deployment) == (below, deployment)
     assert below is None or below.startswith("/")
 
 
@@ -62,14 +63,14 @@ def test_every_path_means_one_below_v1_or_none(pieces: list[str]) -> None:
     """What goes up is a path of whole segments, the end of the one that was sent."""
     path = "/" + "/".join(pieces)
     try:
-        target = read_target(path)
+        target = Targets(SERVED).read("POST", path)
     except RequestError:
         return
-    if target.below_v1 is not None:
-        assert target.below_v1.startswith("/")
-        assert path.endswith(target.below_v1)
-        assert "%2F" not in target.below_v1
-    assert not target.deployment or target.below_v1 is not None
+    if target.below is not None:
+        assert target.below.startswith("/")
+        assert path.endswith(target.below)
+        assert "%2F" not in target.below
+    assert not target.deployment or target.below is not None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_every_path_means_one_below_v1_or_none(pieces: list[str]) -> None:
 def test_a_path_that_two_could_read_in_two_ways_is_refused(path: str) -> None:
     """A slash may be encoded in a deployment's name, which leaves in the body, and nowhere else."""
     with pytest.raises(RequestError) as refused:
-        read_target(path)
+        Targets(SERVED).read("POST", path)
     assert (refused.value.status, refused.value.code) == (400, "invalid_path")
 
 

@@ -1,4 +1,4 @@
-"""A client's connection: what is malformed, late or never read, and the names of aiohttp that this needs."""
+"""A client's connection: what is malformed, late or never read."""
 
 import asyncio
 import io
@@ -7,11 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.http import RawRequestMessage
-from aiohttp.web_protocol import RequestHandler
 from chat_script import content, role
 from edge_requests import Behind
 from logged import logged_to
@@ -19,14 +16,9 @@ from raw_upstream import HANG, RawUpstream, Step, chunk, head, whole
 from running_proxy import Answer, Proxy, make_config, running
 from waiting import LATE_S, PATIENCE_S
 
-from proxy.errors import ConfigError
-from proxy.server.serving import parser_check
-from proxy.server.serving.connection import EdgeConnection
-from proxy.server.serving.parser_check import check_http_parser
+from proxy.server.serving.heads.unparsed import MAX_HEADERS
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.runner import EdgeRunner
-from proxy.server.serving.served import ConnectionBounds
-from proxy.server.serving.unparsed import MAX_HEADERS
 
 KEY = "sk-client-0123456789"
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -256,64 +248,6 @@ async def test_what_is_sent_at_once_behind_a_late_body_is_answered() -> None:
         assert {(await conversation.answer()).status for _ in range(70)} == {200}
 
 
-OVERRIDDEN = (
-    "data_received",
-    "finish_response",
-    "pause_reading",
-    "pause_writing",
-    "resume_reading",
-    "start",
-)
-PRIVATE = (
-    "_buffer_paused",
-    "_close",
-    "_force_close",
-    "_handler_waiter",
-    "_keepalive_handle",
-    "_msg_queue_resume_size",
-    "_next_keepalive_close_time",
-    "_parser",
-    "_process_keepalive",
-    "_request_count",
-    "_resume_reading_if_drained",
-    "_upgraded",
-)
-
-
-async def test_aiohttps_private_names() -> None:
-    """Each name of aiohttp's that the connection reads or overrides exists and is asked."""
-
-    async def hello(request: EdgeRequest) -> web.Response:
-        handler = request.protocol
-        assert isinstance(handler, EdgeConnection)
-        assert handler._current_request is request
-        assert handler._waiter is None
-        assert handler._request_in_progress
-        assert handler._task_handler is asyncio.current_task()
-        for name in PRIVATE:
-            assert hasattr(handler, name), name
-        assert request.task is asyncio.current_task()
-        assert list(handler._messages) == []
-        assert handler._bounds == ConnectionBounds(7, 8)
-        assert request.content.exception() is None
-        return web.Response(text="hello")
-
-    served = Behind(hello, ConnectionBounds(7, 8))
-    runner = EdgeRunner(served)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    reader, writer = await asyncio.open_connection(*runner.addresses[0])
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    assert (await reader.read()).endswith(b"hello")
-    writer.close()
-    await runner.cleanup()
-    assert served.closed
-    for name in OVERRIDDEN:
-        assert name in vars(EdgeConnection)
-        assert hasattr(RequestHandler, name)
-
-
 async def test_many_requests_at_once_keep_nobody_waiting() -> None:
     """Between two requests of one connection the loop does what others wait for."""
     order: list[str] = []
@@ -357,44 +291,3 @@ async def test_a_body_that_nobody_read_is_no_request() -> None:
     await runner.cleanup()
     assert rest.count(b"HTTP/1.1 200") == 1
     assert rest.endswith(b"early")
-
-
-def test_the_parser_in_c_is_there() -> None:
-    """What these tests run on is what the proxy asks for."""
-    check_http_parser()
-    assert RawRequestMessage.__module__ == "aiohttp._http_parser"
-
-
-@pytest.mark.parametrize(
-    ("version", "good"),
-    [
-        ("3.14.3", True),
-        ("3.15.0", True),
-        ("4.0.0a1", True),
-        ("3.14.2", False),
-        ("3.9.5", False),
-        ("3", False),
-    ],
-)
-def test_an_old_aiohttp_is_refused(version: str, good: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line says which version is there and what to do."""
-    monkeypatch.setattr(aiohttp, "__version__", version)
-    if good:
-        check_http_parser()
-        return
-    with pytest.raises(
-        ConfigError, match=f"aiohttp: is {version}, and 3.14.3 or later is needed.*pip install"
-    ):
-        check_http_parser()
-
-
-async def test_a_parser_in_python_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two parsers are two readings of one request; the line names the variable that switches them."""
-
-    class Message:
-        """As aiohttp's parser in Python makes it."""
-
-    monkeypatch.setattr(parser_check, "RawRequestMessage", Message)
-    with pytest.raises(ConfigError, match="AIOHTTP_NO_EXTENSIONS"):
-        async with running(make_config("http://127.0.0.1:9/v1")):
-            pass

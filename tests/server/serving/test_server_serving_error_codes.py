@@ -32,6 +32,7 @@ async def logged(*scripts: list[Step], ask: Any = ASK, **config: Any) -> dict[st
             async with running(make_config(url, **config)) as proxy:
                 answer = await proxy.ask(ask, headers, **target)
         await until(lambda: '"event":"request"' in sink.getvalue())
+    line: dict[str, Any]
     (line,) = [made for made in map(json.loads, sink.getvalue().splitlines()) if made["event"] == "request"]
     assert line["status"] == answer.status
     return line

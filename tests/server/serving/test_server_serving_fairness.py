@@ -5,12 +5,12 @@ from collections.abc import Awaitable
 
 import pytest
 
-from proxy.server.serving.fairness import MOST_BEGUN, FairTurns
+from proxy.server.serving.fairness import MOST_STARTED, FairScheduler
 
 pytestmark = pytest.mark.both_loops
 
 
-async def _begin(turns: FairTurns, begun: list[int], number: int) -> None:
+async def _begin(turns: FairScheduler, begun: list[int], number: int) -> None:
     if (turn := turns.take()) is not None:
         await turn
     begun.append(number)
@@ -18,24 +18,24 @@ async def _begin(turns: FairTurns, begun: list[int], number: int) -> None:
 
 async def test_requests_that_come_at_once_begin_a_few_at_a_time() -> None:
     """Each turn of the loop lets a few begin, in order, so that others are served in between."""
-    turns, begun = FairTurns(asyncio.get_running_loop()), list[int]()
-    tasks = [asyncio.ensure_future(_begin(turns, begun, number)) for number in range(5 * MOST_BEGUN)]
+    turns, begun = FairScheduler(asyncio.get_running_loop()), list[int]()
+    tasks = [asyncio.ensure_future(_begin(turns, begun, number)) for number in range(5 * MOST_STARTED)]
     seen = []
     while len(begun) < len(tasks):
         await asyncio.sleep(0)
         seen.append(len(begun))
     assert begun == list(range(len(tasks)))
     steps = [after - before for before, after in zip([0, *seen], seen, strict=False)]
-    assert max(steps) <= MOST_BEGUN
+    assert max(steps) <= MOST_STARTED
     await asyncio.gather(*tasks)
 
 
 async def test_a_client_that_has_gone_keeps_nobody_waiting() -> None:
     """Who is cancelled while it waits takes no place."""
-    turns = FairTurns(asyncio.get_running_loop())
-    for _ in range(MOST_BEGUN):
+    turns = FairScheduler(asyncio.get_running_loop())
+    for _ in range(MOST_STARTED):
         assert turns.take() is None
-    waiting = [turns.take() for _ in range(3 * MOST_BEGUN)]
+    waiting = [turns.take() for _ in range(3 * MOST_STARTED)]
     for turn in waiting[:-1]:
         assert isinstance(turn, asyncio.Future)
         turn.cancel()

@@ -71,7 +71,7 @@ async def shop() -> AsyncIterator[str]:
     await server.close()
 
 
-async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path):
+async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path: Path) -> None:
     """Rule T6: the line names connection and tool; a tool that is not allowed asks for nothing."""
     with pytest.raises(ConfigError, match=r"shop__order, which policy\.allow names, needs it") as caught:
         await create_app(config_for(tmp_path, ""))
@@ -81,16 +81,20 @@ async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path):
         await app.aclose()
 
 
-async def test_an_entry_that_allows_nothing_is_named(tmp_path):
+async def test_an_entry_that_allows_nothing_is_named(tmp_path: Path) -> None:
     """A misspelt tool in policy.allow is said, with the nearest; what allows something is not."""
     config = config_for(tmp_path, "", "core__get_wether")
     app = await create_app(config)
     said = [line for line in withheld_lines(config, app.services) if line.startswith("policy.allow")]
     assert said == [
-        'policy.allow: "core__get_wether" fits no tool that is loaded. Did you mean "core__get_weather"?'
+        'policy.allow: "core__get_wether" matches no loaded tool. Did you mean "core__get_weather"?'
     ]
     await app.aclose()
-    for pattern, words in (("web__*", "tools.web_hosts"), ("zz__*", "is loaded"), ("*__calculate", "")):
+    for pattern, words in (
+        ("web__*", "tools.web_hosts"),
+        ("zz__*", "matches no loaded tool"),
+        ("*__calculate", ""),
+    ):
         config = config_for(tmp_path, "", pattern)
         app = await create_app(config)
         said = [line for line in withheld_lines(config, app.services) if line.startswith("policy.allow")]
@@ -99,7 +103,7 @@ async def test_an_entry_that_allows_nothing_is_named(tmp_path):
         await app.aclose()
 
 
-async def test_an_alias_that_means_nothing_is_named(tmp_path):
+async def test_an_alias_that_means_nothing_is_named(tmp_path: Path) -> None:
     """An alias of a tool that is not loaded is said, with the nearest; one of a tool that is there is not."""
     more = '[tools.aliases]\nweather = "core__get_wether"\ntime = "core__get_current_time"\n'
     config = config_for(tmp_path, more)
@@ -111,11 +115,11 @@ async def test_an_alias_that_means_nothing_is_named(tmp_path):
     ]
 
 
-async def test_what_a_stranger_s_text_withholds_is_said(tmp_path):
+async def test_what_a_stranger_s_text_withholds_is_said(tmp_path: Path) -> None:
     """Rule T2: check names the tools that policy.after_untrusted withholds, and whose results do that."""
     (tmp_path / "desk.py").write_text(DESK)
     modules = f'[tools]\nmodules = ["{tmp_path / "desk.py"}"]\n'
-    said = "once desk__page was read: without desk__send (policy.after_untrusted)"
+    said = "after a run has read a result of desk__page: not offered: desk__send (policy.after_untrusted)"
     for allow, more, lines in (
         ('"desk__*"', "", [said]),
         ('"desk__*"', 'after_untrusted = "allow"\n', []),
@@ -130,21 +134,21 @@ async def test_what_a_stranger_s_text_withholds_is_said(tmp_path):
         await app.aclose()
 
 
-async def test_a_pattern_does_not_ask_for_every_account(tmp_path):
+async def test_a_pattern_does_not_ask_for_every_account(tmp_path: Path) -> None:
     """Rule T2: a tool that only a pattern allows is withheld while its connection is missing."""
     config = config_for(tmp_path, "", "*")
     app = await create_app(config)
     services = app.services
-    selection = services.registry.select(services.policy)
+    selection = services.catalog.select(services.policy)
     assert selection.withheld["shop__order"] == "credentials.shop is missing"
-    assert "withheld shop__order: credentials.shop is missing" in withheld_lines(config, services)
+    assert "not offered: shop__order: credentials.shop is missing" in withheld_lines(config, services)
     call = ToolCall("call_1", "shop__order", '{"url":"http://127.0.0.1/"}', 0)
     result = await services.runner.run(call, RunContext("run_1", 1, "open"))
     assert result.error_code == "policy_denied"
     await app.aclose()
 
 
-async def test_a_tool_calls_with_its_connection(tmp_path, shop):
+async def test_a_tool_calls_with_its_connection(tmp_path: Path, shop: str) -> None:
     """Rule T6: the configured token reaches the service, and nothing else."""
     config = config_for(tmp_path, '[credentials.shop]\ntoken = "env:SHOP_TOKEN"')
     services = await create_services(config)

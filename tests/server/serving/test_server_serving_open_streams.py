@@ -32,8 +32,8 @@ async def test_an_open_stream_lets_go_of_the_conversation(tmp_path: Path) -> Non
         ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": MARK}]}
         conversation.writer.write(proxy.request(json.dumps(ask).encode()))
         del ask
-        steps.orders.put_nowait(EVENT)
+        steps.queue.put_nowait(EVENT)
         assert b"word" in await conversation.reader.readuntil(b"word")
         assert keepers() == []
         assert not [one for one in gc.get_objects() if type(one) is StreamReader]
-        steps.orders.put_nowait(None)
+        steps.queue.put_nowait(None)

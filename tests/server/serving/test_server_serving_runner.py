@@ -52,7 +52,7 @@ def config_for(folder: Path, more: str) -> Config:
     ("more", "most"),
     [("", 8), ("max_parallel = 3", 3), ("max_parallel = 12\n[limits]\nconcurrent_tools_per_caller = 5", 5)],
 )
-async def test_the_calls_of_a_run_are_bounded(tmp_path, more, most):
+async def test_the_calls_of_a_run_are_bounded(tmp_path: Path, more: str, most: int) -> None:
     """Rule T7: so many calls of a run go on at once as tools.max_parallel says, within the limits."""
     services = await create_services(config_for(tmp_path, more))
     try:
@@ -63,7 +63,7 @@ async def test_the_calls_of_a_run_are_bounded(tmp_path, more, most):
     assert max(int(result.content) for result in results) == most
 
 
-async def test_an_effect_without_credentials_is_not_begun(tmp_path):
+async def test_an_effect_without_credentials_is_not_begun(tmp_path: Path) -> None:
     """Rule T6: where the token endpoint gives none, the tool is not called and the line names it."""
     services = await create_services(config_for(tmp_path, ""))
     try:

@@ -13,7 +13,8 @@ from logged import logged_to, logging_put_back
 from proxy.server.telemetry.access_log import AccessLog
 from proxy.server.telemetry.event_writer import EventWriter
 from proxy.server.telemetry.hooks import RequestFacts
-from proxy.server.telemetry.logging import MASK, configure_logging
+from proxy.server.telemetry.json_lines import MASK
+from proxy.server.telemetry.logging import configure_logging
 
 CHAT = "/v1/chat/completions"
 
@@ -27,7 +28,7 @@ class Sent:
 
 def facts(**more: Any) -> RequestFacts:
     """A request that went well, and what is different about it."""
-    made = RequestFacts(more.pop("request_id", "req_" + "0f" * 16), "POST", CHAT, {}, 1.0)
+    made = RequestFacts(more.pop("request_id", "req_" + "0f" * 16), "POST", CHAT, 1.0)
     usual = {
         "endpoint": CHAT, "caller": "config:bench", "model": "m", "status": 200, "seconds": 0.01234,
         "first_byte_s": 0.01, "sent": 421, "upstream": "u", "upstream_status": 200, "upstream_s": 0.0091,

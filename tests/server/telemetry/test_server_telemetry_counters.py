@@ -101,7 +101,7 @@ async def test_what_is_refused_is_counted_by_none(rig: Rig) -> None:
     for _ in range(5):
         refused = await rig.take(short, long)
         assert refused.refused == short
-        assert [standing.left for standing in refused.standings] == [0, 1]
+        assert [limit_status.left for limit_status in refused.limit_statuses] == [0, 1]
     rig.clock.now += 11
     assert await rig.lets_in(short, long)
     refused = await rig.take(short, long)
@@ -112,13 +112,13 @@ async def test_what_is_refused_is_counted_by_none(rig: Rig) -> None:
 async def test_standings_say_what_is_left(rig: Rig) -> None:
     """Each limit says how much is left after this request, and when its oldest use is forgotten."""
     verdict = await rig.take(REQUESTS)
-    (standing,) = verdict.standings
-    assert (standing.limit, standing.left) == (REQUESTS, 2)
-    assert standing.reset_s == pytest.approx(60)
+    (limit_status,) = verdict.limit_statuses
+    assert (limit_status.limit, limit_status.left) == (REQUESTS, 2)
+    assert limit_status.reset_s == pytest.approx(60)
     rig.clock.now += 20
-    (standing,) = (await rig.take(REQUESTS)).standings
-    assert standing.left == 1
-    assert standing.reset_s == pytest.approx(40)
+    (limit_status,) = (await rig.take(REQUESTS)).limit_statuses
+    assert limit_status.left == 1
+    assert limit_status.reset_s == pytest.approx(40)
 
 
 async def test_tokens_are_counted_with_debt(rig: Rig) -> None:
@@ -131,13 +131,13 @@ async def test_tokens_are_counted_with_debt(rig: Rig) -> None:
     refused = await rig.take(spending=[TOKENS])
     assert refused.refused == TOKENS
     assert 60 <= refused.wait_s <= 60 * (1 + 2 / SLOTS)
-    assert refused.standings[0].left == 0
+    assert refused.limit_statuses[0].left == 0
     rig.clock.now += 31
     assert not await rig.lets_in(spending=[TOKENS])
     rig.clock.now += refused.wait_s - 31 + 0.01
     verdict = await rig.take(spending=[TOKENS])
     assert verdict.refused is None
-    assert verdict.standings[0].left == 100
+    assert verdict.limit_statuses[0].left == 100
 
 
 async def test_debt_is_forgotten_part_by_part(rig: Rig) -> None:
@@ -151,7 +151,7 @@ async def test_debt_is_forgotten_part_by_part(rig: Rig) -> None:
     rig.clock.now += refused.wait_s + 0.01
     verdict = await rig.take(spending=[TOKENS])
     assert verdict.refused is None
-    assert verdict.standings[0].left == 10
+    assert verdict.limit_statuses[0].left == 10
 
 
 async def test_spent_tokens_refuse_before_a_request_is_counted(rig: Rig) -> None:
@@ -169,7 +169,7 @@ async def test_open_streams_of_a_caller(rig: Rig) -> None:
     refused = await rig.take(REQUESTS, streams=2, lease="3")
     assert refused.refused == Limit("concurrent_streams", 2, 0)
     assert refused.wait_s == 1
-    assert refused.standings[0].left == 3
+    assert refused.limit_statuses[0].left == 3
     assert await rig.lets_in(streams=2, lease="4", caller="b")
     rig.counters.release("a", "1")
     assert await rig.lets_in(streams=2, lease="5")
@@ -190,7 +190,7 @@ async def test_long_windows_and_large_sums_stay_exact(rig: Rig) -> None:
         rig.counters.spend("a", [(limit, 123_456_789_123)])
         rig.clock.now += 86400
     verdict = await rig.take(spending=[limit])
-    assert verdict.standings[0].left == 5_000_000_000_000 - 7 * 123_456_789_123
+    assert verdict.limit_statuses[0].left == 5_000_000_000_000 - 7 * 123_456_789_123
 
 
 # ---------------------------------------------------------------- properties
@@ -221,7 +221,9 @@ async def _play(
                 "a", (Limit("requests", 3, 5),), (Limit("tokens", 200, 8),), None, ""
             )
             kind = "in" if verdict.refused is None else verdict.refused.kind
-            happened.append((kind, clock.now, sum(standing.left for standing in verdict.standings)))
+            happened.append(
+                (kind, clock.now, sum(limit_status.left for limit_status in verdict.limit_statuses))
+            )
     return happened
 
 
@@ -311,7 +313,7 @@ async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10_000):
         await counters.take(f"10.0.{number}", (REQUESTS,), (), None, "")
     assert counters.size <= 2000
-    assert (await counters.take("10.0.9999", (REQUESTS,), (), None, "")).standings[0].left == 1
+    assert (await counters.take("10.0.9999", (REQUESTS,), (), None, "")).limit_statuses[0].left == 1
 
 
 async def test_a_flood_does_not_empty_a_counter_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,11 +358,11 @@ def test_what_is_let_in_at_once_is_what_would_be_let_in(steps: list[tuple[str, i
             clock.now += wait
             hits = limits[:many]
             wanted = await plain.take(caller, hits, (), None, "")
-            standings = quick.hit_now(caller, hits)
-            if standings is None:
+            limit_statuses = quick.hit_now(caller, hits)
+            if limit_statuses is None:
                 assert await quick.take(caller, hits, (), None, "") == wanted
             else:
                 assert wanted.refused is None
-                assert standings == wanted.standings
+                assert limit_statuses == wanted.limit_statuses
 
     asyncio.run(go())

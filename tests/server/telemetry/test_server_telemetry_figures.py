@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from chat_script import call, content, finish, reply, role, stream, usage
 from client_keys import ALICE, BOB, bearer, declared, keyed
-from raw_upstream import LAST_CHUNK, RESET, RawUpstream, chunk, head, whole
+from metrics_page import parse, scrape, value
+from raw_upstream import LAST_CHUNK, RESET, RawUpstream, Step, chunk, head, whole
 from running_proxy import Proxy, make_config, running
-from test_server_telemetry_metrics import parse, scrape, value
 from waiting import until
 
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -92,7 +92,7 @@ async def test_what_the_record_lost_shows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_times_are_those_that_passed(allow: tuple[str, ...]) -> None:
     """Time to the head, to the first byte and to the end each have what the upstream let wait, in seconds."""
-    script = [DELAY_S, OPENING, DELAY_S, chunk(role()), DELAY_S, chunk(finish()), LAST_CHUNK]
+    script: list[Step] = [DELAY_S, OPENING, DELAY_S, chunk(role()), DELAY_S, chunk(finish()), LAST_CHUNK]
     chat = {"endpoint": "/v1/chat/completions"}
     asked = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "other"}
     client = {**asked, "gen_ai_provider_name": "default"}

@@ -12,7 +12,7 @@ import pytest
 from chat_script import call, content, finish, reply, role, stream
 from client_keys import ALICE, BOB, bearer, declared, keyed
 from logged import logged_to
-from raw_upstream import RESET, RawUpstream, chunk, head, whole
+from raw_upstream import RESET, RawUpstream, Step, chunk, head, whole
 from running_proxy import SERVER_KEY, Proxy, make_config, running
 
 from proxy.errors import UpstreamBroken
@@ -132,7 +132,7 @@ async def test_upstreams_that_fail(log: io.StringIO) -> None:
         "Set-Cookie: canary name=\x02canary",
         f"x-debug: {SERVER_KEY}",
     )
-    scripts = [
+    scripts: list[list[Step]] = [
         whole(quoting, status="500 canary reason"),
         whole(quoting, status="401 Unauthorized"),
         [opening, chunk(role()), RESET],
@@ -271,7 +271,7 @@ async def test_one_line_for_a_request_and_one_for_a_call(log: io.StringIO, kept:
 
 
 async def test_the_line_of_an_administrator_s_request_names_the_key(log: io.StringIO) -> None:
-    """Who looked at the record stands on the access line, and nobody's name where the door stayed shut."""
+    """Who looked at the record stands on the access line, and nobody's name where authentication failed."""
     keys = {"root": declared(BOB, admin=True)}
     async with keyed(keys=keys) as (proxy, _):
         assert (await proxy.ask(None, bearer(BOB), method="GET", path="/admin/tools")).status == 200

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any, Literal
 
 import orjson
 import pytest
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from logged import logged_to
 
 from proxy.server.telemetry.event_writer import EventWriter
-from proxy.server.telemetry.logging import JsonLines, LineCleaner, configure_logging
+from proxy.server.telemetry.json_lines import JsonLines, LineCleaner
+from proxy.server.telemetry.logging import configure_logging
 
 SECRET = "sk-known-secret-value"
 
@@ -34,7 +36,7 @@ def lines(out: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def test_our_events_and_stdlib_records_read_alike(log):
+def test_our_events_and_stdlib_records_read_alike(log: io.StringIO) -> None:
     """structlog and logging end in the same JSON, with time, level, logger and correlation ids."""
     structlog.contextvars.bind_contextvars(request_id="req-1")
     structlog.get_logger("proxy.test").info("run_started", model="m", turns=2)
@@ -48,7 +50,9 @@ def test_our_events_and_stdlib_records_read_alike(log):
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
-def test_the_short_way_of_an_event_makes_the_same_line(log, format):
+def test_the_short_way_of_an_event_makes_the_same_line(
+    log: io.StringIO, format: Literal["json", "console"]
+) -> None:
     """An event that is written without structlog's loggers reads as theirs do, in either format."""
     out = io.StringIO()
     configure_logging(format=format, level="info", secrets=[SECRET], stream=out, worker=2)
@@ -61,14 +65,14 @@ def test_the_short_way_of_an_event_makes_the_same_line(log, format):
     assert "[redacted]" in out.getvalue()
 
 
-def test_an_event_writer_keeps_to_the_level(log):
+def test_an_event_writer_keeps_to_the_level(log: io.StringIO) -> None:
     """Above info there is nothing to write, and whoever would make an event can know it."""
     assert EventWriter("proxy.test").enabled
     configure_logging(format="json", level="warning", stream=io.StringIO())
     assert not EventWriter("proxy.test").enabled
 
 
-def test_the_time_of_a_line_is_now_in_utc(log):
+def test_the_time_of_a_line_is_now_in_utc(log: io.StringIO) -> None:
     """The time has its microseconds, also where many lines fall into one second."""
     before = datetime.now(UTC)
     for _ in range(3):
@@ -80,7 +84,7 @@ def test_the_time_of_a_line_is_now_in_utc(log):
     assert abs((moments[0] - before).total_seconds()) < 60
 
 
-def test_what_is_remembered_of_texts_has_a_bound():
+def test_what_is_remembered_of_texts_has_a_bound() -> None:
     """However many texts are logged, few are remembered, and a secret is masked after all of them."""
     to_json = JsonLines([SECRET])
     for number in range(5000):
@@ -89,7 +93,7 @@ def test_what_is_remembered_of_texts_has_a_bound():
     assert SECRET not in to_json(None, "info", {"event": "x", "path": f"/{SECRET}"})
 
 
-def test_ids_push_nothing_out_of_what_is_remembered():
+def test_ids_push_nothing_out_of_what_is_remembered() -> None:
     """The line of a tool call leaves none of its ids behind, which never come again."""
     to_json = JsonLines([SECRET])
     ids = ("correlation_id", "operation_id", "request_id", "run_id", "tool_invocation_id")
@@ -97,7 +101,7 @@ def test_ids_push_nothing_out_of_what_is_remembered():
     assert to_json._fine == {"event", "tool_invocation_success", *ids}
 
 
-def test_a_second_set_up_replaces_the_first(log):
+def test_a_second_set_up_replaces_the_first(log: io.StringIO) -> None:
     """Setting up twice does not write lines twice."""
     again = io.StringIO()
     configure_logging(format="json", level="info", stream=again)
@@ -106,7 +110,7 @@ def test_a_second_set_up_replaces_the_first(log):
     assert len(lines(again)) == 1
 
 
-def test_the_level_holds_for_all_loggers(log):
+def test_the_level_holds_for_all_loggers(log: io.StringIO) -> None:
     """Below the level nothing is written, whoever logs."""
     out = io.StringIO()
     configure_logging(format="json", level="warning", stream=out)
@@ -117,7 +121,7 @@ def test_the_level_holds_for_all_loggers(log):
 
 
 @pytest.mark.parametrize(("level", "heard"), [("debug", True), ("error", False)])
-def test_libraries_are_heard_from_warnings_on(log, level, heard):
+def test_libraries_are_heard_from_warnings_on(log: io.StringIO, level: str, heard: bool) -> None:
     """What a library says below a warning is not written at any level, and no level is lowered for it."""
     out = io.StringIO()
     configure_logging(format="json", level=level, stream=out)
@@ -129,7 +133,7 @@ def test_libraries_are_heard_from_warnings_on(log, level, heard):
     assert [line["event"] for line in lines(out)] == ["said"] * heard
 
 
-def test_console_on_a_terminal_json_elsewhere(log):
+def test_console_on_a_terminal_json_elsewhere(log: io.StringIO) -> None:
     """With no format chosen, a terminal gets columns and a pipe gets JSON."""
 
     class Terminal(io.StringIO):
@@ -166,7 +170,7 @@ def test_console_on_a_terminal_json_elsewhere(log):
         {"event": "got Bearer unknownclientkey from somewhere"},
     ],
 )
-def test_no_credential_gets_into_a_line(log, values):
+def test_no_credential_gets_into_a_line(log: io.StringIO, values: dict[str, Any]) -> None:
     """Known secrets anywhere, and values under credential names or in credential phrases, are masked."""
     event = values.pop("event")
     structlog.get_logger("proxy.test").warning(event, **values)
@@ -176,7 +180,7 @@ def test_no_credential_gets_into_a_line(log, values):
     assert "[redacted]" in log.getvalue()
 
 
-def test_an_exception_is_masked_too(log):
+def test_an_exception_is_masked_too(log: io.StringIO) -> None:
     """A traceback keeps its line breaks and loses the exception's words, which may be anything."""
     try:
         raise RuntimeError(f"refused {SECRET}")
@@ -189,7 +193,7 @@ def test_an_exception_is_masked_too(log):
     assert SECRET not in log.getvalue()
 
 
-async def test_a_malformed_header_line_stays_out_of_the_log(log):
+async def test_a_malformed_header_line_stays_out_of_the_log(log: io.StringIO) -> None:
     """aiohttp's parser quotes the offending line, a client's key perhaps; our log does not."""
     runner = web.AppRunner(web.Application())
     await runner.setup()
@@ -208,7 +212,7 @@ async def test_a_malformed_header_line_stays_out_of_the_log(log):
     assert "clientkey123" not in log.getvalue()
 
 
-def test_what_json_cannot_say_is_said_all_the_same(log):
+def test_what_json_cannot_say_is_said_all_the_same(log: io.StringIO) -> None:
     """Odd values become text, and no log call fails for its values."""
     cycle: list[object] = []
     cycle.append(cycle)
@@ -228,7 +232,7 @@ def test_what_json_cannot_say_is_said_all_the_same(log):
     assert "\\ud800" in str(line["lone"])
 
 
-def test_a_long_text_is_cut():
+def test_a_long_text_is_cut() -> None:
     """A line has a bound, whatever is logged."""
     event = LineCleaner()(None, "info", {"event": "x" * 100_000, "list": list(range(10_000))})
     assert len(event["event"]) < 9000
@@ -256,7 +260,7 @@ names = st.sampled_from(["a", "model", "api_key", "X-Api-Key", "cookie", "Author
         names, values | st.dictionaries(names | st.just("timestamp"), values, max_size=3), max_size=5
     )
 )
-def test_the_short_way_says_what_the_long_way_says(event):
+def test_the_short_way_says_what_the_long_way_says(event: dict[str, Any]) -> None:
     """A line that is rendered without being cleaned is the one that cleaning would have made."""
     secrets = [SECRET, 'sec"ret-1']
     cleaned = LineCleaner(secrets)(None, "info", dict(event))
@@ -267,7 +271,7 @@ def test_the_short_way_says_what_the_long_way_says(event):
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=st.text(max_size=60))
-def test_no_control_character_survives(text):
+def test_no_control_character_survives(text: str) -> None:
     """Whatever the text, the cleaned one is a single printable line."""
     cleaned = LineCleaner().text(text)
     assert not any(ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in cleaned)

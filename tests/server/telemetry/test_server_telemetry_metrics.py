@@ -11,39 +11,20 @@ from chat_script import call, content, finish, reply, role, stream, usage
 from client_keys import ALICE, BOB, bearer, declared, keyed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
-from raw_upstream import HANG, RESET, RawUpstream, chunk, head, whole
-from running_proxy import Proxy, make_config, running
+from metrics_page import parse, scrape, value
+from raw_upstream import HANG, RESET, RawUpstream, Step, chunk, head, whole
+from running_proxy import make_config, running
 
 from proxy.records import ToolEffect, ToolInvocationRecord
-from proxy.server.telemetry.hooks import Operation, RequestFacts, endpoint_class
+from proxy.server.serving.target import Targets
+from proxy.server.telemetry.hooks import Operation, RequestFacts
 from proxy.server.telemetry.metric_families import FAMILIES
 from proxy.server.telemetry.metrics import Metrics, render
 from proxy.server.telemetry.snapshots import merge
+from proxy.wires.dialects.table import SERVED
 
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 TIME = "core__get_current_time"
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def parse(text: bytes) -> Samples:
-    """Every sample by name and labels, as Prometheus' own parser reads them."""
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-    }
-
-
-async def scrape(proxy: Proxy) -> Samples:
-    answer = await proxy.ask(method="GET", path="/metrics")
-    assert answer.status == 200
-    assert (answer.header("content-type") or "").startswith("text/plain; version=")
-    return parse(answer.body)
-
-
-def value(samples: Samples, name: str, **labels: str) -> float:
-    return samples.get((name, frozenset(labels.items())), 0.0)
 
 
 # ---------------------------------------------------------------- what is counted
@@ -114,7 +95,7 @@ async def test_what_passes_through_is_counted_too() -> None:
 async def test_upstream_errors_are_told_apart(allow: tuple[str, ...]) -> None:
     """Each way in which an upstream fails has a name, before its first byte and in its stream."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
-    broken = [opening, chunk(role()), RESET]
+    broken: list[Step] = [opening, chunk(role()), RESET]
     late = [HANG]
     async with RawUpstream(broken, [RESET], late) as upstream:
         served = {"base_url": upstream.url, "first_byte_timeout_s": 1.0}
@@ -237,10 +218,10 @@ def test_labels_have_a_bound() -> None:
     """A hundred thousand different requests make no more series than a handful."""
     metrics = Metrics(models=["m"], tools=["t"])
     for i in range(3000):
-        facts = RequestFacts("r", f"M{i}", f"/v1/{i}", {}, 0.0)
-        facts.endpoint = endpoint_class(f"/v1/{i}/{i}", f"/{i}/{i}")
+        facts = RequestFacts("r", f"M{i}", f"/v1/{i}", 0.0)
+        facts.endpoint = Targets(SERVED).read("GET", f"/v1/{i}/{i}").label
         facts.model, facts.status = f"model-{i}", i
-        metrics.request_began(facts)
+        metrics.request_began(facts, {})
         metrics.request_ended(facts)
         operation = Operation("chat", "u", "/chat/completions", f"model-{i}", True, 0, 0.0)
         operation.error_type, operation.status, operation.turn = f"{i}", i, 1
@@ -272,10 +253,10 @@ def test_times_are_counted_as_if_one_by_one(
     """However many requests ended since somebody asked, each stands in the bucket of its time."""
     metrics = Metrics(models=["m"])
     for number, (seconds, first, status) in enumerate(ended):
-        facts = RequestFacts("req_1", "POST", "/v1/chat/completions", {}, 0.0)
-        facts.endpoint, facts.model = facts.path, "m"
+        facts = RequestFacts("req_1", "POST", "/v1/chat/completions", 0.0)
+        facts.endpoint, facts.operation_asked, facts.model = facts.path, "chat", "m"
         facts.status, facts.seconds, facts.first_byte_s = status, seconds, first
-        metrics.request_began(facts)
+        metrics.request_began(facts, {})
         metrics.request_ended(facts)
         if number == asked_after:
             metrics.snapshot()
@@ -322,22 +303,22 @@ def invocation(tool: str, error_code: Any = None) -> ToolInvocationRecord:
 
 
 @pytest.mark.parametrize(
-    ("path", "below", "expected"),
+    ("path", "expected"),
     [
-        ("/metrics", None, "/metrics"),
-        ("/admin/runs", None, "/admin/*"),
-        ("/favicon.ico", None, "other"),
-        ("/v1/chat/completions", "/chat/completions", "/v1/chat/completions"),
-        ("/v1/responses", "/responses", "/v1/responses"),
-        ("/v1/responses/resp_1/cancel", "/responses/resp_1/cancel", "/v1/responses/*"),
-        ("/v1/audio/speech", "/audio/speech", "/v1/audio/*"),
-        ("/v1/files", "/files", "/v1/files"),
-        ("/v1/anything", "/anything", "/v1/*"),
+        ("/metrics", "/metrics"),
+        ("/admin/runs", "/admin/*"),
+        ("/favicon.ico", "other"),
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/responses", "/v1/responses"),
+        ("/v1/responses/resp_1/cancel", "/v1/responses/*"),
+        ("/v1/audio/speech", "/v1/audio/*"),
+        ("/v1/files", "/v1/files"),
+        ("/v1/anything", "/v1/*"),
     ],
 )
-def test_paths_are_classed(path: str, below: str | None, expected: str) -> None:
+def test_paths_are_classed(path: str, expected: str) -> None:
     """A path shows as its class."""
-    assert endpoint_class(path, below) == expected
+    assert Targets(SERVED).read("POST", path).label == expected
 
 
 def test_every_name_is_one_that_prometheus_takes() -> None:
@@ -357,13 +338,14 @@ def test_every_name_is_one_that_prometheus_takes() -> None:
 def counted(requests: int, *, start: float = 100.0) -> bytes:
     metrics = Metrics(models=["m"], version="1", sources=[lambda: {"process_start_time_seconds": start}])
     for _ in range(requests):
-        facts = RequestFacts("r", "POST", "/v1/chat/completions", {}, 0.0)
-        facts.endpoint, facts.model, facts.status = "/v1/chat/completions", "m", 200
+        facts = RequestFacts("r", "POST", "/v1/chat/completions", 0.0)
+        facts.endpoint, facts.operation_asked = "/v1/chat/completions", "chat"
+        facts.model, facts.status = "m", 200
         facts.seconds = 0.3
-        metrics.request_began(facts)
+        metrics.request_began(facts, {})
         metrics.request_ended(facts)
-    facts = RequestFacts("r", "GET", "/", {}, 0.0)
-    metrics.request_began(facts)  # One is still open.
+    facts = RequestFacts("r", "GET", "/", 0.0)
+    metrics.request_began(facts, {})  # One is still open.
     return metrics.snapshot()
 
 
@@ -406,7 +388,7 @@ def test_a_sum_of_one_is_the_same_figures() -> None:
 @pytest.mark.parametrize("broken", [b"", b"[]", b"{", b"\xff"])
 def test_what_is_no_snapshot_is_refused(broken: bytes) -> None:
     """A worker's bytes that are none are an error, not figures."""
-    with pytest.raises(ValueError, match="no snapshot"):
+    with pytest.raises(ValueError, match="not a snapshot"):
         merge([broken])
 
 
@@ -432,7 +414,10 @@ def test_cost_has_its_place() -> None:
 
 async def test_tokens_of_what_passes_through_are_counted_where_they_are_limited() -> None:
     """A limit of tokens has a response's usage read, and then it is among the figures, with its cost."""
-    config = {"limits": {"tokens": ("1000000/minute",)}, "prices": {"m": {"input": 1.0, "output": 2.0}}}
+    config: dict[str, Any] = {
+        "limits": {"tokens": ("1000000/minute",)},
+        "prices": {"m": {"input": 1.0, "output": 2.0}},
+    }
     async with (
         RawUpstream(reply("hi", used=(3000, 1000))) as upstream,
         running(make_config(upstream.url, allow=(), **config)) as proxy,

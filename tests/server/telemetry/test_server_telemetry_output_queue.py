@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from process_tree import children
 from proxy_process import write_config
-from running_proxy import Door
+from running_proxy import ProxyAddress
 from waiting import PATIENCE_S, until
 
 from proxy.server.telemetry.output_queue import OutputQueue
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_dropped_counted_and_told_in_its_place() -> None:
         queue.put(b"y" * 400_000)
         assert queue.dropped == 3
         got = b""
-        while not got.endswith(b"dropped: their reader did not read\n"):
+        while not got.endswith(b"the reader of the log did not keep up\n"):
             got += os.read(reading, 65536)
         assert got.startswith(blocked + b"next\n0\n1\n2\ntoolrelay: 3 lines were dropped")
         assert queue.flush(PATIENCE_S)
@@ -125,17 +125,17 @@ async def test_a_log_that_nobody_reads_stops_no_request(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         first = (await process.stdout.readline()).decode()
-        door = Door(int(first.rpartition(":")[2].partition("/")[0]))
+        proxy = ProxyAddress(int(first.rpartition(":")[2].partition("/")[0]))
 
         async def ask() -> None:
-            async with door.connect() as conversation:
+            async with proxy.connect() as conversation:
                 for _ in range(REQUESTS // AT_ONCE // 50):
-                    conversation.writer.write(door.request(method="GET", path="/healthz") * 50)
+                    conversation.writer.write(proxy.request(method="GET", path="/healthz") * 50)
                     for _ in range(50):
                         assert (await conversation.answer()).status == 200
 
         await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
-        figures = (await door.ask(method="GET", path="/metrics")).body.decode()
+        figures = (await proxy.ask(method="GET", path="/metrics")).body.decode()
         (line,) = [
             one for one in figures.splitlines() if one.startswith("toolrelay_log_dropped_lines_total ")
         ]
@@ -156,7 +156,7 @@ async def test_a_log_that_nobody_reads_stops_no_request(tmp_path: Path) -> None:
         await until(take)
         (loss,) = [json.loads(one) for one in lines if "log_lines_dropped" in one]
         assert loss["dropped"] >= dropped
-        assert loss["note"].startswith(f"{loss['dropped']} lines were dropped")
+        assert loss["note"].startswith(f"{loss['dropped']} log lines were dropped")
         # Every request has a line, or was counted.
         seen = sum('"path":"/healthz"' in one for one in lines)
         assert seen + loss["dropped"] >= REQUESTS

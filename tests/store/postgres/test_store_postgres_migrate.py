@@ -11,6 +11,7 @@ pytest.importorskip("asyncpg")
 
 from proxy.errors import ConfigError, StoreError, StoreTooNew, StoreUnavailable
 from proxy.store.base import RunFilter
+from proxy.store.options import StoreOptions
 from proxy.store.postgres.migrate import migrate_postgres
 from proxy.store.postgres.store import PostgresStore
 from proxy.store.sql.migrate import Migration, find_migrations, load_migrations
@@ -43,7 +44,7 @@ async def test_each_schema_is_brought_up_to_date_with_its_rows(postgres_url: str
     assert (again.before, again.after, again.applied) == (LATEST, LATEST, ())
     for query, row in held.items():
         assert await fetch(postgres_url, query) == [row]
-    store = PostgresStore(postgres_url, keep_days=0, needs_all_keys=False)
+    store = PostgresStore(postgres_url, StoreOptions(keep_days=0, needs_all_keys=False))
     await store.start()
     try:
         detail = await store.get_run("run_1")

@@ -14,6 +14,7 @@ from waiting import LATE_S
 from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
 from proxy.records import InvocationStatus, RunStatus, ToolEffect
 from proxy.store.base import RunFilter
+from proxy.store.options import StoreOptions
 from proxy.store.sql.migrate import APPLICATION_ID, Migration, load_migrations, migrate_sqlite
 from proxy.store.sqlite.store import SqliteStore
 
@@ -48,6 +49,7 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         "owners", "runs", "turns", "messages", "tool_invocations", "suspended_turns",
         *(["responses"] if upto >= 2 else []),
         *(["hidden_turns"] if upto >= 3 else []),
+        *(["mcp_pins"] if upto >= 19 else []),
         *(["client_keys", "key_state", "response_owners"] if upto >= _KEYS else []),
         *(["effect_claims", "kept_results"] if "effect_claims" in {name for name, _ in tables} else []),
         *(["run_tools"] if "run_tools" in {name for name, _ in tables} else []),
@@ -99,7 +101,7 @@ async def test_a_record_of_an_earlier_schema_keeps_every_row(
             names = ", ".join(name for (name,) in found.fetchmany(len(row)))
             marks = ", ".join("?" * len(row))
             connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", row)
-    store = SqliteStore(path, keep_days=0, needs_all_keys=False)
+    store = SqliteStore(path, StoreOptions(keep_days=0, needs_all_keys=False))
     await store.start()
     try:
         (copy,) = [path for path in files_below(tmp_path) if path.name.startswith("r.db.before-")]
@@ -124,9 +126,9 @@ async def test_a_record_of_an_earlier_schema_keeps_every_row(
         detail = await store.get_run("run_1")
         assert detail is not None
         assert list(detail.native_calls) == [native_call()]
-        found = await store.find_suspended("key-1")
-        assert found is not None
-        assert (found.payload, found.ephemeral) == (b"{\xff}", False)
+        held_turn = await store.find_suspended("key-1")
+        assert held_turn is not None
+        assert (held_turn.payload, held_turn.ephemeral) == (b"{\xff}", False)
         assert [listed.id for listed in await store.list_runs(RunFilter(tool="core__f"))] == ["run_1"]
         if "hidden_turns" in held:
             assert [turns.payload for turns in await hidden_of(store, "key-0")] == [b"\xff"]

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from store_records import T0, hidden, hidden_of, invocation, kept, message, query, response, run, suspended
 
+from proxy.effect_records import EffectClaim, EffectResult
 from proxy.errors import ConfigError, StoreError
-from proxy.records import EffectClaim, EffectResult
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_sealed
 from proxy.store.memory.store import MemoryStore
+from proxy.store.options import StoreOptions
 from proxy.store.seal import CALLS, SEALED, Seal
 from proxy.store.sql.store import SqlStore
 
@@ -209,7 +210,7 @@ def test_the_commands_change_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def fill() -> None:
         from proxy.store.sqlite.store import SqliteStore
 
-        store = SqliteStore(tmp_path / "r.db", seal=OLD)
+        store = SqliteStore(tmp_path / "r.db", StoreOptions(seal=OLD))
         await store.start()
         store.put_run(run(status="completed"))
         store.put_messages([message(content=SECRET)])
@@ -268,7 +269,7 @@ async def test_memory_has_the_same_bound_for_one_caller() -> None:
 
 def _overflow(store: Any) -> None:
     for number in range(5):
-        more = {"caller": "ada", "created_at": T0 + number}
+        more: dict[str, Any] = {"caller": "ada", "created_at": T0 + number}
         store.put_suspended(suspended(f"s-{number}", **more))
         store.put_hidden(hidden(f"h-{number}", **more))
         store.put_response(response(f"resp_{number}", **more))

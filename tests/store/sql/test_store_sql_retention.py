@@ -11,6 +11,7 @@ from proxy.server.config.settings import StoreConfig
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 from proxy.store.memory.store import MemoryStore
+from proxy.store.options import StoreOptions
 from proxy.store.sql.retention import AT_ONCE
 from proxy.store.sql.store import SqlStore
 
@@ -24,7 +25,7 @@ Make = Callable[..., Any]
 async def _tidied(store: SqlStore) -> None:
     """Tidy as often as there is something to do."""
     async with asyncio.timeout(PATIENCE_S):
-        while await store._tidy() == 0.0:  # type: ignore[attr-defined]
+        while await store._tidy() == 0.0:
             pass
 
 
@@ -131,7 +132,7 @@ async def test_a_server_looks_after_its_bound_by_itself(make_sql: Make) -> None:
 
 async def test_memory_has_the_same_bound() -> None:
     """``max_bytes`` of a store in memory bounds each kind of content to its share."""
-    store = open_store("memory:", max_bytes=40_000, clock=lambda: T0)
+    store = open_store("memory:", StoreOptions(max_bytes=40_000, clock=lambda: T0))
     assert isinstance(store, MemoryStore)
     await store.start()
     for number in range(20):
@@ -179,7 +180,8 @@ async def test_what_one_caller_may_have_is_not_measured_for_each_record(make_sql
             return await fetch(sql, values)
 
         keeper.fetch = noted
-        return await trim(keeper, *more)
+        more_to_do: bool = await trim(keeper, *more)
+        return more_to_do
 
     store._cap._trim = watched
     for number in range(30):

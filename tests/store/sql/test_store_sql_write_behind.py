@@ -151,5 +151,5 @@ def test_a_read_sees_the_last_word_whatever_the_writes_do(steps: list[tuple[str,
         database.commit()
         database.take()
     database.commit()
-    assert database.behind._waiting == database.behind._unsettled == {}
+    assert (database.behind._waiting, database.behind._unsettled) == ({}, {})
     assert {key: database.find(key) for key in said} == said

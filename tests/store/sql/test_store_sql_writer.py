@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from store_records import run, turn
@@ -24,12 +25,12 @@ class _Database:
 
     def __init__(self) -> None:
         self.groups: list[list[Batch]] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.release = asyncio.Event()
+        self.release.set()
 
     async def write(self, batches: Sequence[Batch]) -> None:
         self.groups.append(list(batches))
-        await self.gate.wait()
+        await self.release.wait()
 
 
 async def _nothing_first() -> Sequence[tuple[str, Row]]:
@@ -47,6 +48,18 @@ def _writer(database: _Database) -> GroupWriter:
     return writer
 
 
+def _is_idle(writer: GroupWriter) -> bool:
+    return not writer.waiting
+
+
+def _has_written(database: _Database) -> bool:
+    return bool(database.groups)
+
+
+def _tell(told: list[tuple[str, bool]], state: str, done: bool) -> None:
+    told.append((state, done))
+
+
 @pytest.fixture
 def lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that nobody waits for is not written by itself while a test runs."""
@@ -57,11 +70,11 @@ async def test_a_write_that_nobody_waits_for_is_written() -> None:
     """A row needs no second one, no read and no end to be committed; nor does one put meanwhile."""
     database = _Database()
     writer = _writer(database)
-    database.gate.clear()
+    database.release.clear()
     writer.put(Write("a", [(1,)]))
     await until(lambda: bool(database.groups))
     writer.put(Write("a", [(2,)]))
-    database.gate.set()
+    database.release.set()
     await until(lambda: not writer.waiting)
     assert database.groups == [[("a", [(1,)])], [("a", [(2,)])]]
     assert await writer.aclose(LATE_S)
@@ -89,12 +102,12 @@ async def test_a_full_group_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> 
     """What fills a group by its number or its bytes is written at once, before there is no room left."""
     monkeypatch.setattr("proxy.store.sql.writer._GROUP_WRITES", 10)
     monkeypatch.setattr("proxy.store.sql.writer._GROUP_BYTES", 5000)
-    for write in (lambda: [Write("a", [(1,)]) for _ in range(10)], lambda: [Write("a", [("x" * 5000,)])]):
+    for number, value in ((10, 1), (1, "x" * 5000)):
         database = _Database()
         writer = _writer(database)
-        for each in write():
-            writer.put(each)
-        await until(lambda writer=writer: not writer.waiting)  # type: ignore[misc]
+        for _ in range(number):
+            writer.put(Write("a", [(value,)]))
+        await until(partial(_is_idle, writer))
         assert len(database.groups) == 1
         assert await writer.aclose(LATE_S)
 
@@ -106,13 +119,13 @@ async def test_an_orderly_end_loses_nothing_that_lingers() -> None:
         database = _Database()
         writer = _writer(database)
         if busy:
-            database.gate.clear()
+            database.release.clear()
             flushing = asyncio.ensure_future(writer.probe())
-            await until(lambda database=database: bool(database.groups))  # type: ignore[misc]
+            await until(partial(_has_written, database))
         writer.put(Write("a", [(1,)]))
         closing = asyncio.ensure_future(writer.aclose(LATE_S))
         await asyncio.sleep(0)
-        database.gate.set()
+        database.release.set()
         assert await closing
         if busy:
             await flushing
@@ -147,8 +160,7 @@ async def test_a_row_that_another_took_the_place_of_counts_as_written() -> None:
     database = _Database()
     writer = _writer(database)
     for state in ("began", "ended"):
-        write = Write(PUT, [("r1", state, 1)], settled=lambda done, state=state: told.append((state, done)))  # type: ignore[misc]
-        writer.put(write)
+        writer.put(Write(PUT, [("r1", state, 1)], settled=partial(_tell, told, state)))
     await writer.flush()
     assert database.groups == [[(PUT, [("r1", "ended", 1)])]]
     assert told == [("began", True), ("ended", True)]

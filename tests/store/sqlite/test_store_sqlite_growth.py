@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,9 @@ from store_records import (
     turn,
 )
 
-from proxy.records import EffectClaim, EffectResult
+from proxy.effect_records import EffectClaim, EffectResult
 from proxy.store.base import RunFilter
+from proxy.store.options import StoreOptions
 from proxy.store.rows import runs_query
 from proxy.store.sql.migrate import migrate_sqlite
 from proxy.store.sqlite.store import SqliteStore
@@ -83,21 +85,17 @@ def test_a_filled_record_is_a_sound_one(filled: Path, tmp_path: Path) -> None:
 def test_each_list_goes_by_an_index(filled: Path, name: str) -> None:
     """Each filter of ``runs list``, and its next page, is read in order from an index of its own."""
     wanted = FILTERS[name]
-    for each in (wanted, RunFilter(**{**_fields(wanted), "before": "run_000000000100"})):
+    for each in (wanted, replace(wanted, before="run_000000000100")):
         plan = _plan(filled, *runs_query(each))
         assert plan
         assert _slow(plan, may_sort=False) == []
-
-
-def _fields(wanted: RunFilter) -> dict[str, object]:
-    return {name: getattr(wanted, name) for name in RunFilter.__dataclass_fields__}
 
 
 @pytest.fixture
 async def traced(filled: Path, tmp_path: Path) -> AsyncIterator[tuple[SqliteStore, list[str]]]:
     """A store on a copy of the filled record, and every statement that it executes."""
     copy = shutil.copyfile(filled, tmp_path / "traced.db")
-    store = SqliteStore(copy, keep_days=30, clock=lambda: END)
+    store = SqliteStore(copy, StoreOptions(keep_days=30, clock=lambda: END))
     await store.start()
     statements: list[str] = []
     for db in (store._db, store._reader):

@@ -11,6 +11,7 @@ import pytest
 from store_records import CUT_OFF, CUT_OFF_SQL, T0, cut_off_runs, invocation, query, run, spawn
 from waiting import PATIENCE_S
 
+from proxy.store.options import StoreOptions
 from proxy.store.sqlite.owners import OwnerLock, proven_dead
 from proxy.store.sqlite.store import SqliteStore
 
@@ -18,11 +19,12 @@ _WORKER = """
 import asyncio, sys
 from pathlib import Path
 from store_records import invocation, message, run, turn
+from proxy.store.options import StoreOptions
 from proxy.store.sqlite.store import SqliteStore
 
 async def main():
     path, point, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    store = SqliteStore(path, reap=point == "serve")
+    store = SqliteStore(path, StoreOptions(reap=point == "serve"))
     await store.start()
     store.put_run(run(name))
     if point == "before-row":
@@ -80,7 +82,7 @@ def _let_go(child: "subprocess.Popen[str]") -> None:
 
 async def _statuses(path: Path, *, reap: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Start a store, stop it, and give the states of the runs and of the invocations."""
-    store = SqliteStore(path, reap=reap, clock=lambda: T0 + 99)
+    store = SqliteStore(path, StoreOptions(reap=reap, clock=lambda: T0 + 99))
     await store.start()
     await store.aclose()
     assert query(path, "PRAGMA integrity_check") == [("ok",)]

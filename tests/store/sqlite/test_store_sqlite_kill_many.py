@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from store_postgres import fetch
 from store_records import T0, invocation, query, run, spawn, until
 
+from proxy.store.options import StoreOptions
 from proxy.store.sqlite.store import SqliteStore
 
 KILLS = 50
@@ -23,7 +25,7 @@ _NURSERY = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from store_records import T0, invocation, message, run, turn
-from proxy.records import EffectClaim, EffectResult
+from proxy.effect_records import EffectClaim, EffectResult
 
 kind, place, effects = sys.argv[1:]
 if kind == "sqlite":
@@ -127,13 +129,17 @@ class _Nursery:
         path = Path(f"{self.effects}.{name}")
         return path.read_text().split() if path.exists() else []
 
+    def has_told(self, name: str) -> bool:
+        """Whether a child was told of any."""
+        return len(self.told(name)) > 0
 
-def _alive(pid: int) -> bool:
+
+def _gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return False
-    return True
+        return True
+    return False
 
 
 async def _kill_many(
@@ -150,17 +156,17 @@ async def _kill_many(
         # Some of what its predecessor did comes again, as it does from a client that saw it die.
         child = await nursery.bear(name, point, 1 + chance.randrange(12), max(0, done - 8))
         if point == "random":
-            await until(lambda name=name: len(nursery.told(name)) > 0)
+            await until(partial(nursery.has_told, name))
             await asyncio.sleep(chance.random() * 0.03)  # anywhere; no outcome hangs on it
             os.kill(child, signal.SIGKILL)
-        await until(lambda child=child: not _alive(child))
+        await until(partial(_gone, child))
         for table in ("runs", "tool_invocations"):  # the reaper's time to find out
             while await rows(  # noqa: ASYNC110 - a database tells nobody
                 f"SELECT 1 FROM {table} WHERE status IN ('running', 'started') AND id <> 'alive' LIMIT 1"
             ):
                 await asyncio.sleep(0.01)
         await check()
-        status = dict(await rows("SELECT id, status FROM tool_invocations"))
+        status: dict[str, str] = dict(await rows("SELECT id, status FROM tool_invocations"))
         assert status.pop("alive") == "started"
         assert set(status.values()) <= {"success", "interrupted"}
         assert {id_ for _, id_ in nursery.world()} <= set(status)
@@ -168,7 +174,7 @@ async def _kill_many(
         numbers = [number for number, _ in nursery.world()]
         assert len(numbers) == len(set(numbers))
     assert len(nursery.world()) > KILLS
-    runs = dict(await rows("SELECT id, status FROM runs"))
+    runs: dict[str, str] = dict(await rows("SELECT id, status FROM runs"))
     assert runs.pop("alive") == "running"
     assert set(runs.values()) == {"interrupted"}
     await nursery.close()
@@ -179,7 +185,7 @@ async def _kill_many(
 async def test_fifty_kills_on_one_file(tmp_path: Path) -> None:
     """Rules R1, R5: the file stays sound, with a row for each effect, and the living are left alone."""
     path = tmp_path / "r.db"
-    keeper = SqliteStore(path, reap=True, tidy_every_s=0.02, clock=lambda: T0)
+    keeper = SqliteStore(path, StoreOptions(reap=True, tidy_every_s=0.02, clock=lambda: T0))
 
     async def rows(sql: str) -> list[tuple[Any, ...]]:
         return await asyncio.to_thread(query, path, sql)
@@ -197,7 +203,9 @@ async def test_fifty_kills_on_one_server(tmp_path: Path, postgres_url: str) -> N
     """Rules R1, R5: the same on a server that the processes share."""
     from proxy.store.postgres.store import PostgresStore
 
-    keeper = PostgresStore(postgres_url, reap=True, tidy_every_s=0.02, grace_s=0.02, clock=lambda: T0)
+    keeper = PostgresStore(
+        postgres_url, StoreOptions(reap=True, tidy_every_s=0.02, clock=lambda: T0), grace_s=0.02
+    )
 
     async def rows(sql: str) -> list[tuple[Any, ...]]:
         return await fetch(postgres_url, sql)

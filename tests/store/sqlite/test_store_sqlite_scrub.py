@@ -23,6 +23,7 @@ from store_records import (
 )
 
 from proxy.store.base import PurgeFilter
+from proxy.store.options import StoreOptions
 from proxy.store.sql.migrate import migrate_sqlite, migration_copies
 from proxy.store.sqlite.store import SqliteStore
 
@@ -55,9 +56,9 @@ def _files_with_canary(path: Path) -> list[str]:
 async def test_a_purge_leaves_no_word_in_any_file_of_the_record(tmp_path: Path) -> None:
     """A command purges while a server has the record open, and its log."""
     path = tmp_path / "r.db"
-    server = SqliteStore(path, clock=lambda: T0)
+    server = SqliteStore(path, StoreOptions(clock=lambda: T0))
     await server.start()
-    command = SqliteStore(path, clock=lambda: T0)
+    command = SqliteStore(path, StoreOptions(clock=lambda: T0))
     try:
         _fill(server)
         assert await server.get_run("run_1") is not None
@@ -75,7 +76,7 @@ async def test_a_purge_leaves_no_word_in_any_file_of_the_record(tmp_path: Path) 
 async def test_a_purge_says_what_it_could_not_empty(tmp_path: Path) -> None:
     """Somebody who reads the whole time keeps the log as it is, and the operator is told."""
     path = tmp_path / "r.db"
-    store = SqliteStore(path, clock=lambda: T0, lock_timeout_s=0.2)
+    store = SqliteStore(path, StoreOptions(clock=lambda: T0, lock_timeout_s=0.2))
     await store.start()
     try:
         _fill(store)
@@ -96,7 +97,7 @@ async def test_a_purge_says_what_it_could_not_empty(tmp_path: Path) -> None:
 async def test_what_expires_leaves_the_log_of_a_server(tmp_path: Path) -> None:
     """Content past its days is gone from the files while the server goes on."""
     path, now = tmp_path / "r.db", [T0]
-    store = SqliteStore(path, clock=lambda: now[0], reap=True, keep_days=1, tidy_every_s=0.05)
+    store = SqliteStore(path, StoreOptions(clock=lambda: now[0], reap=True, keep_days=1, tidy_every_s=0.05))
     await store.start()
     try:
         store.put_run(run("run_1"))

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -11,15 +10,20 @@ import pytest
 import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from runner_kit import MemoryLog
+from token_vault import Vault
 
-from proxy.errors import StoreUnavailable, ToolFailure
+from proxy.errors import ToolFailure
 from proxy.events import ToolCall
 from proxy.tools import HttpClient, Redaction, tool
 from proxy.tools.access.catalog import Registry
-from proxy.tools.access.credentials import CredentialBroker, OAuthToken, StaticToken, host_entry
+from proxy.tools.access.credentials import CredentialBroker, StaticToken
 from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.hosts import host_entry
+from proxy.tools.access.oauth_http import CheckedOAuthHttp
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.contract.capabilities import Capabilities, HttpFailure
+from proxy.tools.oauth.grants import OAuthToken
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
@@ -36,16 +40,16 @@ class Service:
         self.accepted: set[str] = {"Bearer s3cret-static"}
         self.answer: Any = None
         self.status = 200
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.release = asyncio.Event()
+        self.release.set()
         self.arrived = asyncio.Event()
         self.server: TestServer
 
     async def token(self, request: web.Request) -> web.Response:
         """Give the next access token, or what the test wants."""
         self.arrived.set()
-        await self.gate.wait()
-        self.forms.append(dict(await request.post()))
+        await self.release.wait()
+        self.forms.append({name: str(value) for name, value in (await request.post()).items()})
         if self.answer is not None:
             return web.json_response(self.answer, status=self.status)
         token = f"s3cret-access-{len(self.forms)}"
@@ -106,11 +110,12 @@ def broker_for(service: Service, pool: EgressPool, time: Time | None = None) -> 
             "oauth": OAuthToken(service.url("/token"), "s3cret-client-id", "s3cret-refresh", "s3cret-client"),
         },
         pool,
+        lambda connection: CheckedOAuthHttp(pool, pool, [service.url("/")], "tools.networks"),
         clock=lambda: moment.now,
     )
 
 
-async def test_static_token(service, pool):
+async def test_static_token(service: Service, pool: EgressPool) -> None:
     """A static token goes out as a bearer header, to the tool's own hosts only."""
     broker = broker_for(service, pool)
     client = broker.client("plain", [host_entry(service.url("/"))])
@@ -123,13 +128,13 @@ async def test_static_token(service, pool):
     assert len(service.seen) == 2, "there is no other token to try"
 
 
-async def test_refresh_is_made_once_for_all_who_wait(service, pool):
+async def test_refresh_is_made_once_for_all_who_wait(service: Service, pool: EgressPool) -> None:
     """Twenty calls that need a token at once cause one refresh, of the shape that RFC 6749 asks for."""
-    service.gate.clear()
+    service.release.clear()
     client = broker_for(service, pool).client("oauth", [host_entry(service.url("/"))])
     calls = [asyncio.create_task(client.get_json(service.url("/api"))) for _ in range(20)]
     await asyncio.sleep(0)
-    service.gate.set()
+    service.release.set()
     assert await asyncio.gather(*calls) == [{"good": True}] * 20
     assert service.forms == [
         {
@@ -141,9 +146,9 @@ async def test_refresh_is_made_once_for_all_who_wait(service, pool):
     ]
 
 
-async def test_who_goes_does_not_end_the_refresh(service, pool):
+async def test_who_goes_does_not_end_the_refresh(service: Service, pool: EgressPool) -> None:
     """The first of those who wait may be cancelled; the others get their token."""
-    service.gate.clear()
+    service.release.clear()
     client = broker_for(service, pool).client("oauth", [host_entry(service.url("/"))])
     first, second = (asyncio.create_task(client.get_json(service.url("/api"))) for _ in range(2))
     for _ in range(5):
@@ -151,12 +156,12 @@ async def test_who_goes_does_not_end_the_refresh(service, pool):
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    service.gate.set()
+    service.release.set()
     assert await second == {"good": True}
     assert len(service.forms) == 1
 
 
-async def test_refresh_comes_before_the_end(service, pool):
+async def test_refresh_comes_before_the_end(service: Service, pool: EgressPool) -> None:
     """A token is replaced a minute before it ends, and used until then."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
@@ -166,7 +171,7 @@ async def test_refresh_comes_before_the_end(service, pool):
         assert len(service.forms) == refreshes
 
 
-async def test_a_401_refreshes_once(service, pool):
+async def test_a_401_refreshes_once(service: Service, pool: EgressPool) -> None:
     """A refused token is replaced once, for all who hold it; a service that refuses all gets no third try."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
@@ -187,7 +192,7 @@ async def test_a_401_refreshes_once(service, pool):
     assert len(service.forms) == 3
 
 
-async def test_a_token_that_cannot_be_replaced_is_used_to_its_end(service, pool):
+async def test_a_token_that_cannot_be_replaced_is_used_to_its_end(service: Service, pool: EgressPool) -> None:
     """A refresh that fails shortly before the end of a token leaves that token in use."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
@@ -200,7 +205,7 @@ async def test_a_token_that_cannot_be_replaced_is_used_to_its_end(service, pool)
         await client.get_json(service.url("/api"))
 
 
-async def test_a_rotated_refresh_token_is_kept(service, pool):
+async def test_a_rotated_refresh_token_is_kept(service: Service, pool: EgressPool) -> None:
     """A provider that rotates refresh tokens gets the newest one the next time."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
@@ -228,14 +233,16 @@ async def test_a_rotated_refresh_token_is_kept(service, pool):
         (200, {"access_token": "x" * 20000}),
     ],
 )
-async def test_a_failed_refresh_says_nothing_secret(service, pool, status, answer):
+async def test_a_failed_refresh_says_nothing_secret(
+    service: Service, pool: EgressPool, status: int, answer: dict[str, Any] | list[str]
+) -> None:
     """A refresh that fails names the connection; nothing of the answer or the request gets out."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
     service.answer, service.status = answer, status
     with structlog.testing.capture_logs() as lines:
         for _ in range(2):
-            with pytest.raises(ToolFailure, match='connection "oauth" cannot be used') as caught:
+            with pytest.raises(HttpFailure, match='connection "oauth" cannot be used') as caught:
                 await client.get_json(service.url("/api"))
             assert caught.value.json is None
     assert len(service.forms) == 1, "a failed refresh is not repeated at once"
@@ -247,7 +254,7 @@ async def test_a_failed_refresh_says_nothing_secret(service, pool, status, answe
     assert await client.get_json(service.url("/api")) == {"good": True}
 
 
-async def test_missing_connection(service, pool):
+async def test_missing_connection(service: Service, pool: EgressPool) -> None:
     """A connection that is not configured reaches nothing, and says which one it is."""
     client = broker_for(service, pool).client("other", ["*"])
     for call in (
@@ -259,7 +266,7 @@ async def test_missing_connection(service, pool):
             await call
 
 
-async def test_nothing_of_a_credential_gets_out(service, pool, log):
+async def test_nothing_of_a_credential_gets_out(service: Service, pool: EgressPool, log: MemoryLog) -> None:
     """Rule T6: no token in arguments, results, rows, log lines, errors, or the looks of any object."""
     entry = host_entry(service.url("/"))
 
@@ -289,7 +296,7 @@ async def test_nothing_of_a_credential_gets_out(service, pool, log):
     assert "s3cret" not in everything
 
 
-async def test_calls_of_a_turn_share_one_refresh(service, pool, log):
+async def test_calls_of_a_turn_share_one_refresh(service: Service, pool: EgressPool, log: MemoryLog) -> None:
     """Rule T6: the token is there before any row is; a token that ends in between is refreshed then."""
     time = Time()
     broker = broker_for(service, pool, time)
@@ -310,12 +317,12 @@ async def test_calls_of_a_turn_share_one_refresh(service, pool, log):
     provider = FunctionProvider("t", [ask], Capabilities(connected=broker.client))
     registry = await Registry.load([provider])
     runner = Runner(registry, Policy(allow=("*",)), log, None, Clock(), credentials=broker)
-    service.gate.clear()
+    service.release.clear()
     calls = [ToolCall(f"c{number}", "t__ask", f'{{"number":{number}}}', number) for number in range(10)]
     turn = asyncio.create_task(runner.run_many(calls[:8], RunContext("r", 1, "open")))
     await service.arrived.wait()
     assert log.opened == []
-    service.gate.set()
+    service.release.set()
     assert all(result.ok for result in await turn)
     assert seen == [(1, True)] * 8
     assert len(service.forms) == 1
@@ -326,49 +333,24 @@ async def test_calls_of_a_turn_share_one_refresh(service, pool, log):
     await broker.prepare("plain")
 
 
-class Vault:
-    """A vault in memory that several brokers share, as processes share a record."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-        self.lock = asyncio.Lock()
-        self.broken: set[str] = set()
-
-    @asynccontextmanager
-    async def exclusive(self, name: str) -> AsyncIterator[None]:
-        """One at a time."""
-        self.fail("exclusive")
-        async with self.lock:
-            yield
-
-    async def load(self, name: str) -> bytes | None:
-        """What was kept."""
-        self.fail("load")
-        return self.kept.get(name)
-
-    async def save(self, name: str, tokens: bytes) -> None:
-        """Keep it."""
-        self.fail("save")
-        self.kept[name] = tokens
-
-    def fail(self, what: str) -> None:
-        """As a record that cannot be reached."""
-        if what in self.broken:
-            raise StoreUnavailable("s3cret-path is locked")
-
-
 def sharing(
     service: Service, pool: EgressPool, vault: Vault | None, time: Time, refresh: str = "s3cret-refresh"
 ) -> Any:
     """A client of an OAuth connection whose tokens are shared."""
     connection = OAuthToken(service.url("/token"), "s3cret-client-id", refresh)
+    http = CheckedOAuthHttp(pool, pool, [service.url("/")], "tools.networks")
     broker = CredentialBroker(
-        {"oauth": connection}, pool, clock=lambda: time.now, vault=vault, now=lambda: 1e9 + time.now
+        {"oauth": connection},
+        pool,
+        lambda connection: http,
+        clock=lambda: time.now,
+        vault=vault,
+        now=lambda: 1e9 + time.now,
     )
     return broker.client("oauth", [host_entry(service.url("/"))])
 
 
-async def test_what_one_process_brings_the_others_use(service, pool):
+async def test_what_one_process_brings_the_others_use(service: Service, pool: EgressPool) -> None:
     """Rule T6: of two processes that want a token at once one asks, and a third later does not."""
     vault, time = Vault(), Time()
     clients = [sharing(service, pool, vault, time) for _ in range(2)]
@@ -381,7 +363,9 @@ async def test_what_one_process_brings_the_others_use(service, pool):
     assert len(service.forms) == 2
 
 
-async def test_a_401_takes_the_token_that_another_process_has_brought(service, pool):
+async def test_a_401_takes_the_token_that_another_process_has_brought(
+    service: Service, pool: EgressPool
+) -> None:
     """A token that is refused is replaced by a newer one of the others', before a new one is asked for."""
     vault, time = Vault(), Time()
     first, second = (sharing(service, pool, vault, time) for _ in range(2))
@@ -394,7 +378,7 @@ async def test_a_401_takes_the_token_that_another_process_has_brought(service, p
     assert len(service.forms) == 2
 
 
-async def test_a_rotated_refresh_token_outlives_the_process(service, pool):
+async def test_a_rotated_refresh_token_outlives_the_process(service: Service, pool: EgressPool) -> None:
     """The newest refresh token is sent, and the configured one again only where the operator changed it."""
     vault, time = Vault(), Time()
     rotated = {"access_token": "s3cret-access", "token_type": "bearer", "expires_in": 60}
@@ -410,7 +394,7 @@ async def test_a_rotated_refresh_token_outlives_the_process(service, pool):
 
 
 @pytest.mark.parametrize("what", ["load", "exclusive"])
-async def test_without_its_record_nothing_is_refreshed(service, pool, what):
+async def test_without_its_record_nothing_is_refreshed(service: Service, pool: EgressPool, what: str) -> None:
     """To ask without the others would spend their refresh token; one that is good is used to its end."""
     vault, time = Vault(), Time()
     client = sharing(service, pool, vault, time)
@@ -429,7 +413,7 @@ async def test_without_its_record_nothing_is_refreshed(service, pool, what):
     assert len(service.forms) == 1
 
 
-async def test_tokens_that_could_not_be_kept_are_used(service, pool):
+async def test_tokens_that_could_not_be_kept_are_used(service: Service, pool: EgressPool) -> None:
     """A record that fails after the refresh costs the others a refresh token, not this call its answer."""
     vault, time = Vault(), Time()
     vault.broken = {"save"}
@@ -439,7 +423,9 @@ async def test_tokens_that_could_not_be_kept_are_used(service, pool):
     assert "s3cret" not in repr(lines)
 
 
-async def test_a_token_that_was_not_kept_is_not_lost_to_an_older_one(service, pool):
+async def test_a_token_that_was_not_kept_is_not_lost_to_an_older_one(
+    service: Service, pool: EgressPool
+) -> None:
     """After a record that failed, this process goes on with its own newest refresh token, and keeps that."""
     vault, time = Vault(), Time()
     client = sharing(service, pool, vault, time)
@@ -455,19 +441,21 @@ async def test_a_token_that_was_not_kept_is_not_lost_to_an_older_one(service, po
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_a_refresh_that_nobody_waits_for_is_not_lost(service, pool, shared):
+async def test_a_refresh_that_nobody_waits_for_is_not_lost(
+    service: Service, pool: EgressPool, shared: bool
+) -> None:
     """Rule T6: the provider's answer may hold the only refresh token that it still takes."""
     vault, time = Vault(), Time()
     client = sharing(service, pool, vault if shared else None, time)
     service.answer = {"access_token": "a", "expires_in": 60, "refresh_token": "s3cret-new"}
     service.accepted = {"Bearer a"}
-    service.gate.clear()
+    service.release.clear()
     call = asyncio.create_task(client.get_json(service.url("/api")))
     await service.arrived.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    service.gate.set()
+    service.release.set()
     assert await client.get_json(service.url("/api")) == {"good": True}
     assert len(service.forms) == 1
     time.now = 100
@@ -484,7 +472,9 @@ async def test_a_refresh_that_nobody_waits_for_is_not_lost(service, pool, shared
         b'{"access_token":"a","refresh_token":"s3cret-refresh","made_at":2e9,"lasts_s":1e9}',
     ],
 )  # fmt: skip
-async def test_what_is_no_good_in_a_vault_is_passed_over(service, pool, kept):
+async def test_what_is_no_good_in_a_vault_is_passed_over(
+    service: Service, pool: EgressPool, kept: bytes
+) -> None:
     """Anything in the record that is no token of now is replaced by a new one."""
     vault, time = Vault(), Time()
     client = sharing(service, pool, vault, time)

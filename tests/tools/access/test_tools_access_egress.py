@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiohttp import web
@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from closed_port import closed_port
 
 from proxy.errors import ToolFailure
-from proxy.tools.access.addresses import is_public_address
+from proxy.net.public_addresses import is_public_address
 from proxy.tools.access.egress import EgressPool, HttpFailure
 from proxy.tools.contract.capabilities import Capabilities, HttpClient, IdempotencyKey
 from proxy.tools.contract.provider import CallContext
@@ -49,10 +49,12 @@ class Names(AbstractResolver):
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Serve = Callable[[Handler], Awaitable[TestServer]]
+MakePool = Callable[..., EgressPool]
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable[[Handler], Awaitable[TestServer]]]:
+async def serve() -> AsyncIterator[Serve]:
     """Starts servers that answer every path with one handler."""
     servers: list[TestServer] = []
 
@@ -70,7 +72,7 @@ async def serve() -> AsyncIterator[Callable[[Handler], Awaitable[TestServer]]]:
 
 
 @pytest.fixture
-async def pool() -> AsyncIterator[Callable[..., EgressPool]]:
+async def pool() -> AsyncIterator[MakePool]:
     """Makes pools that may use loopback and plain HTTP, unless told otherwise."""
     pools: list[EgressPool] = []
 
@@ -95,7 +97,7 @@ async def refused(client: Any, url: str, words: str) -> HttpFailure:
     return caught.value
 
 
-async def test_get_json(serve, pool):
+async def test_get_json(serve: Serve, pool: MakePool) -> None:
     """Parameters are encoded, the user agent is said, and neither cookies nor coding are taken up."""
     seen: list[web.Request] = []
 
@@ -113,7 +115,7 @@ async def test_get_json(serve, pool):
     assert "Cookie" not in seen[1].headers
 
 
-async def test_only_the_tools_own_hosts(serve, pool):
+async def test_only_the_tools_own_hosts(serve: Serve, pool: MakePool) -> None:
     """Rule T6: a client reaches the hosts of its tool, with their port, and no other."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -125,6 +127,7 @@ async def test_only_the_tools_own_hosts(serve, pool):
     assert await one.client([name_of(server)]).get_json(url) == 1
     assert await one.client(["*"]).get_json(url) == 1
     assert await one.client(["127.0.0.1:*"]).get_json(url) == 1
+    assert server.port is not None
     for hosts in ([], [server.host], ["*.example.com"], [f"{server.host}:{server.port + 1}"]):
         await refused(one.client(hosts), url, "may not call that host")
 
@@ -144,7 +147,7 @@ async def test_only_the_tools_own_hosts(serve, pool):
         "http://\ud800/",
     ],
 )
-async def test_odd_addresses(pool, url):
+async def test_odd_addresses(pool: MakePool, url: str) -> None:
     """Only plain http(s) URLs with a host and without credentials are called."""
     await refused(pool().client(["*"]), url, "address of the service")
 
@@ -159,7 +162,7 @@ async def test_odd_addresses(pool, url):
         "http://①⑥⑨.254.169.254/", "http://169。254。169。254/",
     ],
 )  # fmt: skip
-async def test_odd_places_to_be_sent_to(serve, pool, location):
+async def test_odd_places_to_be_sent_to(serve: Serve, pool: MakePool, location: str) -> None:
     """Wherever a service sends a tool that may go anywhere, it gets words, and nobody else a request."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -172,7 +175,7 @@ async def test_odd_places_to_be_sent_to(serve, pool, location):
         await client.get_text(str(server.make_url("/")))
 
 
-async def test_https_is_the_default():
+async def test_https_is_the_default() -> None:
     """Plain HTTP is not spoken unless the operator opened it."""
     pool = EgressPool()
     await refused(pool.client(["*"]), "http://a.example/", "not one that may be called")
@@ -212,13 +215,13 @@ async def test_https_is_the_default():
         "[2002:a9fe:a9fe::1]",
     ],
 )
-async def test_address_literals_are_refused(pool, host):
+async def test_address_literals_are_refused(pool: MakePool, host: str) -> None:
     """An address that is not plainly public is refused as a literal, which no resolver ever sees."""
     await refused(pool(allowed_networks=()).client(["*"]), f"http://{host}/", "may not call that address")
 
 
 @pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1", "0177.0.0.1", "127.0.0.1."])
-async def test_other_spellings_of_an_address(serve, pool, host):
+async def test_other_spellings_of_an_address(serve: Serve, pool: MakePool, host: str) -> None:
     """Other ways to write a loopback address reach nothing either."""
     hits: list[str] = []
 
@@ -232,7 +235,7 @@ async def test_other_spellings_of_an_address(serve, pool, host):
     assert hits == []
 
 
-def test_public_addresses():
+def test_public_addresses() -> None:
     """Public addresses pass, in both families, also behind NAT64; names and rubbish do not."""
     for address in ("8.8.8.8", "2606:4700:4700::1111", "64:ff9b::808:808"):
         assert is_public_address(address)
@@ -240,7 +243,7 @@ def test_public_addresses():
         assert not is_public_address(address)
 
 
-async def test_names_are_checked_where_they_are_connected_to(serve, pool):
+async def test_names_are_checked_where_they_are_connected_to(serve: Serve, pool: MakePool) -> None:
     """A name that resolves to a private address is refused, on each connection anew."""
     hits: list[str] = []
 
@@ -262,7 +265,7 @@ async def test_names_are_checked_where_they_are_connected_to(serve, pool):
     await refused(once.client(["*"]), url, "may not call that address")
 
 
-async def test_private_addresses_of_a_name_are_dropped(serve, pool):
+async def test_private_addresses_of_a_name_are_dropped(serve: Serve, pool: MakePool) -> None:
     """Where a name has allowed and refused addresses, only the allowed ones are connected to."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -273,7 +276,7 @@ async def test_private_addresses_of_a_name_are_dropped(serve, pool):
     assert await pool(resolver=names).client(["*"]).get_json(f"http://two.example:{server.port}/") == 1
 
 
-async def test_redirects(serve, pool):
+async def test_redirects(serve: Serve, pool: MakePool) -> None:
     """Three redirects on the same host are followed, each checked; a fourth or another host is not."""
     hits: list[str] = []
 
@@ -301,7 +304,7 @@ async def test_redirects(serve, pool):
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_retry_with_back_off(serve, pool, status):
+async def test_retry_with_back_off(serve: Serve, pool: MakePool, status: int) -> None:
     """429 and 503 are tried again after what the service asks for, or a growing wait, at most twice."""
     waits: list[float] = []
     answers = [status, status, 200]
@@ -335,7 +338,7 @@ async def test_retry_with_back_off(serve, pool, status):
         ("9" * 60, []),
     ],
 )
-async def test_when_to_come_again(serve, pool, said, waits):
+async def test_when_to_come_again(serve: Serve, pool: MakePool, said: str, waits: list[float]) -> None:
     """A moment counts like a number of seconds, and what is neither like nothing."""
     waited: list[float] = []
     answers = [503, 200]
@@ -356,7 +359,7 @@ async def test_when_to_come_again(serve, pool, said, waits):
     assert waited == waits
 
 
-async def test_long_retry_after_is_not_waited_for(serve, pool):
+async def test_long_retry_after_is_not_waited_for(serve: Serve, pool: MakePool) -> None:
     """A service that asks for a long wait gets no second call."""
     hits: list[str] = []
 
@@ -370,7 +373,7 @@ async def test_long_retry_after_is_not_waited_for(serve, pool):
 
 
 @pytest.mark.parametrize("status", [204, 400, 404, 500])
-async def test_other_statuses_are_failures(serve, pool, status):
+async def test_other_statuses_are_failures(serve: Serve, pool: MakePool, status: int) -> None:
     """Another status, or success without JSON, is a failure that quotes nothing of the body."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -383,7 +386,7 @@ async def test_other_statuses_are_failures(serve, pool, status):
     assert error.status == (None if status == 204 else status)
 
 
-async def test_size_is_bounded(serve, pool):
+async def test_size_is_bounded(serve: Serve, pool: MakePool) -> None:
     """A body without an end is cut off at its bound, and a coded one is refused unread."""
 
     async def endless(request: web.Request) -> web.StreamResponse:
@@ -403,7 +406,7 @@ async def test_size_is_bounded(serve, pool):
     await refused(client, str(server.make_url("/gzip")), "coding")
 
 
-async def test_time_is_bounded(serve, pool):
+async def test_time_is_bounded(serve: Serve, pool: MakePool) -> None:
     """A service that does not answer is given up on."""
     release = asyncio.Event()
 
@@ -416,7 +419,7 @@ async def test_time_is_bounded(serve, pool):
     release.set()
 
 
-async def test_nobody_there_and_broken_answers(pool):
+async def test_nobody_there_and_broken_answers(pool: MakePool) -> None:
     """A refused connection and an answer that breaks off are failures in words."""
     with closed_port() as port:
         await refused(pool().client(["*"]), f"http://127.0.0.1:{port}/", "cannot be reached")
@@ -433,7 +436,11 @@ async def test_nobody_there_and_broken_answers(pool):
         await refused(pool().client(["*"]), f"http://127.0.0.1:{port}/", "did not arrive whole")
 
 
-async def test_environment_proxies_are_ignored(serve, pool, monkeypatch):
+async def test_environment_proxies_are_ignored(
+    serve: Serve,
+    pool: MakePool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rule T6: a proxy named in the environment is never used."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -466,7 +473,7 @@ class Tokens:
         return f"Bearer token-{self.number}"
 
 
-async def test_post_json(serve, pool):
+async def test_post_json(serve: Serve, pool: MakePool) -> None:
     """A body goes out as JSON with the tool's own headers, and the answer comes back as JSON."""
     seen: list[tuple[str, Any, str | None, str | None]] = []
 
@@ -485,13 +492,13 @@ async def test_post_json(serve, pool):
 
 
 @pytest.mark.parametrize("header", ["Authorization", "cookie", "Host", "Transfer-Encoding"])
-async def test_a_tool_sets_no_header_of_the_clients(pool, header):
+async def test_a_tool_sets_no_header_of_the_clients(pool: MakePool, header: str) -> None:
     """Rule T6: credentials, cookies and framing are not a tool's to set."""
     with pytest.raises(ValueError, match="may not set"):
         await pool().client(["*"]).post_json("http://a.example/", {}, headers={header: "x"})
 
 
-async def test_failure_carries_status_and_body(serve, pool):
+async def test_failure_carries_status_and_body(serve: Serve, pool: MakePool) -> None:
     """A tool can read the service's own error; the message repeats nothing of it."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -511,7 +518,7 @@ async def test_failure_carries_status_and_body(serve, pool):
     assert (await refused(client, "http://elsewhere.example/", "may not call")).transient is False
 
 
-async def test_get_text_reads_pages(serve, pool):
+async def test_get_text_reads_pages(serve: Serve, pool: MakePool) -> None:
     """A page is decoded by what it says of itself, and its address is where it was found."""
     pages = {
         "/header": (b"caf\xe9", "text/html; charset=ISO-8859-1"),
@@ -547,7 +554,7 @@ async def test_get_text_reads_pages(serve, pool):
     assert (page.url, page.content_type) == (str(server.make_url("/plain?x=1")), "text/plain")
 
 
-async def test_get_text_takes_text_only(serve, pool):
+async def test_get_text_takes_text_only(serve: Serve, pool: MakePool) -> None:
     """An image is no page."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -558,7 +565,7 @@ async def test_get_text_takes_text_only(serve, pool):
         await pool().client([name_of(server)]).get_text(str(server.make_url("/")))
 
 
-async def test_get_text_may_be_led_to_another_allowed_host(serve, pool):
+async def test_get_text_may_be_led_to_another_allowed_host(serve: Serve, pool: MakePool) -> None:
     """A page's redirect is followed to another of the tool's hosts, to no other, never with credentials."""
 
     async def there(request: web.Request) -> web.Response:
@@ -581,7 +588,7 @@ async def test_get_text_may_be_led_to_another_allowed_host(serve, pool):
         await one.client([name_of(server), name_of(target)]).post_json(url, {})
 
 
-async def test_credentials_are_renewed_once(serve, pool):
+async def test_credentials_are_renewed_once(serve: Serve, pool: MakePool) -> None:
     """Rule T6: the client adds the header; a 401 is answered with one other token and no third."""
     accepted = {"Bearer token-2"}
     seen: list[str] = []
@@ -603,7 +610,7 @@ async def test_credentials_are_renewed_once(serve, pool):
     assert "token-" not in str(failure)
 
 
-async def test_credentials_do_not_go_over_plain_http(pool):
+async def test_credentials_do_not_go_over_plain_http(pool: MakePool) -> None:
     """A token is sent over TLS, or to an address that the operator opened, and nowhere else."""
     await refused(pool().client(["*"], Tokens()), "http://a.example/", "plain HTTP")
 
@@ -623,7 +630,15 @@ async def test_credentials_do_not_go_over_plain_http(pool):
         (500, {"Retry-After": "0"}, {}, {"Idempotency-Key": "k"}, 1),
     ],
 )
-async def test_post_is_repeated_only_where_it_was_not_taken(serve, pool, status, said, body, headers, sent):
+async def test_post_is_repeated_only_where_it_was_not_taken(
+    serve: Serve,
+    pool: MakePool,
+    status: int,
+    said: dict[str, Any],
+    body: dict[str, Any] | list[str],
+    headers: dict[str, Any],
+    sent: int,
+) -> None:
     """Rule R5: after a 503 that says nothing the request may have taken effect, unless it has a key."""
     seen: list[tuple[bytes, str | None]] = []
 
@@ -648,7 +663,13 @@ async def test_post_is_repeated_only_where_it_was_not_taken(serve, pool, status,
 
 @pytest.mark.parametrize(("effect", "sent"), [("read_only", 2), ("state_change", 1)])
 @pytest.mark.parametrize("connected", [False, True])
-async def test_a_tools_effect_says_whether_its_post_is_repeated(serve, pool, effect, sent, connected):
+async def test_a_tools_effect_says_whether_its_post_is_repeated(
+    serve: Serve,
+    pool: MakePool,
+    effect: Literal["read_only", "state_change"],
+    sent: int,
+    connected: bool,
+) -> None:
     """A tool that only reads gets a client that asks again after a bare 503; one with effects does not."""
     asked: list[str] = []
 
@@ -685,7 +706,7 @@ async def test_a_tools_effect_says_whether_its_post_is_repeated(serve, pool, eff
     assert asked == ["POST"] * sent
 
 
-async def test_a_token_request_is_not_repeated_after_a_bare_503(serve, pool):
+async def test_a_token_request_is_not_repeated_after_a_bare_503(serve: Serve, pool: MakePool) -> None:
     """A refresh token may be good for one use, and a service that said nothing may have used it up."""
     asked: list[str] = []
 

@@ -56,14 +56,14 @@ class Fixed:
         (("core__get",), "core__get_weather", "denied", 'policy.allow lacks "core__get_weather"'),
     ],
 )
-def test_denied_by_default(allow, name, outcome, rule):
+def test_denied_by_default(allow: tuple[str, ...], name: str, outcome: str, rule: str) -> None:
     """Rule T2: only what a pattern fits, in the very case, is allowed, and the rule is named."""
     decision = Policy(allow=allow).decide(spec(name))
     assert (decision.outcome, decision.rule) == (outcome, rule)
     assert decision.allowed is (outcome == "allowed")
 
 
-def test_approvals():
+def test_approvals() -> None:
     """Rule T2: effects and patterns that need an approval are not simply allowed."""
     act = spec("t__act", ToolEffect.STATE_CHANGE)
     policy = Policy(allow=("*",), approve_effects=(ToolEffect.STATE_CHANGE,))
@@ -75,9 +75,59 @@ def test_approvals():
     assert Policy(approve=("*",)).decide(act).outcome == "denied", "an approval cannot lift a denial"
 
 
-def test_intersection():
+def test_safety_metadata_that_needs_an_approval() -> None:
+    """Rule T2: each value of the metadata is matched as ``key=value``, and the pattern is named."""
+    policy = Policy(allow=("*",), approve_safety=("threat_level=h*", "sends=true", "to=public"))
+
+    def rule(safety: dict[str, Any]) -> str:
+        return policy.decide(replace(spec("t__read"), safety=safety)).rule
+
+    assert rule({"cost": 1, "threat_level": "high"}) == 'policy.approve_safety has "threat_level=h*"'
+    assert rule({"sends": True}) == 'policy.approve_safety has "sends=true"'
+    for several in (["mail", "public"], ("public",), {"public"}, frozenset({"public"})):
+        assert rule({"to": several}) == 'policy.approve_safety has "to=public"'
+    for harmless in ({}, {"sends": False}, {"to": ["mail"]}, {"threat": "high"}):
+        assert rule(harmless) == 'policy.allow has "*"'
+
+
+def test_a_tool_without_its_credentials_is_denied() -> None:
+    """Rule T2: a tool that names a connection runs only where there are credentials for it."""
+    mail = replace(spec("mail__send"), connection="mail")
+    missing = Policy(allow=("*",), approve=("*",), connections=frozenset({"flights"})).decide(mail)
+    assert (missing.outcome, missing.rule) == ("denied", "credentials.mail is missing")
+    for known in (frozenset({"mail"}), None):
+        assert Policy(allow=("*",), connections=known).decide(mail).allowed
+    assert Policy(allow=("*",), connections=frozenset()).decide(spec("t__read")).allowed
+
+
+def test_an_untrusted_result_makes_harm_need_an_approval() -> None:
+    """Rule T2: what can change something or send something needs one then, as the strictest policy says."""
+    act, send = spec("t__act", ToolEffect.STATE_CHANGE), replace(spec("t__send"), egress=True)
+    policy = Policy(allow=("*",), after_untrusted="approve")
+    for harmful in (act, send):
+        assert policy.decide(harmful).allowed
+        guarded = policy.decide(harmful, untrusted="web__fetch_page")
+        assert (guarded.outcome, guarded.allowed) == ("needs_approval", False)
+        assert (
+            guarded.rule == 'policy.after_untrusted = "approve": the run has read what web__fetch_page gave'
+        )
+    assert policy.decide(spec("t__read"), untrusted="web__fetch_page").rule == 'policy.allow has "*"'
+    lenient = Policy(allow=("*",), after_untrusted="allow")
+    assert lenient.decide(act, untrusted="web__fetch_page").allowed
+    assert not lenient.intersect(policy).decide(act, untrusted="web__fetch_page").allowed
+    assert not Policy(allow=("*",)).decide(act, untrusted="web__fetch_page").allowed
+    assert lenient.intersect(Policy(allow=("*",))).decide(act, untrusted="web__fetch_page").allowed
+
+
+def test_the_first_denial_is_named() -> None:
+    """Where several policies deny a tool, the rule is that of the first."""
+    both = Policy().intersect(Policy(settings=("keys.webui.tools", "", "")))
+    assert both.decide(spec("core__a")).rule == 'policy.allow lacks "core__a"'
+
+
+def test_intersection() -> None:
     """Rule T2: the effective policy allows what all allow, and each names its own line."""
-    mine = Policy(allow=("core__*",), max_argument_bytes=100)
+    mine = Policy(allow=("core__*",), max_argument_bytes=100, max_image_bytes=7)
     key = Policy(
         allow=("core__a", "x__y"),
         settings=("keys.webui.tools", "", ""),
@@ -88,7 +138,7 @@ def test_intersection():
     assert both.decide(spec("core__a")).allowed
     assert both.decide(spec("core__b")).rule == 'keys.webui.tools lacks "core__b"'
     assert both.decide(spec("x__y")).rule == 'policy.allow lacks "x__y"'
-    assert (both.max_argument_bytes, both.max_result_bytes) == (100, 5)
+    assert (both.max_argument_bytes, both.max_result_bytes, both.max_image_bytes) == (100, 5, 7)
     assert not both.intersect(Policy()).decide(spec("core__a")).allowed
     careful = key.intersect(Policy(allow=("*",), approve=("core__a",)))
     assert mine.intersect(careful).decide(spec("core__a")).outcome == "needs_approval"
@@ -96,24 +146,28 @@ def test_intersection():
     assert denied.decide(spec("core__b")).outcome == "denied", "a denial outweighs an approval"
 
 
-async def test_listing_is_sorted_and_exact():
+async def test_listing_is_sorted_and_exact() -> None:
     """Rule T7: tools are listed sorted, whatever the order of providers; look-up is by the exact id."""
     first, second = Fixed("b", spec("b__z"), spec("b__a")), Fixed("a", spec("a__m"))
     registry = await Registry.load([first, second])
-    assert [one.name for one in registry.tools()] == ["a__m", "b__a", "b__z"]
-    assert registry.get("b__a") is first.specs[1]
-    assert registry.get("B__a") is None
-    assert registry.provider("b__a") is first
+    catalog = registry.current
+    assert [one.name for one in catalog.tools()] == ["a__m", "b__a", "b__z"]
+    assert catalog.get("b__a") is first.specs[1]
+    assert catalog.get("B__a") is None
+    assert catalog.provider("b__a") is first
     await registry.aclose()
     assert (first.closed, second.closed) == (1, 1)
 
 
-async def test_selection():
+async def test_selection() -> None:
     """Rule T2: a model is offered what is allowed now, and every other tool has its rule."""
     provider = Fixed("t", spec("t__b"), spec("t__act", ToolEffect.STATE_CHANGE), spec("t__a"), spec("t__c"))
     policy = Policy(allow=("t__a", "t__b", "t__act"), approve_effects=("state_change",))
-    chosen = (await Registry.load([provider])).select(policy)
+    chosen = (await Registry.load([provider])).current.select(policy)
     assert [one.name for one in chosen.offered] == ["t__a", "t__b"]
+    assert chosen.asking == {"t__act"}
+    assert not chosen.guards, "neither tool that is offered has an effect"
+    assert chosen.catalog.select(Policy(allow=("*",))).guards
     assert chosen.withheld == {
         "t__act": 'policy.approve_effects has "state_change"',
         "t__c": 'policy.allow lacks "t__c"',
@@ -124,29 +178,28 @@ async def test_selection():
     "identifier",
     ["t__", "t", "x__a", "t_a", "t__" + "a" * 62, "t__a b", "t__ä", "t__a\n", "t__a.b", ""],
 )
-async def test_ids_are_checked(identifier):
+async def test_ids_are_checked(identifier: str) -> None:
     """Rule T5: an id that is not <provider>__<name> of 1 to 64 plain characters stops the start."""
     with pytest.raises(ConfigError):
         await Registry.load([Fixed("t", spec(identifier))])
 
 
-async def test_one_id_twice_stops_the_start():
+async def test_one_id_twice_stops_the_start() -> None:
     """Rule T5: two tools of one id stop the start, also from two providers."""
     with pytest.raises(ConfigError, match="two tools have this id"):
         await Registry.load([Fixed("t", spec("t__a")), Fixed("t", spec("t__a"))])
 
 
-async def test_tool_without_redaction_does_not_load():
+async def test_tool_without_redaction_does_not_load() -> None:
     """Rule T4: whoever provides it, a tool without a redaction rule stops the start."""
     with pytest.raises(ConfigError, match="redaction_missing"):
         await Registry.load([Fixed("t", spec("t__a", redaction=None))])
 
 
-def test_what_is_worked_out_once_is_of_the_same_tool() -> None:
+def test_another_tool_of_the_same_id_is_decided_on_anew() -> None:
     """Rule T9: a tool whose definition changed is decided on anew, under the same id too."""
     policy = Policy(allow=("*",), approve_effects=(ToolEffect.EXTERNAL_SIDE_EFFECT,))
     reads = spec("core__x")
-    assert policy.decide(reads) is policy.decide(reads)
     acts = replace(reads, effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
     assert policy.decide(reads).allowed
     assert not policy.decide(acts).allowed
@@ -167,7 +220,7 @@ def test_intersections_are_told_apart() -> None:
     one, other, third = Policy(allow=("core__*",)), Policy(allow=("*",)), Policy(allow=())
     both = intersections.of(one, other)
     assert both is intersections.of(one, other)
-    assert both == one.intersect(other)
+    assert both.also == (other,)
     assert not intersections.of(one, third).decide(spec("core__x")).allowed
     assert intersections.of(other, one).allow == ("*",)
-    assert intersections.of(one, other) == both
+    assert intersections.of(one, other).also == (other,)

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import time
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_serializer, field_validator
+from runner_kit import MakeCall, MakeRunner, MemoryLog
 
 from proxy.errors import ConfigError, ToolFailure
 from proxy.events import ToolCall
@@ -17,20 +18,23 @@ from proxy.tools import HttpFailure, IdempotencyKey, Redaction, tool
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.contract.images import Image
 from proxy.tools.contract.paging import ResultShelf
-from proxy.tools.contract.results import Image, ResourceLink, RichResult
+from proxy.tools.contract.results import ResourceLink, RichResult
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.loop_watch import ThreadUse, blocked_s, thread_use, watch_steps
 
-READ = {"effect": "read_only", "redaction": Redaction(output=("*",))}
-EFFECT = {"effect": "state_change", "redaction": Redaction(output=("*",))}
+READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
+EFFECT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction(output=("*",))}
 
 
 # --- the start ----------------------------------------------------------------------------------
 
 
-async def test_start_is_told_between_row_and_effect(make_runner, log, context, call):
+async def test_start_is_told_between_row_and_effect(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule W8: a call is told of when its row is open and before its effect, with redacted arguments."""
     order: list[Any] = []
 
@@ -53,7 +57,9 @@ async def test_start_is_told_between_row_and_effect(make_runner, log, context, c
     assert order == [("call_0", {"pin": "[private]"}, ["started"]), "effect", "done"]
 
 
-async def test_start_is_not_told_of_what_does_not_run(make_runner, context, call):
+async def test_start_is_not_told_of_what_does_not_run(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """A call that is refused, or answered with an earlier result, never starts."""
     started: list[str] = []
 
@@ -92,7 +98,7 @@ class Flaky:
 
 
 @pytest.fixture
-def _no_waits(monkeypatch):
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries come at once."""
     monkeypatch.setattr("proxy.tools.running.execution._FIRST_WAIT_S", 0.0)
 
@@ -113,7 +119,16 @@ def _no_waits(monkeypatch):
         (ConnectionResetError(), 0, 1, False),
     ],
 )
-async def test_what_may_pass_is_tried_again(make_runner, log, context, call, failure, retries, times, ok):
+async def test_what_may_pass_is_tried_again(
+    make_runner: MakeRunner,
+    log: MemoryLog,
+    context: RunContext,
+    call: MakeCall,
+    failure: Exception,
+    retries: int,
+    times: int,
+    ok: bool,
+) -> None:
     """A failure that may pass is tried again, as often as the tool says; any other is not."""
     flaky = Flaky(failure, failure, retries=retries)
     result = await (await make_runner([flaky.tool])).run(call("flaky"), context)
@@ -122,7 +137,9 @@ async def test_what_may_pass_is_tried_again(make_runner, log, context, call, fai
 
 
 @pytest.mark.usefixtures("_no_waits")
-async def test_an_effect_is_retried_under_one_key(make_runner, context, call):
+async def test_an_effect_is_retried_under_one_key(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5: every try of an effect has the same idempotency key, and another call another."""
     flaky = Flaky(ConnectionResetError(), ConnectionResetError(), retries=2, repeatable=True, **EFFECT)
     runner = await make_runner([flaky.tool])
@@ -133,7 +150,7 @@ async def test_an_effect_is_retried_under_one_key(make_runner, context, call):
     assert flaky.keys[3] not in flaky.keys[:3]
 
 
-async def test_an_effect_without_a_key_is_not_retried():
+async def test_an_effect_without_a_key_is_not_retried() -> None:
     """Rule R5: a tool whose retries could repeat its effect does not load."""
 
     @tool(retries=1, **EFFECT)
@@ -145,7 +162,7 @@ async def test_an_effect_without_a_key_is_not_retried():
 
 
 @pytest.mark.parametrize("options", [{"retries": -1}, {"retries": 6}, {"cache_ttl_s": -1}])
-def test_bounds_of_the_declaration(options):
+def test_bounds_of_the_declaration(options: dict[str, Any]) -> None:
     """Numbers out of their bounds do not load."""
 
     @tool(**READ, **options)
@@ -166,7 +183,9 @@ class Price(BaseModel):
     currency: str = "EUR"
 
 
-async def test_output_is_held_to_its_model(make_runner, context, call):
+async def test_output_is_held_to_its_model(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """What a tool promised is what the model reads: validated, completed, unknown fields dropped."""
 
     @tool(effect="read_only", redaction=Redaction(output=("amount",)), output=Price)
@@ -188,7 +207,7 @@ async def test_output_is_held_to_its_model(make_runner, context, call):
     assert (results[2].error_code, results[2].safe_message) == ("execution_failed", "the tool failed")
 
 
-def test_output_paths_are_checked():
+def test_output_paths_are_checked() -> None:
     """Rule T4: a redaction path that the output model does not have does not load."""
 
     @tool(effect="read_only", redaction=Redaction(output=("amout",)), output=Price)
@@ -202,7 +221,7 @@ def test_output_paths_are_checked():
 # --- connections --------------------------------------------------------------------------------
 
 
-async def test_a_connection_is_asked_for_by_name(make_runner):
+async def test_a_connection_is_asked_for_by_name(make_runner: MakeRunner) -> None:
     """Rule T6: a tool gets the client of its connection and hosts, or one that says it is not set up."""
     from proxy.tools import HttpClient
 
@@ -273,9 +292,23 @@ ALL = (page, broken_page, send, look_up, add)
     ("name", "guarded", "open_"),
     [("send", "approval_required", None), ("look_up", "approval_required", None), ("add", None, None)],
 )
-async def test_after_untrusted(make_runner, log, context, call, reader, name, guarded, open_):
+async def test_after_untrusted(
+    make_runner: MakeRunner,
+    log: MemoryLog,
+    context: RunContext,
+    call: MakeCall,
+    reader: str,
+    name: str,
+    guarded: str | None,
+    open_: str | None,
+) -> None:
     """Rule T2: once a stranger's text was read, effects and egress need an approval unless allowed."""
-    for setting, expected in (("approve", guarded), (None, guarded), ("allow", open_)):
+    cases: list[tuple[Literal["approve", "allow"] | None, str | None]] = [
+        ("approve", guarded),
+        (None, guarded),
+        ("allow", open_),
+    ]
+    for setting, expected in cases:
         runner = await make_runner(ALL, policy=Policy(allow=("*",), after_untrusted=setting))
         run = RunContext("run_1", 1, "open", ledger=RunLedger())
         assert (await runner.run(call(name), run)).ok, "nothing was read yet"
@@ -287,7 +320,9 @@ async def test_after_untrusted(make_runner, log, context, call, reader, name, gu
             )
 
 
-async def test_calls_of_the_same_turn_were_written_before(make_runner, context, call):
+async def test_calls_of_the_same_turn_were_written_before(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Calls that the model wrote before it read the stranger's text are not held up by it."""
     runner = await make_runner(ALL)
     results = await runner.run_many([call("page"), call("send", "{}", 1), call("look_up", "{}", 2)], context)
@@ -295,7 +330,7 @@ async def test_calls_of_the_same_turn_were_written_before(make_runner, context, 
     assert not (await runner.run(call("look_up", "{}", 0), context.at_turn(2))).ok
 
 
-async def test_taint_from_before_the_run(make_runner, call):
+async def test_taint_from_before_the_run(make_runner: MakeRunner, call: MakeCall) -> None:
     """A restored history with a stranger's text guards the first turn already."""
     ledger = RunLedger()
     ledger.mark_untrusted("web__fetch_page")
@@ -304,7 +339,9 @@ async def test_taint_from_before_the_run(make_runner, call):
     assert result.error_code == "approval_required"
 
 
-async def test_another_run_is_not_tainted(make_runner, context, call):
+async def test_another_run_is_not_tainted(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """What one run has read does not bind another."""
     runner = await make_runner(ALL)
     await runner.run(call("page"), context)
@@ -312,7 +349,9 @@ async def test_another_run_is_not_tainted(make_runner, context, call):
     assert (await runner.run(call("send"), other)).ok
 
 
-async def test_one_policys_guard_outweighs_anothers_word(make_runner, context, call):
+async def test_one_policys_guard_outweighs_anothers_word(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule T2: the effective policy is the intersection, for after_untrusted too."""
     runner = await make_runner(ALL, policy=Policy(allow=("*",), after_untrusted="allow"))
     await runner.run(call("page"), context)
@@ -336,7 +375,7 @@ async def test_one_policys_guard_outweighs_anothers_word(make_runner, context, c
         ("level=high", "allowed"),
     ],
 )
-async def test_policy_reads_safety(pattern, outcome):
+async def test_policy_reads_safety(pattern: str, outcome: str) -> None:
     """Rule T2: patterns over a tool's safety metadata ask for an approval, and the rule is named."""
 
     @tool(safety={"threat_level": "high", "category": ["mail", "payments"], "reviewed": False}, **READ)
@@ -352,25 +391,28 @@ async def test_policy_reads_safety(pattern, outcome):
 # --- pages --------------------------------------------------------------------------------------
 
 
-async def test_handles_are_bound_to_their_caller():
+async def test_handles_are_bound_to_their_caller() -> None:
     """Rule R3: another caller's handle is unknown, as a made-up one is."""
     shelf = ResultShelf()
     handle = shelf.keep("ada", "text", untrusted=True)
+    assert handle is not None
     assert await shelf.read("bob", handle, 0, 100) is None
     assert await shelf.read("ada", "res_" + "0" * 32, 0, 100) is None
     found = await shelf.read("ada", handle, 2, 100)
+    assert found is not None
     assert (found.text, found.start, found.end, found.total, found.untrusted) == ("xt", 2, 4, 4, True)
     assert shelf.keep("ada", "text", untrusted=True) == handle
     assert shelf.keep("bob", "text", untrusted=True) != handle
 
 
-async def test_shelf_is_bounded():
+async def test_shelf_is_bounded() -> None:
     """Time, number and bytes are bounded, and one caller cannot push out another's."""
     now = 0.0
     shelf = ResultShelf(max_bytes=16_000, max_per_caller=3, keep_s=10, clock=lambda: now)
     other = shelf.keep("bob", "b" * 100, untrusted=False)
+    assert other is not None
     handles = [shelf.keep("ada", f"{number}" * 100, untrusted=False) for number in range(5)]
-    assert [await shelf.read("ada", one, 0, 9) is not None for one in handles] == [False] * 2 + [True] * 3
+    assert [bool(one and await shelf.read("ada", one, 0, 9)) for one in handles] == [False] * 2 + [True] * 3
     assert shelf.keep("ada", "x" * 1001, untrusted=False) is None
     for number in range(5):
         shelf.keep("ada", f"{number}" * 900, untrusted=False)
@@ -381,13 +423,15 @@ async def test_shelf_is_bounded():
 
 
 @given(st.text(max_size=200), st.integers(4, 50))
-async def test_pages_lose_nothing(text, size):
+async def test_pages_lose_nothing(text: str, size: int) -> None:
     """Whatever the characters, pages of whole characters within the bound make up the text."""
     shelf = ResultShelf()
     handle = shelf.keep("ada", text, untrusted=False)
+    assert handle is not None
     offset, read = 0, ""
     while True:
         found = await shelf.read("ada", handle, offset, size)
+        assert found is not None
         assert len(found.text.encode()) <= size
         if found.end == found.start:
             break
@@ -398,7 +442,9 @@ async def test_pages_lose_nothing(text, size):
 # --- rich results -------------------------------------------------------------------------------
 
 
-async def test_rich_results_say_what_is_left_out(make_runner, context, call):
+async def test_rich_results_say_what_is_left_out(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """The model gets the text and the links, and is told of each image; redaction sees the parts."""
 
     @tool(effect="read_only", redaction=Redaction(output=("images.*.bytes", "links.*.uri")))
@@ -424,7 +470,7 @@ async def test_rich_results_say_what_is_left_out(make_runner, context, call):
     }
 
 
-async def test_rich_results_are_bounded(make_runner, context, call):
+async def test_rich_results_are_bounded(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
     """Rule T7: the bound of a result holds for rich ones, huge ones too."""
 
     @tool(**READ)
@@ -442,7 +488,9 @@ async def test_rich_results_are_bounded(make_runner, context, call):
 # --- the event loop -----------------------------------------------------------------------------
 
 
-async def test_a_tool_that_blocks_the_loop_is_named(make_runner, context, call):
+async def test_a_tool_that_blocks_the_loop_is_named(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """A tool that keeps the event loop for over 100 ms is named in the log, and its result stands."""
 
     @tool(**READ)
@@ -494,7 +542,9 @@ class SlowToShow(BaseModel):
 
 
 @pytest.mark.parametrize("model", [SlowToCheck, SlowToShow])
-async def test_an_output_that_blocks_the_loop_is_named(make_runner, context, call, model):
+async def test_an_output_that_blocks_the_loop_is_named(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall, model: type[BaseModel]
+) -> None:
     """Checking and writing a result runs the tool's own code on the event loop, and is watched as well."""
 
     @tool(output=model, **READ)
@@ -509,7 +559,7 @@ async def test_an_output_that_blocks_the_loop_is_named(make_runner, context, cal
     assert [(line["tool"], line["blocked_ms"] >= 100) for line in blocked] == [("t__give", True)]
 
 
-async def test_watching_changes_nothing():
+async def test_watching_changes_nothing() -> None:
     """Results, exceptions and cancellations pass through as with a plain await."""
     reports: list[float] = []
     moments = (ThreadUse(0.0, float(moment), 0) for moment in range(100))
@@ -539,7 +589,7 @@ async def test_watching_changes_nothing():
     assert reports == [1]
 
 
-def test_a_busy_machine_is_no_tools_fault():
+def test_a_busy_machine_is_no_tools_fault() -> None:
     """A step counts by its processor time, and by the time that passed only where it made the thread wait."""
     began = ThreadUse(10.0, 2.0, 5)
     assert blocked_s(began, ThreadUse(19.0, 2.25, 5)) == 0.25
@@ -571,7 +621,9 @@ PROPERTY = settings(
 @pytest.mark.usefixtures("_no_waits")
 @PROPERTY
 @given(texts=st.lists(argument_texts, min_size=1, max_size=5), failures=st.integers(0, 2))
-async def test_no_argument_string_repeats_an_effect_by_retries(make_runner, texts, failures):
+async def test_no_argument_string_repeats_an_effect_by_retries(
+    make_runner: MakeRunner, texts: list[str], failures: int
+) -> None:
     """Rules T3 and R5: whatever the arguments, retries and repeats of a call are one effect to a service."""
     effects: dict[str, tuple[int, str]] = {}
     tries: list[str] = []
@@ -598,7 +650,7 @@ async def test_no_argument_string_repeats_an_effect_by_retries(make_runner, text
 
 @PROPERTY
 @given(texts=st.lists(argument_texts, min_size=1, max_size=5))
-async def test_no_argument_string_confuses_the_cache(make_runner, texts):
+async def test_no_argument_string_confuses_the_cache(make_runner: MakeRunner, texts: list[str]) -> None:
     """Whatever the arguments, a kept result is that of an equal call, and it is made once."""
     made: list[tuple[int, str]] = []
 
@@ -623,7 +675,7 @@ async def test_no_argument_string_confuses_the_cache(make_runner, texts):
 
 @PROPERTY
 @given(secret=st.text(alphabet="abcdefghijkmnpqrstuvwxyz0123456789", min_size=4, max_size=20))
-async def test_no_private_argument_gets_out(make_runner, log, secret):
+async def test_no_private_argument_gets_out(make_runner: MakeRunner, log: MemoryLog, secret: str) -> None:
     """Rule T4: a private argument is in no message, row or log line, even where a tool's words quote it."""
     secret = f"Zq{secret}"
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from runner_kit import MakeCall, MakeRunner, MemoryLog
 from structlog.testing import capture_logs
 
 from proxy.errors import ToolFailure
@@ -188,7 +189,9 @@ def test_the_whole_of_a_long_text_can_be_read_on() -> None:
     assert len(output.images) == 1
 
 
-async def test_no_byte_of_an_image_is_on_record(make_runner, context, call, log):
+async def test_no_byte_of_an_image_is_on_record(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall, log: MemoryLog
+) -> None:
     """Rule R3: the result has it; row, log, redacted views and representations do not."""
 
     @tool(**READ)
@@ -207,7 +210,7 @@ async def test_no_byte_of_an_image_is_on_record(make_runner, context, call, log)
     assert "SECRETPIXELS" not in seen
 
 
-async def test_the_policy_bounds_images(make_runner, context, call):
+async def test_the_policy_bounds_images(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
     """The smaller of two policies' bounds holds; 0 passes none."""
 
     @tool(**READ)
@@ -223,7 +226,9 @@ async def test_the_policy_bounds_images(make_runner, context, call):
         assert ("was left out" in result.content) is not bool(passed)
 
 
-async def test_an_untrusted_tools_addresses_stay(make_runner, context, call):
+async def test_an_untrusted_tools_addresses_stay(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """What a stranger wrote must not make the provider fetch an address."""
 
     @tool(**READ, untrusted_output=True)
@@ -236,7 +241,9 @@ async def test_an_untrusted_tools_addresses_stay(make_runner, context, call):
     assert "untrusted" in result.content
 
 
-async def test_kept_results_have_their_images(make_runner, context, call):
+async def test_kept_results_have_their_images(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """A result out of the cache is the whole result."""
     runs = []
 
@@ -265,7 +272,7 @@ def test_the_tester_shows_images() -> None:
     assert ToolTester(draw, max_image_bytes=10).call().images == ()
 
 
-async def test_a_ledger_that_is_kept_has_no_images():
+async def test_a_ledger_that_is_kept_has_no_images() -> None:
     """Ledgers outlive their runs for repeated requests: what they keep then is text, late results too."""
     (image,) = pass_images([Image(PNG, "image/png", "chart")], ImageBounds()).images
     ledger = RunLedger()
@@ -292,7 +299,7 @@ async def test_a_ledger_that_is_kept_has_no_images():
         )
 
 
-async def test_an_equal_effect_of_a_run_has_the_same_image(make_runner, call):
+async def test_an_equal_effect_of_a_run_has_the_same_image(make_runner: MakeRunner, call: MakeCall) -> None:
     """Rule R5: it happens once, and both calls get its result."""
     runs = []
 

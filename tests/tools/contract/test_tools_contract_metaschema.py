@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -20,7 +21,7 @@ KEYWORDS = (
     "required", "title", "type", "unevaluatedProperties", "uniqueItems", "unknown", "writeOnly",
 )  # fmt: skip
 
-VALUES = (
+VALUES: tuple[Any, ...] = (
     None, True, 1, -1, 0, 1.0, 1.5, 2**70, "a", "string", [], [1], ["a"], ["a", "a"], ["null", "string"],
     ["null", "null"], [{}], [True], [{"type": "x"}], {}, {"a": {}}, {"a": 1}, {"a": {"type": "x"}},
     {"type": "x"}, {"type": "null"}, [["a"]], [{}, {}],

@@ -18,7 +18,7 @@ from proxy.tools.contract.redaction import (
     redact_output,
 )
 
-OUTPUT = {
+OUTPUT: dict[str, Any] = {
     "offers": [{"id": 1, "price": {"amount": "9", "currency": "EUR"}, "name": "Ada"}, {"id": 2}],
     "next": "token",
     "by_day": {"mon": {"n": 1, "who": "Ada"}, "tue": {"n": 2}},
@@ -73,33 +73,38 @@ def test_kinds_of_a_librarys_own_are_what_they_derive_from() -> None:
         (("next.deeper",), {}),
     ],
 )
-def test_only_allowlisted_output_is_shown(paths, shown):
+def test_only_allowlisted_output_is_shown(paths: tuple[str, ...], shown: dict[str, Any] | None) -> None:
     """Rule T4: what no path names is not shown; a list is entered by * only."""
     assert redact_output(OUTPUT, Redaction(output=paths)) == shown
 
 
 @pytest.mark.parametrize("value", ["text", 7, None, ["a"]])
-def test_plain_output_needs_the_star(value):
+def test_plain_output_needs_the_star(value: object) -> None:
     """Rule T4: an output without fields is shown by ("*",) alone."""
     assert redact_output(value, Redaction(output=("text", "a"))) is None
     assert redact_output(value, Redaction(output=("*",))) == value
 
 
-class Person(BaseModel):
+class Principal(BaseModel):
     """Somebody with a secret, and a friend of that kind."""
 
     model_config = ConfigDict(extra="forbid")
     name: str
     pin: SecretStr = SecretStr("")
-    friend: "Person | None" = None
+    friend: "Principal | None" = None
 
 
-def test_what_is_secret_by_its_type_is_private():
+def test_what_is_secret_by_its_type_is_private() -> None:
     """Rule T4: a secret is masked wherever it stands, and all of a model inside itself that has one."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("note",)))
     async def login(
-        word: SecretStr, raw: SecretBytes, note: str, who: Person, many: list[Person], either: int | SecretStr
+        word: SecretStr,
+        raw: SecretBytes,
+        note: str,
+        who: Principal,
+        many: list[Principal],
+        either: int | SecretStr,
     ) -> str:
         """Log in."""
         return word.get_secret_value()
@@ -117,7 +122,7 @@ def test_what_is_secret_by_its_type_is_private():
     }
 
 
-def test_a_model_inside_itself_without_secrets_is_shown():
+def test_a_model_inside_itself_without_secrets_is_shown() -> None:
     """Only secrets are masked: what merely repeats its own form is not."""
 
     class Folder(BaseModel):
@@ -134,7 +139,7 @@ def test_a_model_inside_itself_without_secrets_is_shown():
     assert shown == {"folder": folder, "by_name": {"a": MASK}}
 
 
-def test_private_arguments_are_masked():
+def test_private_arguments_are_masked() -> None:
     """Rule T4: private fields are masked, at any depth, and everything else stays."""
     arguments = {"pin": "1", "people": [{"name": "Ada", "mail": "a@b"}], "map": {"x": {"k": 1}}, "n": None}
     rule = Redaction(private_arguments=("pin", "people.*.mail", "map.*.k"))
@@ -148,7 +153,7 @@ def test_private_arguments_are_masked():
     assert arguments["pin"] == "1", "the arguments themselves are not touched"
 
 
-def test_what_is_in_the_way_of_a_private_path_is_masked():
+def test_what_is_in_the_way_of_a_private_path_is_masked() -> None:
     """Rule T4: a model that gives a text where an object belongs does not show it by that."""
     rule = Redaction(private_arguments=("person.pin", "list.*.pin"))
     arguments = {"person": "4711", "list": ["4711", None, {"pin": 1, "open": 2}]}
@@ -158,7 +163,7 @@ def test_what_is_in_the_way_of_a_private_path_is_masked():
     }
 
 
-def test_private_values_are_masked_in_messages():
+def test_private_values_are_masked_in_messages() -> None:
     """Rule T4: a message that quotes a private argument is masked, longest value first."""
     rule = Redaction(private_arguments=("pin", "box"))
     arguments = {"pin": "12", "box": {"deep": ["1234", 77, True]}, "open": "free"}
@@ -168,7 +173,7 @@ def test_private_values_are_masked_in_messages():
     assert private_values(Redaction(), arguments) == ()
 
 
-def test_no_private_value_is_too_many_or_shows_by_the_mask():
+def test_no_private_value_is_too_many_or_shows_by_the_mask() -> None:
     """Rule T4: each of many values is masked, and one that also stands in the mask leaves it whole."""
     rule = Redaction(private_arguments=("names",))
     names = [f"user{number}@example.com" for number in range(200)]
@@ -187,12 +192,12 @@ json_values = st.recursive(
 
 @settings(max_examples=30, deadline=None)
 @given(json_values)
-def test_whatever_is_shown_is_bounded(value):
+def test_whatever_is_shown_is_bounded(value: object) -> None:
     """Rule T7: nothing that traces and rows show is ever large, and it is still JSON."""
     assert len(json.dumps(bounded(value), ensure_ascii=False)) < 64 * 1024
 
 
-def test_bounds_hold_for_deep_wide_and_long():
+def test_bounds_hold_for_deep_wide_and_long() -> None:
     """Depth, breadth, long texts and giant numbers are cut and marked."""
     deep: Any = "leaf"
     for _ in range(60):

@@ -60,7 +60,7 @@ def problems(validate: Any, arguments: dict[str, Any]) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_json_strictness():
+def test_json_strictness() -> None:
     """JSON mode is strict about kinds and reads what JSON can only say as text or list."""
     trip = validator(Trip)({"legs": [{"day": "2026-11-21"}], "share": [1, 2], "price": 3})
     assert trip.legs[0].day == datetime.date(2026, 11, 21)
@@ -86,18 +86,18 @@ def test_json_strictness():
         ),
     ],
 )
-def test_problems_name_field_and_fault(arguments, expected):
+def test_problems_name_field_and_fault(arguments: dict[str, Any], expected: tuple[str, ...]) -> None:
     """Rule T3: each problem names the field and its fault, never a key or value the model made up."""
     assert problems(validator(Trip), arguments) == expected
 
 
-def test_unknown_field_is_refused_with_the_known_ones():
+def test_unknown_field_is_refused_with_the_known_ones() -> None:
     """Rule T3: an unknown field at the top is refused, and the model is told which there are."""
     (problem,) = problems(validator(Trip), {"xyzzy": 1})
     assert problem == "the arguments: an unknown field; it takes legs, seats, price, share, names, byName"
 
 
-def test_only_the_name_in_the_schema_is_taken():
+def test_only_the_name_in_the_schema_is_taken() -> None:
     """Rule T4: another spelling of a field, which redaction would not know, is an unknown field."""
 
     class Login(BaseModel):
@@ -108,21 +108,21 @@ def test_only_the_name_in_the_schema_is_taken():
     assert problems(validator(Trip), {"by_name": "1"})[0].startswith("the arguments: an unknown field")
 
 
-class Person(BaseModel):
+class Principal(BaseModel):
     """A person, whose passport has another name that no schema shows."""
 
     passport: Annotated[str, Field(validation_alias=AliasChoices("passport", "pass_no"))]
-    manager: "Person | None" = None
+    manager: "Principal | None" = None
 
 
 class Party(BaseModel):
     """Persons wherever a model can have them."""
 
-    one: Person | None = None
-    many: list[Person] = []
-    pair: tuple[Person, int] | None = None
-    named: dict[str, Person] = {}
-    some: str | Person | list[Person] = ""
+    one: Principal | None = None
+    many: list[Principal] = []
+    pair: tuple[Principal, int] | None = None
+    named: dict[str, Principal] = {}
+    some: str | Principal | list[Principal] = ""
     anything: Any = None
 
 
@@ -142,7 +142,7 @@ SHOWN = {"passport": "1"}
         {"some": [HIDDEN]},
     ],
 )
-def test_only_the_names_in_the_schema_are_taken_at_any_depth(arguments):
+def test_only_the_names_in_the_schema_are_taken_at_any_depth(arguments: dict[str, Any]) -> None:
     """Rule T4: a name that redaction and bounds do not know is no way around them, wherever it stands."""
     (problem,) = problems(validator(Party), arguments)
     assert problem == "the arguments: an unknown field inside of one of them"
@@ -150,13 +150,13 @@ def test_only_the_names_in_the_schema_are_taken_at_any_depth(arguments):
     assert validator(Party)(known).model_dump(mode="json", exclude_unset=True) == known
 
 
-def test_open_data_has_any_names():
+def test_open_data_has_any_names() -> None:
     """What the schema leaves open takes every name, below it too."""
     assert validator(Party)({"anything": {"pass_no": [{"x": 1}]}}).anything == {"pass_no": [{"x": 1}]}
     assert set(validator(Party)({"named": {"pass_no": SHOWN}}).named) == {"pass_no"}
 
 
-def test_a_union_in_a_recursive_model_is_walked_once():
+def test_a_union_in_a_recursive_model_is_walked_once() -> None:
     """Rule T7: two branches that hold themselves do not double the work with every level."""
 
     class Left(BaseModel):
@@ -175,7 +175,7 @@ def test_a_union_in_a_recursive_model_is_walked_once():
 
 
 @pytest.mark.parametrize("given", ["ber", " BER ", "Ber"])
-def test_a_value_is_not_repeated_in_another_shape(given):
+def test_a_value_is_not_repeated_in_another_shape(given: str) -> None:
     """Rule T3: an author's words about what was stripped or upper-cased before are held back, too."""
 
     class Trip(BaseModel):
@@ -189,14 +189,14 @@ def test_a_value_is_not_repeated_in_another_shape(given):
     assert problems(validator(Trip), {"to": given}) == ("to: is not valid",)
 
 
-def test_problems_are_few():
+def test_problems_are_few() -> None:
     """However many faults there are, the model reads the first eight and how many more."""
     found = problems(validator(Trip), {"legs": [{"day": 1.5, str(n): 1} for n in range(50)]})
     assert len(found) == 9
     assert found[-1] == "and 92 more"
 
 
-def test_verbatim_schema_validation():
+def test_verbatim_schema_validation() -> None:
     """Rule T8: arguments of a tool with its own schema are held to exactly that schema."""
     schema = {
         "type": "object",
@@ -223,7 +223,7 @@ KEYS = ["4111111111111111", "0", "007", "+7", "-7", "7.0", str(2**64), "٣", "9"
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_of_digits_is_no_place_in_a_list(key):
+def test_a_key_of_digits_is_no_place_in_a_list(key: str) -> None:
     """Rule T3: a key that the model made up is not repeated, whatever it is made of."""
     number = {"type": "integer"}
     inner = {"type": "object", "additionalProperties": {"type": "array", "items": number}}
@@ -238,13 +238,13 @@ def test_a_key_of_digits_is_no_place_in_a_list(key):
     )
 
 
-def test_a_declared_name_of_digits_is_said():
+def test_a_declared_name_of_digits_is_said() -> None:
     """Rule T3: a field is named as its schema names it."""
     validate = SchemaValidator({"type": "object", "properties": {"007": {"type": "integer"}}})
     assert problems(validate, {"007": "x"}) == ('007: does not meet "type" "integer"',)
 
 
-def test_verbatim_schema_with_huge_numbers():
+def test_verbatim_schema_with_huge_numbers() -> None:
     """Whole numbers of any size are validated, not a crash."""
     validate = SchemaValidator({"type": "object", "properties": {"n": {"type": "integer"}}})
     assert validate({"n": 2**200}) == {"n": 2**200}
@@ -282,7 +282,7 @@ class Stay(BaseModel):
         ({"leg": {"day": "0"}}, "leg.day"),
     ],
 )
-def test_number_is_no_date(arguments, field):
+def test_number_is_no_date(arguments: dict[str, Any], field: str) -> None:
     """Rule T3: digits in the place of a date are refused by name, not taken for seconds since 1970."""
     assert problems(validator(Stay), arguments) == (f"{field}: must be a date in ISO 8601, not a number",)
 
@@ -297,7 +297,7 @@ def test_number_is_no_date(arguments, field):
         {"lenient": 7},
     ],
 )
-def test_what_is_no_number_in_the_place_of_a_date_stays(arguments):
+def test_what_is_no_number_in_the_place_of_a_date_stays(arguments: dict[str, Any]) -> None:
     """Rule T3: dates, null, texts beside dates and what an author's own validator takes are taken."""
     assert validator(Stay)(arguments)
 
@@ -324,7 +324,7 @@ trips = st.recursive(
 
 
 @given(trips)
-def test_numbers_are_found_where_the_rules_as_a_schema_forbid_them(arguments):
+def test_numbers_are_found_where_the_rules_as_a_schema_forbid_them(arguments: dict[str, Any]) -> None:
     """Rule T3: dates are looked for as a validator of JSON Schema would."""
     rules = _date_rules(derive_schema(TypeAdapter(Trips), "tool t__x"))
     refused = jsonschema_rs.validator_for(rules).iter_errors(arguments)

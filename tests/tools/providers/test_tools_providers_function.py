@@ -3,14 +3,18 @@
 import asyncio
 import json
 import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import pytest
+from http_fakes import NoHttp
 from pydantic import BaseModel, Field
 
 from proxy.errors import ConfigError
+from proxy.toolbox.clock import FixedClock
 from proxy.tools import CallContext, Clock, HttpClient, Redaction, ToolEffect, tool
-from proxy.tools.contract.capabilities import Capabilities
+from proxy.tools.contract.capabilities import Capabilities, QueryParams
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.providers.function import FunctionProvider, declared
 
@@ -33,7 +37,7 @@ async def use(function: Any, arguments: dict[str, Any], capabilities: Capabiliti
     return await provider.call_tool(spec, spec.validate(arguments), CALL)
 
 
-async def test_signature_makes_the_schema():
+async def test_signature_makes_the_schema() -> None:
     """Rule T8: names, types, descriptions and defaults of the parameters are the schema."""
 
     @tool(redaction=SHOW)
@@ -67,7 +71,7 @@ async def test_signature_makes_the_schema():
     assert await add(1, 2, "a", "b") == [1, 2, "a", "b"], "the function itself is as it was"
 
 
-async def test_worst_effect_is_assumed():
+async def test_worst_effect_is_assumed() -> None:
     """Rule T2: a tool that does not say what it changes is taken to change the world."""
 
     @tool(redaction=SHOW)
@@ -79,7 +83,7 @@ async def test_worst_effect_is_assumed():
     assert spec.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-async def test_model_parameter():
+async def test_model_parameter() -> None:
     """Rule T8: one parameter that is a pydantic model is the schema, and the function gets the model."""
 
     class Query(BaseModel):
@@ -98,9 +102,9 @@ async def test_model_parameter():
     assert await use(find, {"city": "Bonn"}) == "Bonn"
 
 
-async def test_verbatim_schema():
+async def test_verbatim_schema() -> None:
     """Rule T8: a schema that the author brings goes on the wire verbatim."""
-    schema = {
+    schema: dict[str, Any] = {
         "properties": {"q": {"title": "Kept", "type": "string"}},
         "type": "object",
         "$defs": {"Unused": {"enum": [3, 1, 2]}},
@@ -118,7 +122,7 @@ async def test_verbatim_schema():
     assert await use(ask, {"q": "a", "more": 1}) == {"q": "a", "more": 1}
 
 
-async def test_class_with_run():
+async def test_class_with_run() -> None:
     """A class with run() is a tool under its name in snake case, made once."""
     made = []
 
@@ -143,18 +147,14 @@ async def test_class_with_run():
     assert declared(NotATool) is None
 
 
-async def test_capabilities_come_by_type(request):
+async def test_capabilities_come_by_type(request: pytest.FixtureRequest) -> None:
     """Rule T6: clock, HTTP client and further types are handed over by type and are no part of the schema."""
 
-    class Fixed:
-        def now(self, tz: Any) -> str:
-            return "now"
-
-    class Fetch:
-        def __init__(self, hosts: Any) -> None:
+    class Fetch(NoHttp):
+        def __init__(self, hosts: Sequence[str]) -> None:
             self.hosts = hosts
 
-        async def get_json(self, url: str, params: Any = None) -> Any:
+        async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
             return [url, self.hosts]
 
     class Database:
@@ -167,19 +167,19 @@ async def test_capabilities_come_by_type(request):
         city: str, clock: Clock, http: Annotated[HttpClient, "the client"], db: Database, *, call: CallContext
     ) -> Any:
         """Look."""
-        return [city, clock.now(None), await http.get_json("u"), db is database, call.run_id]
+        return [city, clock.now(UTC).year, await http.get_json("u"), db is database, call.run_id]
 
-    capabilities = Capabilities(Fixed(), Fetch, {Database: database})
+    capabilities = Capabilities(FixedClock(datetime(2026, 11, 21, tzinfo=UTC)), Fetch, {Database: database})
     _, spec = await only([look], capabilities)
     assert list(spec.parameters["properties"]) == ["city"]
     assert spec.capabilities == ("Clock", "HttpClient", "Database")
     result = await use(look, {"city": "Bonn"}, capabilities)
-    assert result == ["Bonn", "now", ["u", ("api.example.com",)], True, "run_1"]
+    assert result == ["Bonn", 2026, ["u", ("api.example.com",)], True, "run_1"]
 
 
-async def test_blocking_function_runs_in_a_bounded_thread():
+async def test_blocking_function_runs_in_a_bounded_thread() -> None:
     """A def runs beside the event loop, never more at once than there are places."""
-    gate = threading.Event()
+    release = threading.Event()
     both = threading.Event()
     lock = threading.Lock()
     names: set[str] = set()
@@ -195,7 +195,7 @@ async def test_blocking_function_runs_in_a_bounded_thread():
             names.add(threading.current_thread().name)
             if now == 2:
                 both.set()
-        gate.wait(10)
+        release.wait(10)
         with lock:
             now -= 1
         return n
@@ -204,21 +204,21 @@ async def test_blocking_function_runs_in_a_bounded_thread():
     (spec,) = await provider.list_tools()
     tasks = [asyncio.create_task(provider.call_tool(spec, spec.validate({"n": n}), CALL)) for n in range(5)]
     await asyncio.to_thread(both.wait, 10)
-    gate.set()
+    release.set()
     assert await asyncio.gather(*tasks) == [0, 1, 2, 3, 4]
     assert most == 2
     assert names == {"toolrelay-tool"}
 
 
-async def test_thread_holds_its_place_until_it_returns():
+async def test_thread_holds_its_place_until_it_returns() -> None:
     """A cancelled blocking call waits for its thread once and lets go when told a second time."""
-    gate, began = threading.Event(), threading.Event()
+    release, began = threading.Event(), threading.Event()
 
     @tool(redaction=SHOW)
     def block() -> None:
         """Block."""
         began.set()
-        gate.wait(10)
+        release.wait(10)
 
     provider = FunctionProvider("t", [block], max_threads=1)
     (spec,) = await provider.list_tools()
@@ -235,7 +235,7 @@ async def test_thread_holds_its_place_until_it_returns():
     for _ in range(5):
         await asyncio.sleep(0)
     assert not waiting.done()
-    gate.set()
+    release.set()
     assert await waiting is None
 
 
@@ -263,7 +263,7 @@ def untyped() -> Any:
     """A tool with a parameter of no type."""
 
     @tool(redaction=SHOW)
-    async def act(n) -> None:
+    async def act(n) -> None:  # type: ignore[no-untyped-def]
         """Act."""
 
     return act
@@ -410,14 +410,14 @@ def with_host(host: str) -> Any:
         (with_host("api.example.com/v1"), "is not a host"),
     ],
 )
-def test_tool_that_cannot_load_says_why(function, fault):
+def test_tool_that_cannot_load_says_why(function: Any, fault: str) -> None:
     """Rules T4, T5 and T8: a tool that cannot load stops the start with its fault and its name."""
     with pytest.raises(ConfigError, match=fault):
         FunctionProvider("t", [function])
 
 
 @pytest.mark.parametrize("one", ["*.example.com", "offers.*.id", ("a", 1), ("",), {"a"}])
-def test_one_text_is_no_list_of_texts(one):
+def test_one_text_is_no_list_of_texts(one: Any) -> None:
     """Rule T4: a missing comma opens nothing; the ``*`` in one text would be every host, every field."""
     with pytest.raises(TypeError, match="hosts takes"):
         tool(redaction=SHOW, hosts=one)
@@ -445,26 +445,26 @@ def test_one_text_is_no_list_of_texts(one):
         ("name", 3),
     ],
 )
-def test_option_of_another_kind_is_refused_by_name(option, value):
+def test_option_of_another_kind_is_refused_by_name(option: str, value: object) -> None:
     """Rule T4: what an option cannot be is refused where it is written, not taken for something else."""
-    options = {"redaction": SHOW, option: value}
+    options: dict[str, Any] = {"redaction": SHOW, option: value}
     with pytest.raises(TypeError, match=f"^{option} takes "):
         tool(**options)
 
 
-def test_effect_that_there_is_not():
+def test_effect_that_there_is_not() -> None:
     """A misspelled effect is answered with those that there are."""
     with pytest.raises(ValueError, match="read_only, state_change, external_side_effect"):
         tool(redaction=SHOW, effect="readonly")  # type: ignore[call-overload]
 
 
-def test_two_functions_of_one_name():
+def test_two_functions_of_one_name() -> None:
     """Rule T5: one id twice within a module stops the start."""
     with pytest.raises(ConfigError, match="twice"):
         FunctionProvider("t", [faulty(), faulty()])
 
 
-async def test_declaration_reaches_the_spec():
+async def test_declaration_reaches_the_spec() -> None:
     """Everything that an author declares is in the spec."""
     options: dict[str, Any] = {
         "timeout_s": 3.0,
@@ -480,7 +480,7 @@ async def test_declaration_reaches_the_spec():
     assert spec.egress, "a tool that may call anywhere can carry data out"
 
 
-async def test_strict_tool():
+async def test_strict_tool() -> None:
     """Rule T8: a strict tool is offered as strict, and null is what its optional field takes."""
 
     @tool(redaction=SHOW, strict=True)

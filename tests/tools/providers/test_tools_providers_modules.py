@@ -33,7 +33,7 @@ def write(folder: Path, text: str, name: str = "my_tools.py") -> Path:
     return path
 
 
-async def test_users_tool_in_under_15_lines(tmp_path):
+async def test_users_tool_in_under_15_lines(tmp_path: Path) -> None:
     """Rule T5: a tool of under 15 lines loads from a path beside the config, named by the file's stem."""
     assert len(MY_TOOLS.splitlines()) < 15
     write(tmp_path, MY_TOOLS)
@@ -44,7 +44,7 @@ async def test_users_tool_in_under_15_lines(tmp_path):
     assert await provider.call_tool(spec, spec.validate({"a": 2}), context) == {"total": 3}
 
 
-async def test_annotations_as_text_and_two_files_of_one_name(tmp_path):
+async def test_annotations_as_text_and_two_files_of_one_name(tmp_path: Path) -> None:
     """Postponed annotations are read, and files of one name in two folders do not meet."""
     future = "from __future__ import annotations\n" + MY_TOOLS
     write(tmp_path, future, "a/my_tools.py")
@@ -54,7 +54,7 @@ async def test_annotations_as_text_and_two_files_of_one_name(tmp_path):
         assert [spec.name for spec in await provider.list_tools()] == [f"my_tools__{name}"]
 
 
-async def test_dotted_name(tmp_path, monkeypatch):
+async def test_dotted_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An importable module is named by its last part."""
     write(tmp_path, MY_TOOLS, "some_package_of_mine/adding.py")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -81,7 +81,7 @@ async def test_dotted_name(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_faulty_module_is_one_clear_line(tmp_path, text, said):
+def test_faulty_module_is_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
     """Rule T4 and the start: one line names what is wrong and where, without a traceback."""
     write(tmp_path, text)
     before = set(sys.modules)
@@ -94,7 +94,7 @@ def test_faulty_module_is_one_clear_line(tmp_path, text, said):
         assert not [name for name in set(sys.modules) - before if "my_tools" in name]
 
 
-def test_missing_file_and_module(tmp_path):
+def test_missing_file_and_module(tmp_path: Path) -> None:
     """A module that is not there says where it was looked for."""
     with pytest.raises(ConfigError, match=r"is not there \(looked for .*my_tools.py\)"):
         load_module("my_tools.py", base=tmp_path, capabilities=Capabilities())
@@ -102,7 +102,7 @@ def test_missing_file_and_module(tmp_path):
         load_module("no_such.module_here", base=tmp_path, capabilities=Capabilities())
 
 
-def test_name_that_cannot_be_a_provider(tmp_path):
+def test_name_that_cannot_be_a_provider(tmp_path: Path) -> None:
     """Rule T5: a file whose stem cannot stand in a tool id is refused by name."""
     write(tmp_path, MY_TOOLS, "my tools.py")
     with pytest.raises(ConfigError, match="only letters"):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime
 
 from proxy.errors import ConfigError, ToolFailure
 from proxy.toolbox.clock import FixedClock
@@ -16,14 +17,13 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.access.single_flight import SingleFlight, WorkCancelled
 from proxy.tools.contract.results import Output
-from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.cache import ResultCache, cache_key
 from proxy.tools.running.concurrency import Slots
-from proxy.tools.running.ledger import RunLedger
+from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.runner import Runner
 
-READ = {"effect": "read_only", "redaction": Redaction(output=("*",))}
+READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
 NOW = datetime(2026, 11, 21, 13, 5, tzinfo=UTC)
 
 
@@ -60,18 +60,20 @@ def output(text: str) -> Output:
     return Output(text, text, len(text), redacted=text)
 
 
-def test_kept_until_its_time(clock):
+def test_kept_until_its_time(clock: Clock) -> None:
     """A result lives for its time-to-live and not a moment longer."""
     cache = make_cache(clock)
     cache.put("k", output("a"), 5.0, None)
     clock.seconds = 4.9
-    assert cache.get("k").text == "a"
+    kept = cache.get("k")
+    assert kept is not None
+    assert kept.text == "a"
     clock.seconds = 5.0
     assert cache.get("k") is None
     assert len(cache) == 0
 
 
-def test_never_past_its_moment(clock):
+def test_never_past_its_moment(clock: Clock) -> None:
     """A result that is good until a moment is gone then, however long its time-to-live."""
     cache = make_cache(clock)
     cache.put("k", output("a"), 1e6, 1001.0)
@@ -83,7 +85,7 @@ def test_never_past_its_moment(clock):
     assert len(cache) == 0
 
 
-def test_bounded_in_number_and_bytes(clock):
+def test_bounded_in_number_and_bytes(clock: Clock) -> None:
     """The least used results go first; one that is too large is not kept at all."""
     cache = make_cache(clock, max_entries=2)
     for key in "ab":
@@ -99,7 +101,7 @@ def test_bounded_in_number_and_bytes(clock):
     assert 0 < len(small) <= 40_000 // 4000
 
 
-def test_key_parts_do_not_run_together():
+def test_key_parts_do_not_run_together() -> None:
     """No two lists of parts make one key."""
     assert cache_key("ab", "c") != cache_key("a", "bc") != cache_key("a", "b", "c")
     assert cache_key("\ud800") != cache_key("\ud801")
@@ -136,7 +138,9 @@ class Fetcher:
         self.tool = fetch
 
 
-async def test_equal_calls_get_the_kept_result(make_runner, log, context, call):
+async def test_equal_calls_get_the_kept_result(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Equal calls in any spelling run once; the row of each says where its result came from."""
     fetcher = Fetcher()
     runner = await make_runner([fetcher.tool])
@@ -157,7 +161,9 @@ async def test_equal_calls_get_the_kept_result(make_runner, log, context, call):
     )
 
 
-async def test_no_caller_gets_what_was_fetched_for_another(make_runner, context, call):
+async def test_no_caller_gets_what_was_fetched_for_another(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """The caller is part of the key, and so are the arguments."""
     fetcher = Fetcher()
     runner = await make_runner([fetcher.tool])
@@ -168,27 +174,19 @@ async def test_no_caller_gets_what_was_fetched_for_another(make_runner, context,
     assert [one.caller for one in fetcher.contexts] == ["open", "other", "open"]
 
 
-class Changing(Registry):
-    """Tools one of which is another from one call to the next, under the same name."""
-
-    now: ToolSpec | None = None
-
-    def get(self, name: str) -> ToolSpec | None:
-        """The tool as it is now."""
-        return self.now or super().get(name)
-
-
 @pytest.mark.parametrize(
     "other",
     [{"digest": "another"}, {"connection": "another"}, {"caller": "another"}, {"max_result_bytes": 999}, {}],
 )
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_what_makes_a_call_another_one(log, context, call, other, at_once):
+async def test_what_makes_a_call_another_one(
+    log: MemoryLog, context: RunContext, call: MakeCall, other: dict[str, Any], at_once: bool
+) -> None:
     """Rules R5, T9: who asks, over which connection, a tool of which definition: each is in the key."""
     fetcher = Fetcher()
     provider = FunctionProvider("t", [fetcher.tool])
     (spec,) = provider.specs
-    registry = Changing({spec.name: (spec, provider)}, [provider])
+    registry = await Registry.load([provider])
     runner = Runner(registry, Policy(allow=("*",)), log, None, FixedClock(NOW))
     if at_once:
         fetcher.go_on.clear()
@@ -197,7 +195,8 @@ async def test_what_makes_a_call_another_one(log, context, call, other, at_once)
     if not at_once:
         await first
     caller = other.get("caller", context.caller)
-    registry.now = replace(spec, **{name: value for name, value in other.items() if name != "caller"})
+    changed = replace(spec, **{name: value for name, value in other.items() if name != "caller"})
+    registry.replace([(changed, provider)])
     later = replace(context, run_id="run_2", caller=caller, ledger=RunLedger())
     second = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), later))
     await until(lambda: len(log.opened) == 2)
@@ -208,7 +207,9 @@ async def test_what_makes_a_call_another_one(log, context, call, other, at_once)
     assert fetcher.times == (2 if other else 1)
 
 
-async def test_ten_equal_calls_at_once_make_one(make_runner, log, context, call):
+async def test_ten_equal_calls_at_once_make_one(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Single flight: ten equal calls at the same moment are one execution."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
@@ -225,7 +226,9 @@ async def test_ten_equal_calls_at_once_make_one(make_runner, log, context, call)
 
 
 @pytest.mark.parametrize(("query", "words"), [("fail", "no luck"), ("crash", "the tool failed")])
-async def test_failures_are_not_kept(make_runner, context, call, query, words):
+async def test_failures_are_not_kept(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall, query: str, words: str
+) -> None:
     """All who wait get the failure; the next call tries again."""
     fetcher = Fetcher()
     runner = await make_runner([fetcher.tool])
@@ -237,7 +240,9 @@ async def test_failures_are_not_kept(make_runner, context, call, query, words):
     assert (again.safe_message, fetcher.times) == (words, 2)
 
 
-async def test_a_cancelled_leader_leaves_its_followers_alone(make_runner, log, context, call):
+async def test_a_cancelled_leader_leaves_its_followers_alone(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule E4: who goes is cancelled alone; the execution ends for the others."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
@@ -255,7 +260,9 @@ async def test_a_cancelled_leader_leaves_its_followers_alone(make_runner, log, c
     assert [row.status for row in log.closed] == ["cancelled", "success"]
 
 
-async def test_nobody_waiting_ends_the_work(make_runner, context, call):
+async def test_nobody_waiting_ends_the_work(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule E4: when all who wait have gone the tool is cancelled, and nobody joins what ends."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
@@ -270,7 +277,9 @@ async def test_nobody_waiting_ends_the_work(make_runner, context, call):
     assert (fetcher.times, fetcher.cancelled) == (2, 1)
 
 
-async def test_a_follower_waits_no_longer_than_its_own_run(still_time, make_runner, context, call):
+async def test_a_follower_waits_no_longer_than_its_own_run(
+    still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule T7: the seconds of a run bound its wait for another's execution, and that goes on."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
@@ -284,7 +293,9 @@ async def test_a_follower_waits_no_longer_than_its_own_run(still_time, make_runn
     assert fetcher.times == 1
 
 
-async def test_a_shared_execution_has_the_tools_own_time(still_time, make_runner, context, call):
+async def test_a_shared_execution_has_the_tools_own_time(
+    still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """A leader whose run is nearly over does not end the execution for the others."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
@@ -301,7 +312,9 @@ async def test_a_shared_execution_has_the_tools_own_time(still_time, make_runner
     ("how", "times"),
     [("never", 2), ("past", 2), ("later", 1), ("earliest", 2), ("nothing", 1)],
 )
-async def test_a_tool_shortens_the_life_of_one_result(make_runner, context, call, how, times):
+async def test_a_tool_shortens_the_life_of_one_result(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall, how: str, times: int
+) -> None:
     """CacheControl can shorten what cache_ttl_s allows."""
     runs = 0
 
@@ -327,13 +340,15 @@ async def test_a_tool_shortens_the_life_of_one_result(make_runner, context, call
     assert runs == times
 
 
-def test_cache_control_takes_aware_moments_only():
+def test_cache_control_takes_aware_moments_only() -> None:
     """A time of day without a zone is a fault of the tool's."""
     with pytest.raises(ValueError, match="aware"):
         CacheControl().expire_at(datetime(2026, 1, 1))
 
 
-async def test_a_policy_with_other_bounds_gets_its_own(make_runner, context, call):
+async def test_a_policy_with_other_bounds_gets_its_own(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """A result that was cut for one policy is not given to another."""
 
     @tool(cache_ttl_s=60, **READ)
@@ -348,7 +363,7 @@ async def test_a_policy_with_other_bounds_gets_its_own(make_runner, context, cal
     assert (len(large.content), large.truncated) == (1000, False)
 
 
-async def test_only_read_only_tools_are_cached():
+async def test_only_read_only_tools_are_cached() -> None:
     """Rule R5: a tool with effects that would be cached does not load."""
     for effect in ("state_change", "external_side_effect"):
 
@@ -360,13 +375,15 @@ async def test_only_read_only_tools_are_cached():
             await Registry.load([FunctionProvider("t", [act])])
 
 
-async def test_flight_that_is_cancelled_from_outside():
+async def test_flight_that_is_cancelled_from_outside() -> None:
     """A waiter does not take the end of the shared work for a cancellation of its own."""
     flights: SingleFlight[int] = SingleFlight()
     tasks: list[asyncio.Task[Any]] = []
 
     async def work() -> int:
-        tasks.append(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
         await asyncio.Event().wait()
         return 1
 
@@ -378,7 +395,7 @@ async def test_flight_that_is_cancelled_from_outside():
     assert not flights.is_under_way("k")
 
 
-async def test_slots_bound_the_process_and_each_caller():
+async def test_slots_bound_the_process_and_each_caller() -> None:
     """Never more at once than there are places, and one caller's queue leaves places for others."""
     slots = Slots(4, 2)
     now: dict[str, int] = {}
@@ -399,7 +416,9 @@ async def test_slots_bound_the_process_and_each_caller():
     assert slots._callers == {}
 
 
-async def test_a_full_house_is_rate_limited(make_runner, context, call):
+async def test_a_full_house_is_rate_limited(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule T7: a read-only call that finds no place in its time is refused and can be tried again."""
     go_on = asyncio.Event()
 

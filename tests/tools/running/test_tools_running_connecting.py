@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_tools_running_runner import failure
+from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime, failure
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import StoreUnavailable, ToolFailure
@@ -83,7 +83,15 @@ def broker() -> Broker:
 
 
 @pytest.mark.parametrize("name", ["read", "send"])
-async def test_credentials_come_before_the_row(make_runner, log, context, call, broker, name):
+async def test_credentials_come_before_the_row(
+    make_runner: MakeRunner,
+    log: MemoryLog,
+    context: RunContext,
+    call: MakeCall,
+    broker: Broker,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rules R1, T6: validated, then connected, then on record, then run."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
@@ -93,7 +101,7 @@ async def test_credentials_come_before_the_row(make_runner, log, context, call, 
         broker.events.append(f"opened {mail.ran}")
         await write(record, durable=durable)
 
-    log.open_invocation = opening
+    monkeypatch.setattr(log, "open_invocation", opening)
     assert (await runner.run(call(name), context)).ok
     assert broker.events == ["ready", "opened []"]
     assert mail.ran != []
@@ -103,7 +111,9 @@ async def test_credentials_come_before_the_row(make_runner, log, context, call, 
 
 
 @pytest.mark.parametrize("name", ["read", "send"])
-async def test_without_credentials_nothing_runs(make_runner, log, context, call, broker, name):
+async def test_without_credentials_nothing_runs(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, broker: Broker, name: str
+) -> None:
     """Rule R1: the model is told, the row claims no execution, and later the same call may run."""
     mail = Mail()
     started: list[Any] = []
@@ -128,8 +138,14 @@ async def test_without_credentials_nothing_runs(make_runner, log, context, call,
 @pytest.mark.parametrize("name", ["read", "send"])
 @pytest.mark.parametrize("budget_s", [None, 0.01])
 async def test_the_wait_for_credentials_is_bounded(
-    still_time, make_runner, context, call, broker, name, budget_s
-):
+    still_time: StillTime,
+    make_runner: MakeRunner,
+    context: RunContext,
+    call: MakeCall,
+    broker: Broker,
+    name: str,
+    budget_s: float | None,
+) -> None:
     """Rule T7: credentials that never come end with the tool's time or the run's, and say so."""
     mail = Mail()
     seconds = LATE_S if budget_s else 0.01
@@ -141,13 +157,17 @@ async def test_the_wait_for_credentials_is_bounded(
     assert (mail.ran, broker.cancelled) == ([], 1)
 
 
-async def test_waiting_for_credentials_is_the_tools_time(make_runner, context, call):
+async def test_waiting_for_credentials_is_the_tools_time(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule T7: what the credentials took the tool has no more, and no call has less than nothing."""
     mail = Mail(timeout_s=4)
     runner = await make_runner(mail.tools)
-    spec = runner._registry.get("t__read")
+    catalog = runner._registry.current
+    spec = catalog.get("t__read")
+    assert spec is not None
     began = time.monotonic()
-    one = Invocation("inv", call("read"), context, Policy(), None, spec, 0.0, began, connected_s=3.0)
+    one = Invocation("inv", call("read"), context, Policy(), None, catalog, spec, 0.0, began, connected_s=3.0)
     assert runner._executor.left_s(one, spec) == 1.0
     one.connected_s = 5.0
     assert runner._executor.left_s(one, spec) == 0.0
@@ -156,7 +176,9 @@ async def test_waiting_for_credentials_is_the_tools_time(make_runner, context, c
 
 
 @pytest.mark.parametrize("name", ["read", "send"])
-async def test_who_goes_waits_for_no_credentials(make_runner, log, context, call, broker, name):
+async def test_who_goes_waits_for_no_credentials(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, broker: Broker, name: str
+) -> None:
     """Rule E4: a client that goes while credentials are fetched ends the wait; no row is opened."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
@@ -170,7 +192,9 @@ async def test_who_goes_waits_for_no_credentials(make_runner, log, context, call
     assert (mail.ran, log.opened, log.closed, broker.cancelled) == ([], [], [], 1)
 
 
-async def test_an_effect_that_never_began_is_the_next_ones(make_runner, context, call, broker):
+async def test_an_effect_that_never_began_is_the_next_ones(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall, broker: Broker
+) -> None:
     """Rule R5: who waits for an equal effect whose caller goes before it began causes it instead."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
@@ -187,7 +211,9 @@ async def test_an_effect_that_never_began_is_the_next_ones(make_runner, context,
     assert mail.ran == ["ada"]
 
 
-async def test_a_kept_result_needs_the_connection_too(make_runner, context, call, broker):
+async def test_a_kept_result_needs_the_connection_too(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall, broker: Broker
+) -> None:
     """What an account gave is not given on once the account is gone."""
     mail = Mail(cache_ttl_s=60)
     runner = await make_runner(mail.tools, credentials=broker)
@@ -199,7 +225,9 @@ async def test_a_kept_result_needs_the_connection_too(make_runner, context, call
     assert mail.ran == ["in"]
 
 
-async def test_a_repeat_needs_no_credentials(make_runner, context, call, broker):
+async def test_a_repeat_needs_no_credentials(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall, broker: Broker
+) -> None:
     """Rule R5: an effect that the run has caused is answered, whatever became of the connection."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
@@ -211,11 +239,18 @@ async def test_a_repeat_needs_no_credentials(make_runner, context, call, broker)
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_what_an_earlier_try_did_is_not_denied(make_runner, log, call, broker, lost):
+async def test_what_an_earlier_try_did_is_not_denied(
+    make_runner: MakeRunner,
+    log: MemoryLog,
+    call: MakeCall,
+    broker: Broker,
+    lost: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rule R5: without credentials a repeat of the request is told of the first one's effect."""
     store = MemoryStore()
     await store.start()
-    log.close_invocation = store.close_invocation
+    monkeypatch.setattr(log, "close_invocation", store.close_invocation)
     mail = Mail()
     one, two = [await make_runner(mail.tools, credentials=broker, effects=store) for _ in range(2)]
     asked = AskedFor("digest", False, 100.0)
@@ -246,7 +281,15 @@ async def test_what_an_earlier_try_did_is_not_denied(make_runner, log, call, bro
 
 @pytest.mark.parametrize("error", [RuntimeError("s3cret"), ToolFailure("no", code="rate_limited")])
 @pytest.mark.parametrize("name", ["read", "send"])
-async def test_whatever_the_broker_raises(make_runner, log, context, call, broker, name, error):
+async def test_whatever_the_broker_raises(
+    make_runner: MakeRunner,
+    log: MemoryLog,
+    context: RunContext,
+    call: MakeCall,
+    broker: Broker,
+    name: str,
+    error: Exception,
+) -> None:
     """Rules T1, T3: a broker that fails in any way ends in a result, without a word of a fault's."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from waiting import LATE_S
 
+from proxy.effect_records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim
 from proxy.errors import StoreError, StoreUnavailable
-from proxy.records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim, ToolInvocationRecord
+from proxy.records import ToolInvocationRecord
 from proxy.store.memory.store import MemoryStore
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import Redaction
@@ -406,13 +407,13 @@ async def test_a_client_that_leaves_before_the_effect_frees_it(
 ) -> None:
     """Rules E4, R5: what was claimed for a client that left meanwhile, its repeat may do."""
     world = World()
-    gate, claimed = asyncio.Event(), asyncio.Event()
+    release, claimed = asyncio.Event(), asyncio.Event()
     take = shared.claim_effect
 
     async def slow_claim(record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
         found = await take(record, claim)
         claimed.set()
-        await gate.wait()
+        await release.wait()
         return found
 
     shared.claim_effect = slow_claim  # type: ignore[method-assign]
@@ -421,7 +422,7 @@ async def test_a_client_that_leaves_before_the_effect_frees_it(
     await claimed.wait()
     first.cancel()
     await asyncio.wait([first])
-    gate.set()
+    release.set()
     await runner.drain(5.0)
     assert world.bought == []
     again = await runner.run(call("buy", '{"what":"milk"}'), _context("run_2", _again()))

@@ -5,11 +5,13 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator
+from runner_kit import MakeCall, MakeRunner, MemoryLog
 
 from proxy.errors import ToolFailure
 from proxy.tools import HttpClient, Redaction, tool
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound
+from proxy.tools.running.ledger import RunContext
 
 STEPS = (
     *("known", "policy", "budget", "rate", "size", "parse", "validate", "bounds"),
@@ -110,7 +112,9 @@ class Steps:
 
 
 @pytest.mark.parametrize("first", STEPS)
-async def test_the_first_step_that_says_no_decides(make_runner, log, context, call, first):
+async def test_the_first_step_that_says_no_decides(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, first: str
+) -> None:
     """Rules T1, T2, T7: what stands later in the order is neither asked nor charged."""
     world = Steps(STEPS[STEPS.index(first) :])
     runner = await make_runner([world.tool()], policy=world.policy(), limiter=world, credentials=world)
@@ -126,7 +130,9 @@ async def test_the_first_step_that_says_no_decides(make_runner, log, context, ca
     assert world.asked == [step for step in ASKED if step in before]
 
 
-async def test_what_is_refused_early_is_not_counted(make_runner, context, call):
+async def test_what_is_refused_early_is_not_counted(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rules T2, T7: a denied tool costs nothing of the rate, arguments that nobody can read do."""
     world = Steps()
     runner = await make_runner([world.tool()], limiter=world, credentials=world)
@@ -136,7 +142,9 @@ async def test_what_is_refused_early_is_not_counted(make_runner, context, call):
     assert (unread.error_code, world.asked) == ("invalid_json", ["rate"])
 
 
-async def test_a_kept_result_takes_every_step_but_the_last(make_runner, log, context, call):
+async def test_a_kept_result_takes_every_step_but_the_last(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rules T1, T2: a kept result is given only to a call that was let through and is on record itself."""
     world = Steps()
 

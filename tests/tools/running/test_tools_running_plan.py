@@ -22,6 +22,7 @@ from pydantic import (
     field_serializer,
     field_validator,
 )
+from runner_kit import MakeCall, MakeRunner, MemoryLog
 
 from proxy.errors import ToolFailure
 from proxy.events import ToolCall
@@ -71,7 +72,7 @@ def sound(target: Any, text: str = "{}") -> PlannedCall:
     return found
 
 
-def test_a_plan_binds_all_that_its_execution_hangs_on():
+def test_a_plan_binds_all_that_its_execution_hangs_on() -> None:
     """Rule T1: id, name, spec, value, canonical and masked arguments, caller and key, in one thing."""
     found = sound(fly, '{"to":"ber", "pin":"s3cret"}')
     assert (found.call.call_id, found.call.name, found.spec.name) == ("call_1", "t__fly", "t__fly")
@@ -84,7 +85,7 @@ def test_a_plan_binds_all_that_its_execution_hangs_on():
     assert "s3cret" not in repr(found)
 
 
-def test_a_plan_does_not_change():
+def test_a_plan_does_not_change() -> None:
     """Rule T1: nobody who is handed a plan can make another call of it."""
     found = sound(fly, '{"to":"ber"}')
     for name in ("value", "arguments", "caller", "spec", "call", "other"):
@@ -92,7 +93,7 @@ def test_a_plan_does_not_change():
             setattr(found, name, "changed")
 
 
-def test_planning_does_nothing():
+def test_planning_does_nothing() -> None:
     """Planning is a plain function: the same call is planned the same, as often as one likes."""
     spec = spec_of(fly)
     admitted = admit(ToolCall("call_1", spec.name, '{"to":"ber"}', 0), spec, ANY, untrusted="")
@@ -100,6 +101,19 @@ def test_planning_does_nothing():
     first, second = (plan(admitted, caller="key_1", key="inv_1") for _ in range(2))
     assert isinstance(first, PlannedCall)
     assert first == second
+
+
+def test_an_approval_overrules_nothing_but_the_want_of_one() -> None:
+    """A call that somebody approved runs, its row says so, and a denial still outweighs it."""
+    spec = spec_of(fly)
+    call = ToolCall("call_1", spec.name, '{"to":"ber"}', 0)
+    asking, denying = Policy(allow=("*",), approve=("*",)), Policy(approve=("*",))
+    admitted = admit(call, spec, asking, untrusted="", approved=True)
+    assert isinstance(admitted, AdmittedCall)
+    assert admitted.decision == 'approved: policy.approve has "*"'
+    refused = admit(call, spec, denying, untrusted="", approved=True)
+    assert isinstance(refused, Refusal)
+    assert refused.failure.code == "policy_denied"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +142,7 @@ def test_planning_does_nothing():
         ),
     ],
 )
-def test_a_refusal_is_an_outcome_of_its_own(policy, text, code, decision):
+def test_a_refusal_is_an_outcome_of_its_own(policy: Policy, text: str, code: str, decision: str) -> None:
     """Rules T2, T3: each step that says no is told by its code and its rule, and is no exception."""
     found = planned(fly, text, policy)
     assert isinstance(found, Refusal)
@@ -136,7 +150,7 @@ def test_a_refusal_is_an_outcome_of_its_own(policy, text, code, decision):
     assert "s3cret" not in f"{found!r} {found.failure}"
 
 
-def test_a_bound_is_not_passed_by_another_name():
+def test_a_bound_is_not_passed_by_another_name() -> None:
     """Rule T2: a field inside of an argument goes by the one name that its bound and its mask know."""
 
     class Stay(BaseModel):
@@ -156,7 +170,7 @@ def test_a_bound_is_not_passed_by_another_name():
     assert "1000" not in f"{over} {other}"
 
 
-def test_what_there_is_not_is_refused():
+def test_what_there_is_not_is_refused() -> None:
     """Rule T3: a name that is no tool's, and a tool without a redaction rule, are refused by name."""
     call = ToolCall("c", "t__none", "{}", 0)
     nothing = admit(call, None, ANY, untrusted="")
@@ -166,7 +180,7 @@ def test_what_there_is_not_is_refused():
     assert (nothing.failure.code, bare.failure.code) == ("unknown_tool", "redaction_missing")
 
 
-def test_only_who_needs_a_key_has_one():
+def test_only_who_needs_a_key_has_one() -> None:
     """An idempotency key goes with effects, and with a tool that takes one."""
 
     @tool(**READ)
@@ -244,7 +258,9 @@ def taker(model: type[BaseModel]) -> Any:
         (Drawn, '{"numbers":[1]}', '{"numbers":[2]}'),
     ],
 )
-def test_arguments_that_hide_what_they_hold_are_told_apart(model, one, other):
+def test_arguments_that_hide_what_they_hold_are_told_apart(
+    model: type[BaseModel], one: str, other: str
+) -> None:
     """Rule R5: where JSON would not say all of a value, the arguments count as the model wrote them."""
     take = taker(model)
     assert sound(take, one).arguments == one.encode()
@@ -252,14 +268,14 @@ def test_arguments_that_hide_what_they_hold_are_told_apart(model, one, other):
     assert sound(take, f" {one} ").arguments == one.encode()
 
 
-def test_a_value_that_is_used_up_is_whole():
+def test_a_value_that_is_used_up_is_whole() -> None:
     """A tool gets all of an iterator, though planning has looked at it."""
     found = sound(taker(Drawn), '{"numbers":[1,2]}')
     assert list(found.value.numbers) == [1, 2]
     assert list(found.value_anew().numbers) == [1, 2]
 
 
-def test_what_a_model_keeps_in_private_is_whole():
+def test_what_a_model_keeps_in_private_is_whole() -> None:
     """A tool gets what its model keeps for itself, though a serializer takes of it."""
 
     class Stay(BaseModel):
@@ -279,7 +295,7 @@ def test_what_a_model_keeps_in_private_is_whole():
 @pytest.mark.parametrize(
     ("text", "times"), [('{"city":"BER"}', 1), ('{"city":"ber"}', 2), ('{"city":"BER","days":[1]}', 2)]
 )
-def test_arguments_that_come_as_they_are_shown_are_validated_once(text, times):
+def test_arguments_that_come_as_they_are_shown_are_validated_once(text: str, times: int) -> None:
     """Only what validation changed, or what is more than plain values, is validated a second time."""
     seen = []
 
@@ -299,7 +315,7 @@ def test_arguments_that_come_as_they_are_shown_are_validated_once(text, times):
     assert len(seen) == times
 
 
-def test_a_default_that_is_written_out_is_the_same_call():
+def test_a_default_that_is_written_out_is_the_same_call() -> None:
     """Rule R5: a function cannot tell an argument left out from its default, so it is one call."""
 
     @tool(**EFFECT)
@@ -342,20 +358,22 @@ def test_a_default_that_is_written_out_is_the_same_call():
         (list[int], Field(default_factory=list), []),
     ],
 )
-def test_a_default_that_writing_would_change_is_told_apart(kind, default, written):
+def test_a_default_that_writing_would_change_is_told_apart(
+    kind: Any, default: object, written: object
+) -> None:
     """Rule R5: what JSON cannot say of a default, or makes another value of, is no part of the call."""
 
     async def take(to: Airport, one: Any = default) -> None:
         """Take."""
 
     take.__annotations__["one"] = kind
-    take = tool(**READ)(take)
-    assert sound(take, '{"to":"ber"}').arguments == b'{"to":"BER"}'
-    found = planned(take, json.dumps({"to": "ber", "one": written}))
+    taking = tool(**READ)(take)
+    assert sound(taking, '{"to":"ber"}').arguments == b'{"to":"BER"}'
+    found = planned(taking, json.dumps({"to": "ber", "one": written}))
     assert isinstance(found, Refusal) or b'"one"' in found.arguments
 
 
-def test_what_was_not_given_is_told_from_a_default():
+def test_what_was_not_given_is_told_from_a_default() -> None:
     """A tool with a model may tell null, and a default, from an argument that was not given."""
 
     class Change(BaseModel):
@@ -376,7 +394,7 @@ def test_what_was_not_given_is_told_from_a_default():
         {"to": st.text(max_size=8)}, optional={"pin": st.text(max_size=4), "seats": st.integers()}
     ).map(json.dumps)
 )
-def test_a_plan_means_what_was_written(text):
+def test_a_plan_means_what_was_written(text: str) -> None:
     """Rules T3, R5: any text is refused or planned, and canonical arguments are the very call again."""
     found = planned(fly, text)
     if isinstance(found, Refusal):
@@ -393,7 +411,9 @@ def test_a_plan_means_what_was_written(text):
 # --- through the runner ------------------------------------------------------------------------------
 
 
-async def test_spellings_that_validation_makes_one_are_one_call(make_runner, log, context, call):
+async def test_spellings_that_validation_makes_one_are_one_call(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5: an effect whose arguments validate to the same is caused once, a result kept once."""
     seen = []
 
@@ -421,7 +441,9 @@ async def test_spellings_that_validation_makes_one_are_one_call(make_runner, log
     assert [row.arguments_redacted for row in log.closed[:3]] == [{"to": "ber"}, {"to": "BER"}, {"to": "bEr"}]
 
 
-async def test_a_default_written_out_is_not_run_again(make_runner, context, call):
+async def test_a_default_written_out_is_not_run_again(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5: with a default written out or left out, an effect is caused once and a result kept once."""
     seen = []
 
@@ -447,7 +469,9 @@ async def test_a_default_written_out_is_not_run_again(make_runner, context, call
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(st.text(alphabet="aAbßſ", max_size=3), max_size=8), spaced=st.booleans())
-async def test_no_spelling_causes_an_effect_twice(make_runner, names, spaced):
+async def test_no_spelling_causes_an_effect_twice(
+    make_runner: MakeRunner, names: list[str], spaced: bool
+) -> None:
     """Rule R5: however arguments are written, what validates to the same is caused once in a run."""
     seen: list[str] = []
 
@@ -466,7 +490,9 @@ async def test_no_spelling_causes_an_effect_twice(make_runner, names, spaced):
 
 
 @pytest.mark.parametrize("verbatim", [False, True])
-async def test_each_try_gets_the_arguments_whole(make_runner, context, call, verbatim):
+async def test_each_try_gets_the_arguments_whole(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall, verbatim: bool
+) -> None:
     """A tool that changes its arguments and fails gets all of them at the next try."""
     seen = []
 
@@ -486,14 +512,16 @@ async def test_each_try_gets_the_arguments_whole(make_runner, context, call, ver
 
     schema = {"type": "object", "properties": {"numbers": {"type": "array"}}, "additionalProperties": False}
     take.__annotations__["arguments"] = dict[str, Any] if verbatim else Numbers
-    options = {"parameters": schema} if verbatim else {}
+    options: dict[str, Any] = {"parameters": schema} if verbatim else {}
     runner = await make_runner([tool(**READ, retries=2, **options)(take)])
     result = await runner.run(call("take", '{"numbers":[1,2]}'), context)
     assert result.content == "done"
     assert seen == [[1, 2]] * 3
 
 
-async def test_a_private_value_is_masked_as_it_was_validated_too(make_runner, log, context, call):
+async def test_a_private_value_is_masked_as_it_was_validated_too(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule T4: words that quote what validation made of a private argument are masked."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("name",)))
@@ -507,7 +535,7 @@ async def test_a_private_value_is_masked_as_it_was_validated_too(make_runner, lo
     assert "ADA" not in repr((result, log.closed))
 
 
-async def test_nothing_runs_but_by_a_plan(make_runner, call):
+async def test_nothing_runs_but_by_a_plan(make_runner: MakeRunner, call: MakeCall) -> None:
     """Rule T1: a plan, an admitted call and a refusal have no way to run themselves."""
     for kind in (PlannedCall, AdmittedCall, Refusal):
         actions = [name for name in dir(kind) if asyncio.iscoroutinefunction(getattr(kind, name))]

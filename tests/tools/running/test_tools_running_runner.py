@@ -14,44 +14,31 @@ from argument_texts import argument_texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
+from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime, echo, failure
 from waiting import PATIENCE_S
 
 from proxy.errors import ToolFailure
-from proxy.events import ToolCall, ToolResult
+from proxy.events import ToolCall
 from proxy.records import ToolEffect
 from proxy.tools import CallContext, Redaction, tool
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RunContext, RunLedger
 
-READ = {"effect": "read_only", "redaction": Redaction(output=("*",))}
-EFFECT = {"effect": "state_change", "redaction": Redaction(output=("*",))}
+READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
+EFFECT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction(output=("*",))}
 
 
-@tool(**READ)
-async def echo(text: str) -> dict[str, str]:
-    """Say it again."""
-    return {"text": text}
-
-
-async def test_the_record_goes_by_the_machines_clock(make_runner, log, context, call):
+async def test_the_record_goes_by_the_machines_clock(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """The tools' clock may stand still, as the demo's does: a call is on record when it was made."""
     runner = await make_runner([echo])
     before = time.time()
     assert (await runner.run(call("echo", '{"text":"a"}'), context)).ok
     await runner.refuse(call("echo", "{}", 1), context, ToolFailure("no", code="budget_exhausted"), "denied")
     made, refused = log.closed
+    assert made.ended_at is not None
     assert before <= made.started_at <= made.ended_at <= refused.started_at <= time.time() + 1
-
-
-def failure(result: ToolResult) -> dict[str, Any]:
-    """The failure that the model reads, checked for its exact shape."""
-    body = json.loads(result.content)
-    assert set(body) == {"ok", "error_code", "message"}
-    assert body["ok"] is False
-    assert not result.ok
-    assert body["error_code"] == result.error_code
-    assert body["message"] == result.safe_message != ""
-    return body
 
 
 class Counter:
@@ -69,7 +56,9 @@ class Counter:
         self.tool = count
 
 
-async def test_success_is_json_for_the_model_and_redacted_for_the_record(make_runner, log, context, call):
+async def test_success_is_json_for_the_model_and_redacted_for_the_record(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule T4: the model gets the full result, the row only allowlisted fields and unmasked arguments."""
 
     @tool(effect="read_only", redaction=Redaction(output=("shown",), private_arguments=("pin",)))
@@ -94,7 +83,7 @@ async def test_success_is_json_for_the_model_and_redacted_for_the_record(make_ru
     assert (row.run_id, row.turn, row.seq, row.tool, row.provider) == ("run_1", 1, 0, "t__look", "t")
 
 
-async def test_text_result_stays_text(make_runner, context, call):
+async def test_text_result_stays_text(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
     """A result of type str reaches the model as it is, without quotes."""
 
     @tool(**READ)
@@ -107,7 +96,9 @@ async def test_text_result_stays_text(make_runner, context, call):
 
 
 @pytest.mark.parametrize("name", ["t__nothing", "t__echo\u200b", "T__ECHO", " t__echo", "echo", "", "\ud800"])
-async def test_unknown_tool(make_runner, log, context, call, name):
+async def test_unknown_tool(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, name: str
+) -> None:
     """Rule T3: a name that is not exactly a tool's is unknown, and on record in printable form."""
     runner = await make_runner([echo])
     result = await runner.run(replace(call("x", '{"text":"a"}'), name=name), context)
@@ -116,7 +107,9 @@ async def test_unknown_tool(make_runner, log, context, call, name):
     assert log.closed[0].tool.isascii()
 
 
-async def test_denied_by_default(make_runner, log, context, call):
+async def test_denied_by_default(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule T2: a tool that no policy allows is refused when it runs, and the row names the line."""
     runner = await make_runner([echo], policy=Policy())
     result = await runner.run(call("echo", '{"text":"a"}'), context)
@@ -125,7 +118,7 @@ async def test_denied_by_default(make_runner, log, context, call):
     assert log.closed[0].status == "error"
 
 
-async def test_callers_policy_narrows(make_runner, context, call):
+async def test_callers_policy_narrows(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
     """Rule T2: the policy given with a call can take away and never add."""
     runner = await make_runner([echo], policy=Policy(allow=("t__other",)))
     result = await runner.run(call("echo", '{"text":"a"}'), context, policy=Policy(allow=("*",)))
@@ -135,7 +128,7 @@ async def test_callers_policy_narrows(make_runner, context, call):
     assert failure(result)["error_code"] == "policy_denied"
 
 
-async def test_needs_approval(make_runner, context, call):
+async def test_needs_approval(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
     """Rule T2: a tool that needs an approval which nothing can give is refused with approval_required."""
     counter = Counter()
     runner = await make_runner([counter.tool], policy=Policy(allow=("*",), approve_effects=("state_change",)))
@@ -144,7 +137,7 @@ async def test_needs_approval(make_runner, context, call):
     assert counter.times == 0
 
 
-async def test_rate_limited(make_runner, context, call):
+async def test_rate_limited(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
     """Rule T3: a caller over its limit gets rate_limited, counted for that caller and for tool calls."""
     hits = []
 
@@ -186,7 +179,9 @@ async def test_rate_limited(make_runner, context, call):
         ('{"text":"' + "a" * 9000 + '"}', "invalid_arguments"),
     ],
 )
-async def test_bad_arguments_do_not_run(make_runner, log, context, call, arguments, code):
+async def test_bad_arguments_do_not_run(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, arguments: str, code: str
+) -> None:
     """Rule T3: arguments that are not strict JSON or do not fit the schema never reach the tool."""
     runs = []
 
@@ -203,7 +198,9 @@ async def test_bad_arguments_do_not_run(make_runner, log, context, call, argumen
     assert log.closed[0].arguments_redacted is None
 
 
-async def test_effect_is_on_record_before_it_starts(make_runner, log, context, call):
+async def test_effect_is_on_record_before_it_starts(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule R1: the row of a tool with effects is committed before the effect and closed after."""
     seen = []
 
@@ -218,7 +215,9 @@ async def test_effect_is_on_record_before_it_starts(make_runner, log, context, c
     assert [row.status for row in log.closed] == ["success"]
 
 
-async def test_no_record_no_effect(make_runner, log, context, call):
+async def test_no_record_no_effect(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule R1: without a durable row a tool with effects does not run, and may be asked for again."""
     counter = Counter()
     runner = await make_runner([counter.tool, echo])
@@ -234,7 +233,9 @@ async def test_no_record_no_effect(make_runner, log, context, call):
     assert counter.times == 1
 
 
-async def test_identical_effect_runs_once(make_runner, log, context, call):
+async def test_identical_effect_runs_once(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5: an identical call within the run gets the first one's result under its own id."""
     counter = Counter()
     runner = await make_runner([counter.tool])
@@ -247,7 +248,9 @@ async def test_identical_effect_runs_once(make_runner, log, context, call):
     assert [row.decision.split(" ")[0] for row in log.closed] == ["allowed:", "repeat", "allowed:"]
 
 
-async def test_identical_effect_in_another_run_runs(make_runner, context, call):
+async def test_identical_effect_in_another_run_runs(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5 binds one run: another run may do the same again."""
     counter = Counter()
     runner = await make_runner([counter.tool])
@@ -256,7 +259,9 @@ async def test_identical_effect_in_another_run_runs(make_runner, context, call):
     assert counter.times == 2
 
 
-async def test_failed_effect_is_not_tried_again(make_runner, context, call):
+async def test_failed_effect_is_not_tried_again(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5: the outcome of a failed effect is unknown, so an identical call gets the failure."""
     times = 0
 
@@ -273,7 +278,9 @@ async def test_failed_effect_is_not_tried_again(make_runner, context, call):
     assert times == 1
 
 
-async def test_repeatable_effect_runs_again(make_runner, context, call):
+async def test_repeatable_effect_runs_again(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5: a tool declared repeatable runs for each call."""
     counter = Counter(repeatable=True)
     runner = await make_runner([counter.tool])
@@ -282,7 +289,9 @@ async def test_repeatable_effect_runs_again(make_runner, context, call):
     assert counter.times == 3
 
 
-async def test_one_place_runs_once(make_runner, log, context, call):
+async def test_one_place_runs_once(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5: the same (run, turn, seq) never runs twice, whatever is asked there."""
     counter = Counter(repeatable=True)
     runner = await make_runner([counter.tool])
@@ -296,7 +305,9 @@ async def test_one_place_runs_once(make_runner, log, context, call):
     assert len(log.closed) == 1
 
 
-async def test_concurrent_identical_effects_run_once(make_runner, context, call):
+async def test_concurrent_identical_effects_run_once(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule R5: identical effects asked for at the same moment are one effect."""
     counter = Counter()
     runner = await make_runner([counter.tool])
@@ -305,7 +316,7 @@ async def test_concurrent_identical_effects_run_once(make_runner, context, call)
     assert {one.content for one in results} == {'{"times":1}'}
 
 
-async def test_ledger_is_bounded(make_runner, call):
+async def test_ledger_is_bounded(make_runner: MakeRunner, call: MakeCall) -> None:
     """Rule T7: a run that makes more calls than its ledger holds gets budget_exhausted."""
     runner = await make_runner([echo])
     context = RunContext("run_1", 1, "open", ledger=RunLedger(max_calls=2))
@@ -314,7 +325,7 @@ async def test_ledger_is_bounded(make_runner, call):
     assert failure(results[2])["error_code"] == "budget_exhausted"
 
 
-async def test_time_out(make_runner, log, context, call):
+async def test_time_out(make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall) -> None:
     """Rule T7: a tool past its time is cancelled; the model is told, and of an effect's doubt too."""
     ended = []
 
@@ -340,7 +351,9 @@ async def test_time_out(make_runner, log, context, call):
     assert [row.error_code for row in log.closed] == ["timeout", "timeout"]
 
 
-async def test_a_tools_own_time_wins(still_time, make_runner, context, call):
+async def test_a_tools_own_time_wins(
+    still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule T7: a tool's own limit counts in place of the configured one, shorter or longer; the time that
     the run has left bounds both."""
     ended = asyncio.Event()
@@ -384,7 +397,14 @@ async def test_a_tools_own_time_wins(still_time, make_runner, context, call):
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_whatever_a_tool_raises(make_runner, log, context, call, error, threaded):
+async def test_whatever_a_tool_raises(
+    make_runner: MakeRunner,
+    log: MemoryLog,
+    context: RunContext,
+    call: MakeCall,
+    error: BaseException,
+    threaded: bool,
+) -> None:
     """Rule T3: any exception of a tool is execution_failed, its words reach nobody, and the run goes on."""
 
     @tool(name="bad", **READ)
@@ -405,7 +425,9 @@ async def test_whatever_a_tool_raises(make_runner, log, context, call, error, th
     assert (await runner.run(call("echo", '{"text":"a"}', 1), context)).ok
 
 
-async def test_tool_failure_speaks_to_the_model(make_runner, context, call):
+async def test_tool_failure_speaks_to_the_model(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """A ToolFailure's words and code reach the model, less any private argument in them."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("login.pin",)))
@@ -458,7 +480,9 @@ class Foreign:
     ],
     ids=["nan", "inf", "cycle", "foreign", "bytes", "list", "text-in-object", "shared"],
 )
-async def test_output_that_is_no_json(make_runner, log, context, call, value, code):
+async def test_output_that_is_no_json(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, value: object, code: str
+) -> None:
     """Rule T3: an output that JSON cannot say or nobody can carry is a failure, on record."""
 
     @tool(**READ)
@@ -471,7 +495,9 @@ async def test_output_that_is_no_json(make_runner, log, context, call, value, co
     assert log.closed[0].error_code == code
 
 
-async def test_output_with_odd_text_and_numbers(make_runner, context, call):
+async def test_output_with_odd_text_and_numbers(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Lone surrogates and whole numbers past 64 bits come out as JSON that every wire can carry."""
 
     @tool(**READ)
@@ -486,7 +512,9 @@ async def test_output_with_odd_text_and_numbers(make_runner, context, call):
     assert result.content == "x?"
 
 
-async def test_large_result_is_cut(make_runner, log, context, call):
+async def test_large_result_is_cut(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule T7: a result over its bound keeps head and tail, tells the model, and stays within the bound."""
 
     @tool(**READ)
@@ -507,7 +535,9 @@ async def test_large_result_is_cut(make_runner, log, context, call):
     assert not (await runner.run(call("tell", '{"kind":"small"}', 5), context)).truncated
 
 
-async def test_tool_can_tighten_the_result_bound(make_runner, context, call):
+async def test_tool_can_tighten_the_result_bound(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule T7: the smaller of the tool's and the policy's result size holds."""
 
     @tool(max_result_bytes=200, **READ)
@@ -519,7 +549,9 @@ async def test_tool_can_tighten_the_result_bound(make_runner, context, call):
     assert len(result.content) <= 200
 
 
-async def test_cancelled_caller_stops_a_read_only_tool(make_runner, log, context, call):
+async def test_cancelled_caller_stops_a_read_only_tool(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule E4: when the client goes, a read-only tool is cancelled and recorded so."""
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -542,7 +574,9 @@ async def test_cancelled_caller_stops_a_read_only_tool(make_runner, log, context
     assert [(row.status, row.error_code) for row in log.closed] == [("cancelled", "cancelled")]
 
 
-async def test_cancelled_caller_lets_an_effect_finish(make_runner, log, context, call):
+async def test_cancelled_caller_lets_an_effect_finish(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule E4: an effect that has started runs to its end and is recorded; drain waits for it."""
     began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -565,7 +599,13 @@ async def test_cancelled_caller_lets_an_effect_finish(make_runner, log, context,
     assert [row.status for row in log.closed] == ["success"]
 
 
-async def test_cancelled_before_it_started_means_no_effect(make_runner, log, context, call):
+async def test_cancelled_before_it_started_means_no_effect(
+    make_runner: MakeRunner,
+    log: MemoryLog,
+    context: RunContext,
+    call: MakeCall,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rule E4: a client that goes while the row is being written causes no effect any more."""
     opening, go_on = asyncio.Event(), asyncio.Event()
     write = log.open_invocation
@@ -575,7 +615,7 @@ async def test_cancelled_before_it_started_means_no_effect(make_runner, log, con
         await go_on.wait()
         await write(record, durable=durable)
 
-    log.open_invocation = slow_open
+    monkeypatch.setattr(log, "open_invocation", slow_open)
     counter = Counter()
     runner = await make_runner([counter.tool])
     task = asyncio.create_task(runner.run(call("count"), context))
@@ -589,7 +629,9 @@ async def test_cancelled_before_it_started_means_no_effect(make_runner, log, con
     assert [row.status for row in log.closed] == ["cancelled"]
 
 
-async def test_run_many_reads_together_and_effects_in_order(make_runner, context, call):
+async def test_run_many_reads_together_and_effects_in_order(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Read-only calls of a turn run at once, the others in the order called, results in call order."""
     both = asyncio.Barrier(2)
     order: list[str] = []
@@ -620,7 +662,9 @@ async def test_run_many_reads_together_and_effects_in_order(make_runner, context
     assert done[2:] == ["write0", "write2"]
 
 
-async def test_run_many_is_bounded_and_can_be_sequential(make_runner, context, call):
+async def test_run_many_is_bounded_and_can_be_sequential(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Never more read-only tools at once than allowed, and one at a time without parallel."""
     now = most = 0
 
@@ -644,7 +688,9 @@ async def test_run_many_is_bounded_and_can_be_sequential(make_runner, context, c
     assert most == 1
 
 
-async def test_run_many_shares_one_budget(still_time, make_runner, context, call):
+async def test_run_many_shares_one_budget(
+    still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule T7: calls that come when the seconds of the run are spent get budget_exhausted."""
 
     @tool(**EFFECT)
@@ -666,7 +712,9 @@ async def test_run_many_shares_one_budget(still_time, make_runner, context, call
     ]
 
 
-async def test_cancelling_run_many_starts_nothing_more(make_runner, log, context, call):
+async def test_cancelling_run_many_starts_nothing_more(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule E4: an effect whose turn had not come when the client went is never started."""
     began, go_on = asyncio.Event(), asyncio.Event()
     order: list[int] = []
@@ -691,7 +739,9 @@ async def test_cancelling_run_many_starts_nothing_more(make_runner, log, context
     assert [row.status for row in log.closed] == ["success"]
 
 
-async def test_fault_of_our_own_is_a_result(make_runner, context, call):
+async def test_fault_of_our_own_is_a_result(
+    make_runner: MakeRunner, context: RunContext, call: MakeCall
+) -> None:
     """Rule T1: even a validator that breaks does not make the runner raise."""
 
     class Odd(BaseModel):
@@ -707,7 +757,9 @@ async def test_fault_of_our_own_is_a_result(make_runner, context, call):
     assert failure(result)["error_code"] == "execution_failed"
 
 
-async def test_call_context_names_the_call(make_runner, log, context, call):
+async def test_call_context_names_the_call(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule T6: a tool that asks for CallContext learns who calls, and the model sees no such parameter."""
 
     @tool(**READ)
@@ -720,7 +772,9 @@ async def test_call_context_names_the_call(make_runner, log, context, call):
     assert log.closed[0].id == "inv_7"
 
 
-async def test_log_lines(make_runner, log, context, call):
+async def test_log_lines(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule T4: every invocation is one line with its ids, tool, redacted arguments, latency, size and error
     code, and the ids are those of its row."""
 
@@ -754,7 +808,9 @@ async def test_log_lines(make_runner, log, context, call):
     assert "s3cret" not in repr(lines)
 
 
-async def test_arguments_in_a_line_are_short(make_runner, log, context, call):
+async def test_arguments_in_a_line_are_short(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Rule T4: a line has no more than the beginning of long arguments, whatever their shape; a row more."""
 
     @tool(**READ)
@@ -773,7 +829,9 @@ async def test_arguments_in_a_line_are_short(make_runner, log, context, call):
         assert len(json.dumps(log.closed[-1].arguments_redacted)) >= len(shown)
 
 
-async def test_arguments_can_be_kept_out_of_the_log(make_runner, log, context, call):
+async def test_arguments_can_be_kept_out_of_the_log(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """Where the log is to have none, only the row has the redacted arguments."""
     runner = await make_runner([echo], log_arguments=False)
     with structlog.testing.capture_logs() as lines:
@@ -785,7 +843,7 @@ async def test_arguments_can_be_kept_out_of_the_log(make_runner, log, context, c
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(argument_texts, min_size=1, max_size=4))
-async def test_no_argument_string_breaks_the_runner(make_runner, texts):
+async def test_no_argument_string_breaks_the_runner(make_runner: MakeRunner, texts: list[str]) -> None:
     """Rules T3 and R5: no argument string whatever makes the runner raise or an effect run twice."""
     counter = Counter()
     runner = await make_runner([counter.tool])
@@ -824,7 +882,9 @@ async def test_no_argument_string_breaks_the_runner(make_runner, texts):
         lambda text: f"Zq{text}9"
     ),
 )
-async def test_no_message_repeats_an_argument(make_runner, log, template, marker):
+async def test_no_message_repeats_an_argument(
+    make_runner: MakeRunner, log: MemoryLog, template: str, marker: str
+) -> None:
     """Rule T3: no message about refused arguments holds anything of them, keys included."""
 
     class Arguments(BaseModel):
@@ -870,7 +930,9 @@ async def test_no_message_repeats_an_argument(make_runner, log, template, marker
         assert marker not in repr(log.closed[-1])
 
 
-async def test_effects_are_what_the_records_say(make_runner, log, context, call):
+async def test_effects_are_what_the_records_say(
+    make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
+) -> None:
     """The row holds the effect of the tool, read_only where there is no tool."""
     runner = await make_runner([Counter().tool])
     await runner.run(call("count"), context)

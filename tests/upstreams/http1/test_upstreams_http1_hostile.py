@@ -5,6 +5,7 @@ import gc
 import warnings
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from pushing import pushed
@@ -24,11 +25,11 @@ KEY = "sk-server-0123456789abcdef"
 
 
 @asynccontextmanager
-async def lean(raw: RawUpstream, **options: object) -> AsyncIterator[Http1Upstream]:
+async def lean(raw: RawUpstream, **options: Any) -> AsyncIterator[Http1Upstream]:
     """A lean upstream for a raw server, closed at the end; nothing of it may be left then."""
-    settings: dict[str, object] = {"first_byte_timeout_s": LATE_S, "idle_timeout_s": LATE_S, **options}
+    settings: dict[str, Any] = {"first_byte_timeout_s": LATE_S, "idle_timeout_s": LATE_S, **options}
     before = asyncio.all_tasks()
-    upstream = Http1Upstream("main", raw.url, KEY, **settings)  # type: ignore[arg-type]
+    upstream = Http1Upstream("main", raw.url, KEY, **settings)
     try:
         yield upstream
     finally:

@@ -1,7 +1,8 @@
-"""Heads that are read with a mould: what the parser would have said, and nothing that it would not."""
+"""Heads that are read with a template: what the parser would have said, and nothing that it would not."""
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import event, given
@@ -11,8 +12,8 @@ from taped_line import Taped
 from proxy.errors import UpstreamError
 from proxy.http.rules import HeaderRules
 from proxy.upstreams.http1 import response_heads
-from proxy.upstreams.http1.exchange import Exchange
-from proxy.upstreams.http1.response_heads import ResponseHeads, _mould
+from proxy.upstreams.http1.exchange import COMPLETE, ConnectionLost, Exchange
+from proxy.upstreams.http1.response_heads import ResponseHeads, _template
 
 SECRET = b"sk-secret-1"
 RULES = HeaderRules("main", returned=["x-new-*", "x-a", "x-b"])
@@ -45,14 +46,15 @@ async def outcome(heads: ResponseHeads, reads: list[bytes], *, bodiless: bool, b
         given_.feed(read)
         pieces.append(b"".join(given_._waiting))
     said = [*line.said]
-    counted = 0 if given_._complete else given_._framing_bytes
+    counted = 0 if given_._state is COMPLETE else given_._framing_bytes
     given_.lost(by_peer=by_peer)
     try:
         await given_.head
         while piece := await given_.next_piece():
             body += piece
     except UpstreamError as exc:
-        return given_.status, [*given_.headers], body, pieces, said, type(exc), str(exc), given_.received
+        received = exc.received if isinstance(exc, ConnectionLost) else True
+        return given_.status, [*given_.headers], body, pieces, said, type(exc), str(exc), received
     return given_.status, [*given_.headers], body, pieces, said, given_.heard, counted
 
 
@@ -196,23 +198,26 @@ def test_a_head_that_goes_on_is_not_plain() -> None:
     assert heads.plain(head.replace(b"req_1", b"r" * 8192)) is None
 
 
-def test_few_moulds_are_kept() -> None:
-    """Whoever sends ever new names fills no memory, and names that came once make no mould."""
+def test_few_templates_are_kept() -> None:
+    """Whoever sends ever new names fills no memory, and names that came once make no template."""
     heads = ResponseHeads(RULES, ())
     for number in range(1000):
         names = [b"Content-Length", b"X-%d" % number]
         for _ in range(2 if number % 2 else 1):
             heads.clean(names, [b"1", b"2"])
-        assert len(heads._moulds) == min((number + 1) // 2, 4)
-    assert all(int(names[1][2:]) % 2 and int(names[1][2:]) > 800 for names in heads._moulds)
+        assert len(heads._templates) == min((number + 1) // 2, 4)
+    assert all(int(names[1][2:]) % 2 and int(names[1][2:]) > 800 for names in heads._templates)
 
 
-def test_ever_new_names_make_few_moulds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mould takes a hundred times what a head does: past the first ones, 64 heads pay for one."""
+def test_ever_new_names_make_few_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template takes a hundred times what a head does: past the first ones, 64 heads pay for one."""
     made: list[object] = []
-    monkeypatch.setattr(
-        response_heads, "_mould", lambda names, uses: made.append(names) or _mould(names, uses)
-    )
+
+    def noted(names: Any, uses: Any) -> Any:
+        made.append(names)
+        return _template(names, uses)
+
+    monkeypatch.setattr(response_heads, "_template", noted)
     heads = ResponseHeads(RULES, ())
     for number in range(500):
         for _ in range(2):
@@ -220,7 +225,7 @@ def test_ever_new_names_make_few_moulds(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(made) <= 4 + 1000 // 64
 
 
-def test_names_that_no_plain_head_has_make_no_mould() -> None:
+def test_names_that_no_plain_head_has_make_no_template() -> None:
     """Framing that is absent or stands twice, what changes the connection, no names, too many names."""
     for names in (
         [b"A"],
@@ -238,4 +243,4 @@ def test_names_that_no_plain_head_has_make_no_mould() -> None:
         heads = ResponseHeads(RULES, ())
         for _ in range(3):
             heads.clean(names, [b"1"] * len(names))
-        assert heads._moulds == {}
+        assert heads._templates == {}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,9 +31,9 @@ ASK = UpstreamRequest("POST", "/chat/completions", body=b"{}")
 CHUNKED = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 
 
-def lean(raw: RawUpstream, **options: object) -> Http1Upstream:
+def lean(raw: RawUpstream, **options: Any) -> Http1Upstream:
     """A lean upstream for a raw server."""
-    return Http1Upstream("main", raw.url, "sk-key", **options)  # type: ignore[arg-type]
+    return Http1Upstream("main", raw.url, "sk-key", **options)
 
 
 class Sunk:
@@ -40,16 +41,16 @@ class Sunk:
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        self.gate: asyncio.Event | None = None
+        self.release: asyncio.Event | None = None
         self.came = asyncio.Event()
 
     def __call__(self, data: bytes) -> Awaitable[None] | None:
         self.pieces.append(data)
         self.came.set()
-        return None if self.gate is None else self._wait(self.gate)
+        return None if self.release is None else self._wait(self.release)
 
-    async def _wait(self, gate: asyncio.Event) -> None:
-        await gate.wait()
+    async def _wait(self, release: asyncio.Event) -> None:
+        await release.wait()
 
 
 async def test_a_pushed_body_comes_whole_and_in_order() -> None:
@@ -81,13 +82,13 @@ async def test_a_sink_that_waits_gets_nothing_meanwhile() -> None:
     async with RawUpstream([CHUNKED, *pieces, LAST_CHUNK, FIN]) as raw:
         upstream = lean(raw, idle_timeout_s=1.0)
         sunk = Sunk()
-        sunk.gate = asyncio.Event()
+        sunk.release = asyncio.Event()
         response = await upstream.open(ASK)
         pushing = asyncio.ensure_future(pushed(response, sunk))
         await sunk.came.wait()
         await asyncio.sleep(1.5)  # longer than the upstream may be silent
         assert len(sunk.pieces) == 1
-        sunk.gate.set()
+        sunk.release.set()
         await pushing
         assert sum(map(len, sunk.pieces)) == 200 * 60_000
         await upstream.aclose()
@@ -145,7 +146,8 @@ async def test_bytes_that_nobody_asked_for_end_their_connection() -> None:
     """A second response behind the first one is not taken for the next request's."""
     evil = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
     first, second = whole(b"{}"), whole(b"[]")
-    first[0] = first[0] + evil  # type: ignore[operator]
+    assert isinstance(first[0], bytes)
+    first[0] += evil
     async with RawUpstream(first, second) as raw:
         upstream = lean(raw)
         assert await (await upstream.open(ASK)).read(10) == b"{}"
@@ -237,14 +239,14 @@ async def test_too_much_unread_stops_the_reading() -> None:
 async def test_a_sink_that_waits_at_once_stops_the_reading() -> None:
     """A client that is slow from its first piece on keeps the upstream from being read."""
     line, sunk = Taped(), Sunk()
-    sunk.gate = asyncio.Event()
+    sunk.release = asyncio.Event()
     given_ = exchange(line)
     given_.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
     rest = given_.push(sunk)
     assert rest is not None
     assert (line.said, given_.limit_s) == (["pause"], NEVER)
     pushing = asyncio.ensure_future(rest)
-    sunk.gate.set()
+    sunk.release.set()
     await until(lambda: line.said == ["pause", "resume"])
     assert given_.limit_s == 2
     given_.feed(b"cd")
@@ -332,7 +334,7 @@ async def test_headers_that_are_sent_again_are_each_upstream_s_own() -> None:
     section = HeaderSection.of([("X-A", "1"), ("X-B", "2"), ("Authorization", "Bearer client")])
     ask = UpstreamRequest("POST", "/chat/completions", headers=section, body=b"{}")
     async with RawUpstream(whole(b"{}")) as raw:
-        listed = {"forward_headers": ["x-a", "x-b"]}
+        listed: dict[str, Any] = {"forward_headers": ["x-a", "x-b"]}
         plain = Http1Upstream("plain", raw.url, "sk-plain", **listed)
         other = Http1Upstream("other", raw.url, "sk-other", headers={"x-a": "mine"}, **listed)
         theirs = Http1Upstream("theirs", raw.url, forward_authorization=True, **listed)
@@ -366,7 +368,7 @@ async def test_no_header_that_says_something_of_one_request_is_kept_for_the_next
 async def test_responses_that_are_alike_need_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third of them is whole by its head, in one read or in several, on a connection that is kept."""
     head_ = head("Content-Type: application/json", "Content-Length: 2", "ETag: %d")
-    scripts = [[head_.replace(b"%d", b"%d" % n) + b"{}", KEEP] for n in range(3)]
+    scripts: list[Sequence[Step]] = [[head_.replace(b"%d", b"%d" % n) + b"{}", KEEP] for n in range(3)]
     scripts.append([head_, 0.05, b"{", 0.05, b"}", KEEP])
     async with RawUpstream(*scripts, whole(b"{}", "ETag: x")) as raw:
         upstream = lean(raw)

@@ -30,6 +30,8 @@ def finish_reasons(turn: Turn) -> list[str]:
     else:
         payloads = [json.loads(d) for d in data_lines(turn) if d.startswith("{") and d.endswith("}")]
     found = [c["finish_reason"] for p in payloads for c in p.get("choices") or [] if c.get("finish_reason")]
+    stops = [p.get("delta", p) for p in payloads if p.get("type") in ("message", "message_delta")]
+    found += [stop["stop_reason"] for stop in stops if stop.get("stop_reason")]
     ends = ("response.completed", "response.incomplete", "response.failed")
     return found + [p["type"] for p in payloads if p.get("type") in ends]
 
@@ -49,7 +51,7 @@ def test_an_exchange_is_what_its_meta_says(fixture: Exchange) -> None:
     meta = fixture.meta
     assert meta["title"]
     assert re.match(r"hand-written$|\d{4}-\d\d-\d\d, ", meta["recorded"])
-    assert meta["wire"] in ("chat", "responses")
+    assert meta["wire"] in ("chat", "responses", "anthropic")
     assert meta["run_by"] in ("server", "client", "mixed", "none")
     assert meta["run_by"] != "server" or meta["clock"] == "2026-11-21T14:05:00+01:00"
     assert [turn.number for turn in fixture.turns] == list(range(1, len(fixture.turns) + 1))

@@ -5,17 +5,17 @@ import re
 import stat
 import threading
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixture_loader import FIXTURES, exchange
-from raw_upstream import FIN, HANG, RawUpstream, chunk, chunked, event, head, whole
+from raw_upstream import FIN, HANG, RawUpstream, Step, chunk, chunked, event, head, whole
 
 from proxy.errors import UpstreamBroken
-from proxy.upstreams.aiohttp.upstream import HttpUpstream
 from proxy.upstreams.base import UpstreamRequest
+from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.recorded import recorder as record
 from proxy.upstreams.recorded.recorder import RecordingUpstream
 from proxy.upstreams.recorded.replay import ReplayUpstream
@@ -77,7 +77,7 @@ async def test_network_pieces_are_kept_and_no_secret_is(tmp_path: Path) -> None:
     script = chunked(event('{"n":1}'), event(f'{{"echo":"{KEY}"}}'))
     plain = chunked(event('{"n":1}'), event("[DONE]"))
     async with RawUpstream(script, plain) as raw:
-        recorder = RecordingUpstream(HttpUpstream("main", raw.url, KEY), tmp_path, secrets=[KEY])
+        recorder = RecordingUpstream(Http1Upstream("main", raw.url, KEY), tmp_path, secrets=[KEY])
         first = await drink(recorder, post({"model": "m", "messages": [], "user": KEY, "stream": True}))
         second = await drink(recorder, post({"model": "n", "messages": [], "stream": True}))
         await recorder.aclose()
@@ -103,7 +103,7 @@ async def test_a_response_that_breaks_is_kept_as_broken(tmp_path: Path) -> None:
     """The part that came is saved with its break, and the break still reaches the reader."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
     async with RawUpstream([opening, chunk(event("1")), FIN]) as raw:
-        recorder = RecordingUpstream(HttpUpstream("main", raw.url), tmp_path)
+        recorder = RecordingUpstream(Http1Upstream("main", raw.url), tmp_path)
         with pytest.raises(UpstreamBroken):
             await drink(recorder, post({"model": "m", "messages": [], "stream": True}))
         await recorder.aclose()
@@ -136,10 +136,10 @@ async def test_a_reader_may_go_after_the_last_event(
 ) -> None:
     """A stream is saved once its last event came, also when nobody waits for the connection to say so."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
-    script = [opening, chunk(event("1")), *(chunk(piece) for piece in last), HANG]
+    script: list[Step] = [opening, chunk(event("1")), *(chunk(piece) for piece in last), HANG]
     expected = event("1") + b"".join(last)
     async with RawUpstream(script) as raw:
-        recorder = RecordingUpstream(HttpUpstream("main", raw.url), tmp_path)
+        recorder = RecordingUpstream(Http1Upstream("main", raw.url), tmp_path)
         asked = b'{"model":"m","messages":[],"stream":true}'
         response = await recorder.open(UpstreamRequest("POST", path, body=asked))
         body = response.chunks()
@@ -147,7 +147,8 @@ async def test_a_reader_may_go_after_the_last_event(
         while len(seen) < len(expected):
             seen += await anext(body)
         await response.aclose()
-        await body.aclose()  # type: ignore[attr-defined]
+        assert isinstance(body, AsyncGenerator)
+        await body.aclose()
         await recorder.aclose()
     bodies = [file.read_bytes() for file in saved(tmp_path) if file.name == "response.sse"]
     assert bodies == ([expected] if kept else [])
@@ -199,16 +200,17 @@ async def test_what_is_no_exchange_passes_unrecorded(tmp_path: Path) -> None:
         UpstreamRequest("POST", "/chat/completions", body=b"{"),
         UpstreamRequest("POST", "/chat/completions", body=pieces()),
     ]
-    hanging = [head("Content-Type: text/event-stream"), event("1"), HANG]
+    hanging: list[Step] = [head("Content-Type: text/event-stream"), event("1"), HANG]
     async with RawUpstream(*[whole(b"{}")] * len(requests), hanging) as raw:
-        recorder = RecordingUpstream(HttpUpstream("main", raw.url), tmp_path)
+        recorder = RecordingUpstream(Http1Upstream("main", raw.url), tmp_path)
         for request in requests:
             assert await drink(recorder, request) == b"{}"
         abandoned = await recorder.open(post({"model": "m", "messages": []}))
         body = abandoned.chunks()
         assert await anext(body) == event("1")
         await abandoned.aclose()
-        await body.aclose()  # type: ignore[attr-defined]
+        assert isinstance(body, AsyncGenerator)
+        await body.aclose()
         await recorder.aclose()
     assert saved(tmp_path) == []
 

@@ -1,7 +1,6 @@
 """Replay: which fixture answers, what it says, and what a miss says, in process and over a socket."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from aiohttp.test_utils import TestServer
 from fixture_loader import FIXTURES, Exchange, all_exchanges, exchange
 
 from proxy.errors import ConfigError, UpstreamBroken
-from proxy.upstreams.aiohttp.upstream import HttpUpstream
 from proxy.upstreams.base import Upstream, UpstreamRequest
-from proxy.upstreams.recorded.fixtures import WIRE_PATHS
+from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures, serve_replay
+from proxy.wires.dialects.table import BY_WIRE
 
 ALL = [e for e in all_exchanges() if e.client_requests]
 DEMO = FIXTURES / "demo"
@@ -52,7 +51,7 @@ async def test_every_turn_of_every_fixture_is_found_and_exact(fixture: Exchange)
     upstream = ReplayUpstream([fixture.path], fresh_ids=False)
     for turn in fixture.turns:
         assert turn.request is not None
-        response = await upstream.open(post(turn.request, WIRE_PATHS[fixture.wire]))
+        response = await upstream.open(post(turn.request, BY_WIRE[fixture.wire].path))
         assert response.status == turn.status
         stream = turn.request.get("stream") is True
         expected = turn.sse if stream and turn.sse is not None else turn.json_body
@@ -76,7 +75,7 @@ async def test_all_fixtures_together_tell_their_turns_apart() -> None:
             assert turn.request is not None
             if turn.response.get("broken"):
                 continue
-            status, body = await answer(upstream, turn.request, WIRE_PATHS[fixture.wire])
+            status, body = await answer(upstream, turn.request, BY_WIRE[fixture.wire].path)
             if body not in (turn.sse, turn.json_body):
                 twins = [t for e in ALL for t in e.turns if t.request == turn.request and t is not turn]
                 assert status == 200
@@ -93,7 +92,7 @@ async def test_every_request_gets_a_response_id_of_its_own() -> None:
         old = (first_data.get("response") or first_data)["id"]
         seen: set[str] = set()
         for _ in range(2):
-            _, body = await answer(upstream, fixture.turns[0].request or {}, WIRE_PATHS[fixture.wire])
+            _, body = await answer(upstream, fixture.turns[0].request or {}, BY_WIRE[fixture.wire].path)
             data = json.loads(body.split(b"data: ", 1)[1].split(b"\n", 1)[0])
             new = (data.get("response") or data)["id"]
             assert new.startswith(prefix)
@@ -200,17 +199,23 @@ async def test_a_match_table_asks_for_more(tmp_path: Path) -> None:
     assert (await answer(upstream, {**request, "user": "a"}))[0] == 200
 
 
-async def test_recorded_waits_are_kept_only_when_asked_for(tmp_path: Path) -> None:
+async def test_recorded_waits_are_kept_only_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pieces come in recorded sizes; their times scale with the pace, 0 by default."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("proxy.upstreams.recorded.replay.asyncio.sleep", sleep)
     folder = copy(tmp_path, response="chunks = [[40, 4], [80, 20]]\n")
     request = post({"model": "m", "messages": [], "stream": True})
-    started = time.monotonic()
-    pieces = [p async for p in (await ReplayUpstream([folder]).open(request)).chunks()]
-    assert pieces == [b"data", b": {}\n\ndata: [DONE]\n\n"]
-    quick = time.monotonic() - started
-    paced = [p async for p in (await ReplayUpstream([folder], pace=1).open(request)).chunks()]
-    assert paced == pieces
-    assert time.monotonic() - started - quick >= 0.07
+    for pace, waits in ((0, []), (1, [0.04, 0.04]), (0.5, [0.02, 0.02])):
+        pieces = [p async for p in (await ReplayUpstream([folder], pace=pace).open(request)).chunks()]
+        assert pieces == [b"data", b": {}\n\ndata: [DONE]\n\n"]
+        assert [each for each in waited if each] == pytest.approx(waits)
+        waited.clear()
 
 
 @pytest.mark.parametrize(
@@ -258,7 +263,7 @@ async def test_the_same_answers_come_over_a_real_socket(name: str) -> None:
     replay = ReplayUpstream([fixture.path], fresh_ids=False)
     server = TestServer(serve_replay(replay))
     await server.start_server()
-    upstream = HttpUpstream("socket", str(server.make_url("/v1")))
+    upstream = Http1Upstream("socket", str(server.make_url("/v1")))
     try:
         for turn in fixture.turns:
             response = await upstream.open(post(turn.request or {}))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.events import ToolCall, ToolDefinition
-from proxy.wires.base import HeldTurn
 from proxy.wires.chat.body import ChatBody
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.json.splice import elements, members
+from proxy.wires.upstream_port import SuspendedCall
 
 TIME = ToolDefinition("core__time", "Tells the time.", {"type": "object", "properties": {}}, strict=True)
 WEATHER = ToolDefinition("core__weather", "Tells the weather.", {"type": "object"})
@@ -319,12 +319,10 @@ def test_turns_are_spliced_in() -> None:
 # Choices.
 
 
-def named(name: str) -> dict[str, Any]:
-    """A forced function."""
-    return {"type": "function", "function": {"name": name}}
-
-
-ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("a")], "x": 1}}
+ALLOWED: dict[str, Any] = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "required", "tools": [named("a")], "x": 1},
+}
 
 
 @pytest.mark.parametrize(
@@ -338,7 +336,7 @@ ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools
         (named("a"), ["b"], named("a")),
         ({"type": "custom", "custom": {"name": "a"}}, ["a"], "auto"),
         ({"type": "function", "name": "a"}, ["a"], "auto"),
-        (ALLOWED, ["a"], {**ALLOWED, "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}),  # type: ignore[dict-item]
+        (ALLOWED, ["a"], {**ALLOWED, "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}),
         (ALLOWED, [], ALLOWED),
         ({"allowed_tools": {"mode": "auto"}}, ["a"], {"allowed_tools": {"mode": "auto"}}),
         ({"allowed_tools": {"mode": "odd"}}, ["a"], {"allowed_tools": {"mode": "odd"}}),
@@ -381,7 +379,7 @@ def test_a_call_of_ours_does_not_satisfy_what_the_client_forces(choice: Any) -> 
     [
         ("required", "auto"),
         (ALLOWED, {**ALLOWED, "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}),
-    ],  # type: ignore[dict-item]
+    ],
 )
 def test_a_call_of_ours_satisfies_what_only_ours_can(choice: Any, left: Any) -> None:
     """Rule W9: where each tool that may satisfy the choice is ours, under an alias too, our call does."""
@@ -458,7 +456,11 @@ MESSAGE = (
 def held(body: ChatBody) -> bytes:
     """A turn with a server call, a client call whose id was changed, and one whose id was not."""
     result = body.result_message(ToolCall("s", "core__time", "{}", 0), "noon")
-    calls = [HeldTurn("s", None, result), HeldTurn("up1", "mine1", None), HeldTurn("up2", "up2", None)]
+    calls = [
+        SuspendedCall("s", None, result),
+        SuspendedCall("up1", "mine1", None),
+        SuspendedCall("up2", "up2", None),
+    ]
     return body.suspend(MESSAGE, calls, unmasked)
 
 
@@ -476,7 +478,7 @@ def test_a_suspended_turn_comes_back() -> None:
     raw = b'{"model":"m","messages":[' + b",".join([user, shown, *answers, later]) + b"]}"
     back = editor(raw)
     back.restore(1, payload)
-    assert back.put_back > (0, 0)
+    assert back.restored > (0, 0)
     assert elements(members(back.render())["messages"]) == [
         user,
         b'{"role":"assistant","content":"early"}',
@@ -496,9 +498,9 @@ def test_two_suspended_turns_come_back() -> None:
     answer = {"role": "tool", "tool_call_id": "mine1", "content": "1"}
     back = editor(request(messages=[shown, answer, {"role": "user"}, shown, answer]))
     back.restore(0, payload)
-    assert back.put_back > (0, 0)
+    assert back.restored > (0, 0)
     back.restore(3, payload)
-    assert back.put_back > (0, 0)
+    assert back.restored > (0, 0)
     roles = [m["role"] for m in rendered(back)["messages"]]
     assert roles == ["assistant", "tool", "tool", "user", "assistant", "tool", "tool"]
 
@@ -507,7 +509,7 @@ def test_a_result_that_the_client_did_not_bring() -> None:
     """What the client has not answered is left to the upstream to complain about."""
     back = editor(request(messages=[{"role": "assistant"}]))
     back.restore(0, held(editor(request())))
-    assert back.put_back > (0, 0)
+    assert back.restored > (0, 0)
     assert [m["role"] for m in rendered(back)["messages"]] == ["assistant", "tool"]
 
 

@@ -269,7 +269,7 @@ def test_a_reply_with_repaired_calls() -> None:
         "tool_calls": [{"id": "a", "type": "function", "function": {"name": "time", "arguments": '{"x":1}'}}],
     }
     assert json.loads(reply_message({"role": "model"}, [], [])) == {"role": "model", "content": None}
-    blank = {"role": "assistant", "content": "x", "tool_calls": [], "function_call": None}
+    blank: dict[str, Any] = {"role": "assistant", "content": "x", "tool_calls": [], "function_call": None}
     assert json.loads(reply_message(blank, [], [])) == {"role": "assistant", "content": "x"}
 
 

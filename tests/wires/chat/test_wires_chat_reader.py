@@ -299,8 +299,8 @@ def test_reasoning() -> None:
         ReasoningDelta("a"),
         ReasoningDelta("b"),
         ReasoningDelta("c"),
-        TextDelta("e"),
         ReasoningDelta("d"),
+        TextDelta("e"),
     ]
 
 

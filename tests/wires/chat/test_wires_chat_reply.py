@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from proxy.events import Frame, ToolCall, ToolResult
-from proxy.wires.base import Trace
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
+from proxy.wires.client_port import Trace
 
 SERVER = ("srv_time",)
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "details": {"a": 1}}
@@ -160,9 +160,9 @@ def test_a_hidden_turn_means_composing() -> None:
     """Once a turn was hidden the reply is composed, even of a frame that says nothing."""
     writer = ChatReplyWriter(model="m", is_hidden=is_hidden)
     writer.write(Frame(b"x"))
-    assert not writer.composing
+    composing = [writer.composing]
     writer.turn_ended("hidden")
-    assert writer.composing
+    assert [*composing, writer.composing] == [False, True]
     assert message(json.loads(writer.finish(None))) == {"role": "assistant", "content": None}
 
 

@@ -132,7 +132,7 @@ def test_tool_choice(choice: Any, forbidden: bool, forced: set[str] | None) -> N
 def test_the_older_choice() -> None:
     """The older form has its own choice, and the newer one's does not count there."""
     request = parse(USER, functions=[{"name": "a"}], function_call={"name": "a"}, tool_choice="none")
-    assert (request.tools_forbidden, request.forced) == (False, {"a"})
+    assert (request.tools_forbidden, request.forced) == (False, frozenset({"a"}))
     assert parse(USER, functions=[{"name": "a"}], function_call="none").tools_forbidden
     assert not parse(USER, tools=[function("a")], function_call="none").tools_forbidden
 
@@ -272,7 +272,7 @@ def test_returned_calls() -> None:
     user = assistant("z") | {"role": "user"}
     request = parse(USER, assistant("a", "b"), result("a"), odd, user, assistant("a"))
     found = request.returned_calls()
-    assert [(r.position, r.call_ids) for r in found] == [(1, {"a", "b"}), (5, {"a"})]
+    assert [(r.position, r.call_ids) for r in found] == [(1, frozenset({"a", "b"})), (5, frozenset({"a"}))]
 
 
 def test_used_ids() -> None:

@@ -15,9 +15,9 @@ from sse_check import Reading, check_chat_stream
 
 from proxy.errors import FrameTooLarge
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
-from proxy.wires.base import Trace
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.writer import ChatStreamWriter
+from proxy.wires.client_port import Trace
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream import held as held_module
 from proxy.wires.stream.sse import END_MARK, SSEParser
@@ -289,7 +289,7 @@ def test_usage_nobody_asked_for_is_taken_out(dump: Any) -> None:
     """Rule W2: null keys and the usage chunk that our own asking put in are taken out, byte by byte."""
 
     def raw(payload: dict[str, Any]) -> bytes:
-        return b"data: " + dump(payload).encode() + b"\n\n"
+        return f"data: {dump(payload)}\n\n".encode()
 
     plain = [chunk({"content": 'a,"usage":null'}), chunk(finish="stop")]
     asked = [raw(p | {"usage": None}) for p in plain]

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.wires.json import patterns
 from proxy.wires.json import splice as rawjson
-from proxy.wires.stream import template as mould
+from proxy.wires.stream import template as template
 
 _GROUP_TAKEN_FOR_GOOD = re.compile(r"\)(?:[*+?]|\{[0-9,]*\})\+(?![,;])")
 
@@ -44,7 +44,7 @@ def test_both_forms_read_the_same(monkeypatch: pytest.MonkeyPatch, sound: bool) 
     if sound and sys.version_info < (3, 11, 5):
         pytest.skip("this Python reads that form wrong")
     monkeypatch.setattr(patterns, "_SOUND", sound)
-    cut, known = anew(rawjson), anew(mould)
+    cut, known = anew(rawjson), anew(template)
     deep = b'[1,"\\\\",' * 12 + b"{}" + b"]" * 12
     texts = [b'"x"', b'""', rb'"\\"', rb'"a \"b\" c"', rb'"{\\\"a\\\":\\\\\"}]"', rb'"\\\\\\\\\"["', deep]
     raw = b'{"a" : 1, "messages": [' + b" , ".join(texts) + b' ],"b":[{"c":[' + texts[4] + b"]}]}"

@@ -10,10 +10,10 @@ from responses_rig import OURS, WIRE
 from responses_script import custom, function, function_call, message, output, reasoning, user
 
 from proxy.events import ToolCall, ToolDefinition
-from proxy.wires.base import ChainedEditor, HeldTurn, StateHabit
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import ResponsesBody, upstream_ids
 from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.upstream_port import ChainedEditor, StateHabit, SuspendedCall
 
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
 RESULT = output("call_h", "noon")
@@ -523,7 +523,7 @@ def test_the_clients_own_chain_is_the_clients() -> None:
 # A turn that waits for the client.
 
 THEIRS = function_call("call_1", "mine")
-HELD = [HeldTurn("call_h", None, result("call_h")), HeldTurn("call_1", "call_1", None)]
+HELD = [SuspendedCall("call_h", None, result("call_h")), SuspendedCall("call_1", "call_1", None)]
 
 
 def test_a_held_turn_takes_the_place_of_the_clients_version() -> None:
@@ -531,7 +531,7 @@ def test_a_held_turn_takes_the_place_of_the_clients_version() -> None:
     held = body_of(ask(user("hi"))).suspend(turn_of(BLOB, CALL, THEIRS), HELD, keep)
     body = body_of(ask(user("hi"), {**THEIRS, "id": None}, output("call_1", "theirs"), user("so?")))
     body.restore(1, held)
-    assert body.put_back > (0, 0)
+    assert body.restored > (0, 0)
     assert sent(body)["input"] == [
         user("hi"), BLOB, CALL, THEIRS, RESULT, output("call_1", "theirs"), user("so?"),
     ]  # fmt: skip
@@ -541,7 +541,7 @@ def test_a_held_turn_has_the_hidden_turns_before_it() -> None:
     """What ran before the turn that waits is part of the conversation."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(function_call("call_0", OURS)), [result("call_0", "first")])
-    held = editor.suspend(turn_of(THEIRS), [HeldTurn("call_1", "call_1", None)], keep)
+    held = editor.suspend(turn_of(THEIRS), [SuspendedCall("call_1", "call_1", None)], keep)
     body = body_of(ask(user("hi"), THEIRS, output("call_1", "theirs")))
     body.restore(1, held)
     assert sent(body)["input"] == [
@@ -560,7 +560,7 @@ def test_two_held_turns_are_put_back() -> None:
     back = [user("hi"), THEIRS, output("call_1", "a"), function_call("call_2", "mine"), output("call_2", "b")]
     two = editor.suspend(
         turn_of(function_call("h2", OURS), function_call("call_2", "mine")),
-        [HeldTurn("h2", None, result("h2")), HeldTurn("call_2", "call_2", None)],
+        [SuspendedCall("h2", None, result("h2")), SuspendedCall("call_2", "call_2", None)],
         keep,
     )
     body = body_of(ask(*back))
@@ -584,7 +584,7 @@ def test_a_repeated_id_of_a_hidden_call_is_repaired_on_return() -> None:
     """The client's call may go by an id that a hidden one had before it."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(function_call("f:0", OURS)), [result("f:0", "hidden")])
-    held = editor.suspend(turn_of(function_call("f:0", "mine")), [HeldTurn("f:0", "f:0", None)], keep)
+    held = editor.suspend(turn_of(function_call("f:0", "mine")), [SuspendedCall("f:0", "f:0", None)], keep)
     body = body_of(ask(user("hi"), function_call("f:0", "mine"), output("f:0", "theirs")))
     body.restore(1, held)
     first, hidden, second, theirs = sent(body)["input"][1:]
@@ -679,7 +679,7 @@ def test_a_foreign_chain_before_ours_is_gone_on_with() -> None:
 
 def test_calls_that_nobody_ran_are_answered() -> None:
     """The budget ended the run: the next request must not leave a call of ours open."""
-    unanswered = [HeldTurn("call_h", None, None)]
+    unanswered = [SuspendedCall("call_h", None, None)]
     for store in (True, None):
         held = body_of(ask(user("hi"))).continuation(turn_of(CALL, store=store), unanswered, keep)
         answer = resumed(held, user("so?"))["input"][-2]

@@ -35,13 +35,17 @@ def test_blocks_of_other_types_stay_apart() -> None:
 
 def test_encrypted_blocks_are_never_joined() -> None:
     """Each encrypted block is whole, also where all of them say index 0 and have no id."""
-    blocks = [{"type": "reasoning.encrypted", "data": data, "index": 0} for data in ("AAAA", "BBBB")]
+    blocks: list[dict[str, object]] = [
+        {"type": "reasoning.encrypted", "data": data, "index": 0} for data in ("AAAA", "BBBB")
+    ]
     assert built(*blocks) == blocks
 
 
 def test_another_id_is_another_block() -> None:
     """Blocks that name themselves differently are two, whatever their index says."""
-    blocks = [{"type": "reasoning.text", "id": name, "text": name, "index": 0} for name in ("rs_1", "rs_2")]
+    blocks: list[dict[str, object]] = [
+        {"type": "reasoning.text", "id": name, "text": name, "index": 0} for name in ("rs_1", "rs_2")
+    ]
     assert built(*blocks) == blocks
 
 

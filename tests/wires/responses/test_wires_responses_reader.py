@@ -372,8 +372,8 @@ def test_every_ending_is_an_end(kind: str) -> None:
 def test_a_response_that_failed() -> None:
     """Its error is told, whatever its status field says."""
     error = {"code": "server_error", "message": "No."}
-    for more in ({"status": "failed"}, {"status": "cancelled"}):
-        played = read(turn(error=error, **more))
+    for status in ("failed", "cancelled"):
+        played = read(turn(error=error, status=status))
         assert of(played, TurnFailed) == [TurnFailed(error)]
         assert of(played, TurnFinished) == []
     bare = {**closing(), "type": "response.failed", "response": {"id": "r"}}

@@ -1,4 +1,4 @@
-"""Real streams of many providers, where there are recordings beside the project: no crash, calls as meant.
+"""Real streams of many providers: no crash, calls as meant.
 
 What was found in them stands in the other tests, on streams of our own.
 """
@@ -10,28 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recording_files import recording_files
 from responses_check import check_response_stream
 from responses_rig import HIDDEN, OURS, WIRE, hides, play
 from responses_script import function_call, turn
 
 from proxy.events import TurnFailed, TurnFinished
-from proxy.wires.base import StreamWriter
+from proxy.wires.client_port import StreamWriter
 
-FOLDER = Path(__file__).resolve().parents[4] / "shared" / "recordings"
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 CALL = function_call("call_h", OURS)
 
 
 def _streams() -> list[Path]:
-    """Every stream of the Responses wire: our own fixtures, and the recordings if they are there."""
-    own = [file for file in FIXTURES.rglob("turn-*/response.sse") if ".responses" in str(file)]
-    theirs = [file for file in FOLDER.glob("*/*responses*/response.sse") if "responses" in _wire(file)]
-    return sorted([*own, *theirs])
-
-
-def _wire(file: Path) -> str:
-    meta = file.with_name("meta.json")
-    return str(json.loads(meta.read_bytes()).get("wire", "")) if meta.exists() else "responses"
+    """Every stream of the Responses wire: our fixtures and the other recordings."""
+    fixtures = [file for file in FIXTURES.rglob("turn-*/response.sse") if ".responses" in str(file)]
+    recorded = [file.path for file in recording_files() if file.wire == "responses" and file.streams]
+    return sorted([*fixtures, *recorded])
 
 
 def one_response(file: Path) -> bytes:
@@ -45,7 +40,11 @@ def one_response(file: Path) -> bytes:
 
 
 STREAMS = _streams()
-NAMED = {"ids": lambda file: f"{file.parent.parent.name}/{file.parent.name}"[-70:]}
+
+
+def named(file: Path) -> str:
+    """A recording's end of its path."""
+    return f"{file.parent.parent.name}/{file.parent.name}"[-70:]
 
 
 def writer_for(names: set[str]) -> StreamWriter:
@@ -63,14 +62,7 @@ def final_calls(data: bytes) -> list[tuple[str, str]]:
     return [(i["name"], i["arguments"]) for i in items if i["type"] == "function_call"]
 
 
-def test_the_recordings_are_there() -> None:
-    """The folder of recordings stands beside the project where its makers keep one."""
-    if not FOLDER.exists():
-        pytest.skip("there is no ../shared/recordings beside this project")
-    assert len([file for file in STREAMS if FOLDER in file.parents]) > 40
-
-
-@pytest.mark.parametrize("file", STREAMS, **NAMED)
+@pytest.mark.parametrize("file", STREAMS, ids=named)
 def test_a_stream_is_read_and_handed_on(file: Path) -> None:
     """Calls as its items say, an end, and the same bytes where nothing is ours, for every cut."""
     data = one_response(file)
@@ -97,7 +89,7 @@ def _events(data: bytes) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("file", STREAMS, **NAMED)
+@pytest.mark.parametrize("file", STREAMS, ids=named)
 def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
     """Behind a hidden turn of ours it is composed, and keeps the rules whatever its provider's habits."""
     data = one_response(file)
@@ -114,7 +106,7 @@ def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
     assert [name for _, name, _ in read.calls] == [name for name, _ in final_calls(data)]
 
 
-@pytest.mark.parametrize("file", [file for file in STREAMS if final_calls(file.read_bytes())], **NAMED)
+@pytest.mark.parametrize("file", [file for file in STREAMS if final_calls(file.read_bytes())], ids=named)
 def test_a_streams_calls_are_hidden(file: Path) -> None:
     """Where its calls are ours the client gets the rest of it, and the next turn."""
     data = one_response(file)

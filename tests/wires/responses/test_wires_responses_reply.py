@@ -9,10 +9,10 @@ from responses_rig import ASK, OURS, WIRE, hides, reader_of
 from responses_script import custom, function, function_call, message, reasoning, refusal, resource
 
 from proxy.events import ToolCall, ToolResult
-from proxy.wires.base import StreamWriter, Trace
+from proxy.wires.client_port import StreamWriter, Trace
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.responses.items import own_item_id
-from proxy.wires.responses.retold import retell
+from proxy.wires.responses.stored_stream import stream_of_stored
 
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
 OK = ToolResult(
@@ -193,7 +193,7 @@ def stored(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
 def test_a_response_told_again_keeps_the_rules() -> None:
     """The events that a provider would send for these items, numbered from 0."""
     response = stored(*ITEMS)
-    read = check_response_stream(retell(response))
+    read = check_response_stream(stream_of_stored(response))
     assert read.response == response
     assert read.text == "Noon."
     opened = [e["item"] for e in read.events if e["type"] == "response.output_item.added"]
@@ -220,7 +220,7 @@ def test_annotations_are_told_again() -> None:
         "annotations": [{"type": "url_citation"}],
         "logprobs": [{}],
     }
-    read = check_response_stream(retell(stored({**message("x"), "content": [part]})))
+    read = check_response_stream(stream_of_stored(stored({**message("x"), "content": [part]})))
     (one,) = [e for e in read.events if e["type"] == "response.output_text.annotation.added"]
     assert (one["annotation_index"], one["annotation"]) == (0, {"type": "url_citation"})
 
@@ -228,7 +228,7 @@ def test_annotations_are_told_again() -> None:
 def test_a_call_that_failed_is_told_again_as_that() -> None:
     """And a response that ended otherwise ends otherwise."""
     failed = {**ITEMS[7], "status": "failed"}
-    read = check_response_stream(retell(stored(failed, status="incomplete")))
+    read = check_response_stream(stream_of_stored(stored(failed, status="incomplete")))
     assert "response.mcp_call.failed" in read.kinds
     assert read.response["status"] == "incomplete"
 
@@ -237,7 +237,7 @@ def test_a_call_that_failed_is_told_again_as_that() -> None:
 def test_a_client_goes_on_where_it_was(after: int) -> None:
     """``starting_after`` leaves out what it has seen, by number; the end mark always comes."""
     response = stored(*ITEMS)
-    whole, rest = retell(response).split(b"\n\n"), retell(response, after).split(b"\n\n")
+    whole, rest = stream_of_stored(response).split(b"\n\n"), stream_of_stored(response, after).split(b"\n\n")
     assert rest == whole[max(0, min(after + 1, len(whole) - 2)) :]
 
 

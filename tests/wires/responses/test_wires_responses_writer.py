@@ -26,7 +26,7 @@ from responses_script import (
 
 from proxy.errors import FrameTooLarge
 from proxy.events import ToolResult
-from proxy.wires.base import Trace
+from proxy.wires.client_port import Trace
 
 DONE = b"data: [DONE]\n\n"
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
@@ -690,7 +690,7 @@ def test_usage_is_whole() -> None:
 # Properties.
 
 # A text may be any but what the stream is searched for.
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30).filter(
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).filter(
     lambda text: "secret" not in text and OURS not in text
 )
 
@@ -764,7 +764,7 @@ def test_every_sequence_of_items_keeps_the_numbering_rules(data: st.DataObject) 
     assert read.id == "resp_0"
     shown = [item for items in sequence for item in items if item.get("name") != OURS]
     own = {"events": "mcp_call", "status": "message", "reasoning": "reasoning"}.get(trace)
-    kinds = sorted([item["type"] for item in shown] + [own] * (len(results) if own else 0))  # type: ignore[type-var]
+    kinds = sorted([item["type"] for item in shown] + [own] * (len(results) if own else 0))
     assert sorted(item["type"] for item in read.response["output"]) == kinds
     total = sum(range(len(sequence)))
     assert read.response["usage"]["input_tokens"] == total

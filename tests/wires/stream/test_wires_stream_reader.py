@@ -1,7 +1,7 @@
 """Events that are alike and not read twice: the same stream, the same message, the same verdict."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -22,12 +22,13 @@ from proxy.events import (
     TurnFinished,
     UsageReported,
 )
-from proxy.wires.base import Wire
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
-from proxy.wires.stream.reader import _MOST_VAIN
+from proxy.wires.stream.fast_path import FastWriter
+from proxy.wires.stream.reader import _MOST_VAIN, StreamReader
 from proxy.wires.stream.sse import SSEParser
 from proxy.wires.stream.template import MOST_KEPT
+from proxy.wires.wire import Wire
 
 CHAT, RESPONSES = ChatWire(), ResponsesWire()
 WIRES: dict[str, Wire] = {"chat": CHAT, "responses": RESPONSES}
@@ -54,6 +55,15 @@ def events_of(raw: bytes) -> list[bytes]:
     return [*(event.raw for event in parser.feed(raw)), parser.tail]
 
 
+def reader_of(
+    wire: Wire, hidden: Callable[[str], bool] = lambda name: True, declared: Collection[str] = ("time",)
+) -> StreamReader[Any]:
+    """A reader that may take events without reading them."""
+    reader = wire.reader(frozenset(declared), hidden, 8192)
+    assert isinstance(reader, StreamReader)
+    return reader
+
+
 class Told:
     """What a turn comes to: the client's bytes, the message, the text, what the run is told."""
 
@@ -62,7 +72,7 @@ class Told:
         chunks: Sequence[bytes],
         wire: Wire = CHAT,
         *,
-        skim: bool,
+        take_unread: bool,
         hidden: bool = True,
         usage_was_added: bool = False,
         json_answer: bool = False,
@@ -71,6 +81,7 @@ class Told:
         asks = JSON_ASKS if json_answer else ASKS
         request = wire.parse({"model": "m", "stream": True, **asks[wire.dialect.name]})
         reader = wire.reader({"time"}, lambda name: hidden, 8192)
+        assert isinstance(reader, StreamReader)
         writer = wire.writer(
             request,
             is_hidden=lambda name: hidden,
@@ -78,14 +89,15 @@ class Told:
             model="m",
             usage_was_added=usage_was_added,
         )
-        self.skimmed = self.read = 0
+        assert isinstance(writer, FastWriter)
+        self.taken_unread = self.read = 0
         out: list[bytes] = []
         events: list[TurnEvent] = []
         frames = []
         for chunk in chunks:
-            passing = writer.passing() if skim else None
-            if passing is not None and reader.skim(chunk):
-                self.skimmed += 1
+            passing = writer.passing() if take_unread else None
+            if passing is not None and reader.take_unread(chunk):
+                self.taken_unread += 1
                 out.append(passing(chunk))
                 continue
             for frame in reader.feed(chunk, together=passing is not None):
@@ -195,25 +207,25 @@ def runs(draw: st.DrawFn, forms: list[bytes]) -> bytes:
 )
 @settings(max_examples=500)
 def test_any_chat_stream_comes_to_the_same(
-    body: bytes, end: bytes, cuts: set[int], whole: bool, hidden: bool, more: dict[str, bool]
+    body: bytes, end: bytes, cuts: set[int], whole: bool, hidden: bool, more: dict[str, Any]
 ) -> None:
-    """Rule W6: what is skimmed depends on how the bytes were cut, what comes of it does not."""
+    """Rule W6: which events are taken unread depends on how the bytes were cut, what comes of it does not."""
     raw = ROLE + body + end
     chunks = events_of(raw) if whole else cut(raw, cuts)
     with patch("proxy.wires.turn.assembler.mint_call_id", lambda: "call_minted"):
-        skimmed = Told(chunks, skim=True, hidden=hidden, **more)
-        assert skimmed == Told(events_of(raw), skim=False, hidden=hidden, **more)
+        taken_unread = Told(chunks, take_unread=True, hidden=hidden, **more)
+        assert taken_unread == Told(events_of(raw), take_unread=False, hidden=hidden, **more)
 
 
 def test_text_with_a_piece_of_a_call_is_read_each_time() -> None:
     """A piece that says nothing new may open a hidden call once the call before it is whole (rule W5)."""
-    turn = CHAT.reader({"time", "theirs"}, lambda name: name == "time", 8192)
+    turn = reader_of(CHAT, lambda name: name == "time", {"time", "theirs"})
     opened = {"index": 0, "id": "call_1", "function": {"name": "theirs", "arguments": "{"}}
     again = event({"content": "a", "tool_calls": [{"index": 0, "function": {"name": "time"}}]})
     turn.feed(ROLE + event({"tool_calls": [opened]}) + again)
-    assert not turn.skim(again)
+    assert not turn.take_unread(again)
     turn.feed(again + event({"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}))
-    assert not turn.skim(again)
+    assert not turn.take_unread(again)
     events = [one for frame in turn.feed(again, together=True) for one in frame.events]
     assert [one.name for one in events if isinstance(one, ToolCallStarted)] == ["time"]
 
@@ -274,13 +286,13 @@ def test_any_responses_stream_comes_to_the_same(
     cuts: set[int],
     whole: bool,
     hidden: bool,
-    more: dict[str, bool],
+    more: dict[str, Any],
 ) -> None:
-    """Rule W6: numbers, items and what was said of them are the same, skimmed or read."""
+    """Rule W6: numbers, items and what was said of them are the same, taken unread or read."""
     raw = OPENING + before + end + after
     chunks = events_of(raw) if whole else cut(raw, cuts)
-    skimmed = Told(chunks, RESPONSES, skim=True, hidden=hidden, **more)
-    assert skimmed == Told(events_of(raw), RESPONSES, skim=False, hidden=hidden, **more)
+    taken_unread = Told(chunks, RESPONSES, take_unread=True, hidden=hidden, **more)
+    assert taken_unread == Told(events_of(raw), RESPONSES, take_unread=False, hidden=hidden, **more)
 
 
 # Both.
@@ -293,7 +305,7 @@ def test_recorded_streams_come_to_the_same(
 ) -> None:
     """Rule W2: whether events come at once or one by one, nothing that comes of it differs."""
     monkeypatch.setattr("proxy.wires.turn.assembler.mint_call_id", lambda: "call_minted")
-    monkeypatch.setattr("proxy.wires.chat.writer.mint_call_id", lambda: "call_minted")
+    monkeypatch.setattr("proxy.wires.chat.composer.mint_call_id", lambda: "call_minted")
     monkeypatch.setattr("proxy.wires.responses.reader.mint_call_id", lambda: "call_minted")
     monkeypatch.setattr("proxy.wires.responses.writer.mint_item_id", lambda kind: f"{kind}_minted")
     monkeypatch.setattr("time.time", lambda: 7.0)
@@ -301,9 +313,9 @@ def test_recorded_streams_come_to_the_same(
     for turn in exchange.turns:
         if not turn.sse:
             continue
-        read = Told(events_of(turn.sse), wire, skim=False, hidden=hidden)
+        read = Told(events_of(turn.sse), wire, take_unread=False, hidden=hidden)
         for chunks in (events_of(turn.sse), [turn.sse]):
-            assert Told(chunks, wire, skim=True, hidden=hidden) == read
+            assert Told(chunks, wire, take_unread=True, hidden=hidden) == read
 
 
 WORDS = {
@@ -318,10 +330,10 @@ WORDS = {
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_plain_text_is_read_once(wire: str) -> None:
-    """After the first event of text those that are like it are skimmed, also several in one chunk."""
+    """After the first event of text those that are like it are taken unread, also several in one chunk."""
     first, one, two, three, four, *rest = WORDS[wire]
-    told = Told([first, one, two, three + four, *rest], WIRES[wire], skim=True)
-    assert told.skimmed == 2
+    told = Told([first, one, two, three + four, *rest], WIRES[wire], take_unread=True)
+    assert told.taken_unread == 2
     assert told.text == told.visible == "abcd" if wire == "chat" else told.text == "abcd"
 
 
@@ -330,7 +342,7 @@ def test_a_whole_stream_at_once_is_read_where_it_differs(wire: str) -> None:
     """Events that are alike come as one frame, however many they are, and leave as they came."""
     first, one, *more = WORDS[wire]
     raw = b"".join([first, one, *[more[0]] * 500, *more[-1:]])
-    told = Told([raw], WIRES[wire], skim=True)
+    told = Told([raw], WIRES[wire], take_unread=True)
     assert (
         told.read == len(events_of(raw)) - 1 - 500 + 3
     )  # what is alike: its bytes, what it says; and the end
@@ -338,45 +350,45 @@ def test_a_whole_stream_at_once_is_read_where_it_differs(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_nothing_is_skimmed_in_the_middle_of_an_event(wire: str) -> None:
+def test_nothing_is_taken_unread_in_the_middle_of_an_event(wire: str) -> None:
     """Bytes that look like an event are one only where the last one is whole."""
     first, one, two, *_ = WORDS[wire]
-    reader = WIRES[wire].reader({"time"}, lambda name: True, 8192)
+    reader = reader_of(WIRES[wire])
     reader.feed(first + one)
-    assert reader.skim(two)
+    assert reader.take_unread(two)
     reader.feed(b"data: {")
-    assert not reader.skim(two)
+    assert not reader.take_unread(two)
 
 
-def test_what_is_skimmed_is_bounded() -> None:
+def test_what_is_taken_unread_is_bounded() -> None:
     """A long answer is told now and then, so that no more than its text is kept."""
-    reader = CHAT.reader({"time"}, lambda name: True, 8192)
+    reader = reader_of(CHAT)
     reader.feed(ROLE + text("a"))
     taken = 0
-    while reader.skim(text("b")):
+    while reader.take_unread(text("b")):
         taken += 1
     assert taken == MOST_KEPT
     assert [frame.count for frame in reader.feed(text("b"), together=True)] == [MOST_KEPT, 0]
-    assert reader.skim(text("c"))
+    assert reader.take_unread(text("c"))
 
 
 def test_a_stream_whose_events_all_differ_is_not_tried_for_ever() -> None:
-    """Where nothing fits, no more moulds are made; where something did, the count begins anew."""
-    reader = CHAT.reader({"time"}, lambda name: True, 8192)
+    """Where nothing fits, no more templates are made; where something did, the count begins anew."""
+    reader = reader_of(CHAT)
     for created in range(3 * _MOST_VAIN):
         for _ in range(2):
             told = event({"content": "a"}, created=created)
-            assert reader.skim(told) or reader.feed(told)
-    assert reader.skim(told)
+            assert reader.take_unread(told) or reader.feed(told)
+    assert reader.take_unread(told)
     for created in range(_MOST_VAIN + 1):
-        assert not reader.skim(event({"content": "a"}, created=-created))
+        assert not reader.take_unread(event({"content": "a"}, created=-created))
         reader.feed(event({"content": "a"}, created=-created))
-    assert not reader.skim(event({"content": "b"}, created=-_MOST_VAIN))
+    assert not reader.take_unread(event({"content": "b"}, created=-_MOST_VAIN))
 
 
-def test_after_an_end_mark_nothing_is_skimmed() -> None:
+def test_after_an_end_mark_nothing_is_taken_unread() -> None:
     """Rule W6: what comes after the end mark is no part of the turn, whatever it looks like."""
     chunks = [ROLE, text("a"), text("b"), DONE, text("c"), text("d")]
-    told = Told(chunks, skim=True)
-    assert told == Told(chunks, skim=False)
-    assert (told.skimmed, told.text) == (1, "ab")
+    told = Told(chunks, take_unread=True)
+    assert told == Told(chunks, take_unread=False)
+    assert (told.taken_unread, told.text) == (1, "ab")

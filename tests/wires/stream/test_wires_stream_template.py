@@ -1,4 +1,4 @@
-"""The mould of an event: what fits it, and what is never sure enough to have one."""
+"""The template of an event: what fits it, and what is never sure enough to have one."""
 
 import json
 from typing import Any
@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wires.stream import template as mould_module
+from proxy.wires.stream import template as template_module
 from proxy.wires.stream.template import Template
 
 EVENT = b'data: {"id":"c","n":7,"delta":{"content":"word"},"pad":"abc"}\n\n'
 
 
-def mould_of(raw: bytes = EVENT) -> Template | None:
-    """The mould of an event whose text is its content."""
+def template_of(raw: bytes = EVENT) -> Template | None:
+    """The template of an event whose text is its content."""
     return Template.of(raw, ["content"], ["pad", "n"])
 
 
 def made() -> Template:
-    """The mould of the usual event."""
-    mould = mould_of()
-    assert mould is not None
-    return mould
+    """The template of the usual event."""
+    template = template_of()
+    assert template is not None
+    return template
 
 
 def said(content: bytes, number: bytes = b"7", pad: bytes = b"abc") -> bytes:
@@ -46,9 +46,9 @@ def test_an_event_with_another_text_fits(content: bytes) -> None:
     """Whatever a JSON string may hold is text, wherever in the data it begins."""
     event = said(content, b"0", b"")
     json.loads(event[6:])
-    mould = made()
-    assert mould.fit(b"xyz" + event + EVENT, 3) == 3 + len(event)
-    assert mould.found == [b"0", content, b""]
+    template = made()
+    assert template.fit(b"xyz" + event + EVENT, 3) == 3 + len(event)
+    assert template.found == [b"0", content, b""]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_an_event_with_another_text_fits(content: bytes) -> None:
 )
 def test_what_is_not_certain_does_not_fit(event: bytes) -> None:
     """What ends the string, is no JSON by itself, or differs elsewhere, has to be read."""
-    mould = made()
-    assert mould.fit(event, 0) == -1
-    assert mould.found == []
+    template = made()
+    assert template.fit(event, 0) == -1
+    assert template.found == []
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_what_is_not_certain_does_not_fit(event: bytes) -> None:
         EVENT.replace(b',"delta"', b',\ndata: "delta"'),
     ],
 )
-def test_an_event_with_a_doubt_has_no_mould(raw: bytes) -> None:
-    """A name that stands twice, or may, a value of another kind and data over lines give no mould."""
-    assert mould_of(raw) is None
+def test_an_event_with_a_doubt_has_no_template(raw: bytes) -> None:
+    """A name that stands twice, or may, a value of another kind and data over lines give no template."""
+    assert template_of(raw) is None
 
 
-def test_an_event_without_text_has_no_mould() -> None:
+def test_an_event_without_text_has_no_template() -> None:
     """Padding alone is nothing that could be joined."""
     assert Template.of(EVENT, [], ["pad"]) is None
 
@@ -125,12 +125,12 @@ def test_an_event_without_text_has_no_mould() -> None:
         b'\n: comment\ndata:{"n":1,"pad":"","content":"a"}\n\n',
     ],
 )
-def test_events_of_any_form_have_a_mould(raw: bytes) -> None:
+def test_events_of_any_form_have_a_template(raw: bytes) -> None:
     """White space, line ends and other fields are fixed bytes like any."""
-    mould = mould_of(raw)
-    assert mould is not None
-    assert mould.fit(raw.replace(b'"a"', b'"bcd"'), 0) == len(raw) + 2
-    assert mould.cast() == raw.replace(b'"a"', b'"bcd"')
+    template = template_of(raw)
+    assert template is not None
+    assert template.fit(raw.replace(b'"a"', b'"bcd"'), 0) == len(raw) + 2
+    assert template.merge() == raw.replace(b'"a"', b'"bcd"')
 
 
 @given(
@@ -138,56 +138,56 @@ def test_events_of_any_form_have_a_mould(raw: bytes) -> None:
 )
 def test_what_is_cast_says_what_all_said(events: list[tuple[str, int]], ascii_only: bool) -> None:
     """The texts are joined in order, of the rest the last counts, and nothing stays behind."""
-    mould = made()
+    template = made()
     for content, number in events:
         text = json.dumps(content, ensure_ascii=ascii_only)[1:-1].encode("utf-8", "replace")
         event = said(text, b"%d" % number, b"p%d" % number)
-        if mould.fit(event, 0) < 0:
+        if template.fit(event, 0) < 0:
             return  # half a surrogate pair
-    payload = json.loads(mould.cast()[6:])
+    payload = json.loads(template.merge()[6:])
     assert payload["delta"]["content"] == "".join(content for content, _ in events)
     assert (payload["n"], payload["pad"]) == (events[-1][1], f"p{events[-1][1]}")
-    assert mould.found == []
+    assert template.found == []
 
 
 @given(st.binary(max_size=12) | st.text(max_size=12).map(lambda text: json.dumps(text)[1:-1].encode()))
 def test_a_text_is_told_alike_by_its_bytes_and_by_the_grammar(value: bytes) -> None:
     """The short way to see that a string is whole takes nothing that the grammar of strings does not."""
-    assert mould_module._is_text(value) == (mould_module._TEXT.fullmatch(value) is not None)
+    assert template_module._is_text(value) == (template_module._TEXT.fullmatch(value) is not None)
 
 
 @given(st.binary(max_size=20) | st.integers(0, 10**20).map(lambda number: b"%d" % number))
 def test_a_number_is_told_alike_by_its_bytes_and_by_the_grammar(value: bytes) -> None:
     """The short way to see that a number is whole takes just what the grammar of numbers does."""
-    assert mould_module._is_number(value) == (mould_module._NUMBER.fullmatch(value) is not None)
+    assert template_module._is_number(value) == (template_module._NUMBER.fullmatch(value) is not None)
 
 
 @pytest.mark.parametrize("content", [rb'a\"},"pad":"b', b'a"},"pad":"b', rb'a\\"},"pad":"b'])
 def test_a_text_is_never_cut_short(content: bytes) -> None:
     """Where the bytes behind a text stand in it too, no shorter text is taken for it."""
-    mould = made()
-    assert not mould.take(said(content))
-    assert not mould.take(said(b"a") + said(content))
-    assert mould.found == []
+    template = made()
+    assert not template.take(said(content))
+    assert not template.take(said(b"a") + said(content))
+    assert template.found == []
 
 
 def test_a_text_may_say_what_stands_behind_it() -> None:
     """The end of an event, quoted in the text of one, ends nothing."""
-    mould = Template.of(b'data: {"content":"word"}\n\n', ["content"], [])
-    assert mould is not None
-    assert mould.take(rb'data: {"content":"a\"}"}' + b"\n\n")
-    assert mould.found == [rb"a\"}"]
+    template = Template.of(b'data: {"content":"word"}\n\n', ["content"], [])
+    assert template is not None
+    assert template.take(rb'data: {"content":"a\"}"}' + b"\n\n")
+    assert template.found == [rb"a\"}"]
 
 
 def test_what_is_found_is_bounded() -> None:
-    """A mould that is full takes nothing before it was cast."""
-    mould = made()
-    assert mould.take(said(b"a") * mould_module.MOST_KEPT)
-    assert mould.full
-    assert mould.count == mould_module.MOST_KEPT
-    assert not mould.take(said(b"b"))
-    mould.cast()
-    assert mould.take(said(b"b"))
+    """A template that is full takes nothing before its events were merged."""
+    template = made()
+    assert template.take(said(b"a") * template_module.MOST_KEPT)
+    assert template.full
+    assert template.count == template_module.MOST_KEPT
+    assert not template.take(said(b"b"))
+    template.merge()
+    assert template.take(said(b"b"))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_no_byte_is_looked_at_for_each_event_before_it(event: bytes) -> None:
             looked += (found if found >= 0 else len(self)) - search[1]
             return found
 
-    mould, data = made(), Watched(event * 1000)
+    template, data = made(), Watched(event * 1000)
     for at in range(0, len(data), len(event)):
-        assert mould.fit(data, at) < 0
+        assert template.fit(data, at) < 0
     assert looked <= len(data)

@@ -158,3 +158,13 @@ def test_usage_in_every_dialect() -> None:
     assert usage_of({"usage": odd}) == Usage(0, 0, 0, odd)
     assert Usage(3, 4, 0).all_tokens == 7
     assert Usage(3, 4, 9).all_tokens == 9
+
+
+def test_usage_of_a_message_is_said_in_two_events() -> None:
+    """What the last one leaves out, the first one has said."""
+    tap = UsageTap()
+    cached = {"input_tokens": 3, "cache_read_input_tokens": 90, "output_tokens": 1}
+    tap.feed(event({"type": "message_start", "message": {"usage": cached}}))
+    tap.feed(event({"type": "message_delta", "usage": {"output_tokens": 8}}))
+    assert tap.usage is not None
+    assert (tap.usage.input_tokens, tap.usage.output_tokens, tap.usage.cached_tokens) == (93, 8, 90)

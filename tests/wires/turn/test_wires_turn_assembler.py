@@ -299,6 +299,14 @@ def test_an_id_that_comes_late() -> None:
     assert calls(f(0), f(0, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
 
 
+def test_an_id_that_comes_with_another_call() -> None:
+    """A first id at an index whose call is whole opens another call if it brings another name."""
+    assert calls(f(0, None, "time", '{"x":1}'), f(0, "b", "book", '{"y":2}')) == [
+        ("minted", "time", '{"x":1}'),
+        ("b", "book", '{"y":2}'),
+    ]
+
+
 def test_an_id_that_comes_too_late() -> None:
     """Rule W8: an id after the call was announced under a minted one changes nothing, and opens nothing."""
     assert calls(f(0, None, "time"), f(0, "a", "time", '{"x":'), f(0, "a", "time", "1}")) == [
@@ -532,6 +540,18 @@ def test_the_next_call_decides_the_one_before() -> None:
     ]
 
 
+def test_a_new_call_decides_all_that_wait() -> None:
+    """Several calls that wait are told in their order when another begins."""
+    assembled = ToolCallAssembler(DECLARED)
+    for fragment in (f(0, "a"), f(1, "b", "get"), f(0, name="get")):
+        assert assembled.add(fragment) == []
+    assert assembled.add(f(2, "c", "time")) == [
+        ToolCallStarted(0, "a", "get"),
+        ToolCallStarted(1, "b", "get"),
+        ToolCallStarted(2, "c", "time"),
+    ]
+
+
 def test_a_call_without_a_name_waits() -> None:
     """Arguments whose owner is unknown are told when the name comes, all at once."""
     assembled = ToolCallAssembler(DECLARED)
@@ -596,15 +616,32 @@ def test_brackets_close_at_the_end(value: Any, cuts: list[int]) -> None:
     for start, end in zip([0, *places], [*places, len(text)], strict=True):
         assert brackets.closed is (start == len(text))
         brackets.feed(text[start:end])
-    assert brackets.closed
-    brackets.feed(" \n")
-    assert brackets.closed
-    brackets.feed(' "')
-    assert not brackets.closed
-    brackets.feed('"')
-    assert not brackets.closed
-    brackets.feed(" ")
-    assert not brackets.closed
+    for more, closed in (("", True), (" \n", True), (' "', False), ('"', False), (" ", False)):
+        brackets.feed(more)
+        assert brackets.closed is closed
+
+
+@pytest.mark.parametrize(("end", "whole"), [("\n", True), (" \t\n", True), ("\n{", False), (" x", False)])
+def test_what_follows_the_last_bracket(end: str, whole: bool) -> None:
+    """Blanks behind a whole value leave it whole, in the piece that closes it and in a later one."""
+    for pieces in (['{"x":[1]}' + end], ['{"x":[1]}', end]):
+        brackets = assembler._Brackets()
+        for piece in pieces:
+            brackets.feed(piece)
+        assert brackets.closed == whole
+
+
+def test_a_call_as_it_was_sent() -> None:
+    """Id, name and arguments are the upstream's own, also where the call goes by another id."""
+    made = ToolCallAssembler(DECLARED)
+    for fragment in (f(0, "a", "time", "null"), f(1, "a", "book", '{"y":1}'), f(2, None, None, "{}")):
+        made.add(fragment)
+    assert [call.call_id == "a" for call in finished(made.finish())] == [True, False]
+    assert [made.as_sent(seq) for seq in range(3)] == [
+        ("a", "time", "null"),
+        ("a", "book", '{"y":1}'),
+        (None, "", "{}"),
+    ]
 
 
 def test_nothing_is_not_closed() -> None:
@@ -662,7 +699,12 @@ def test_too_many_calls() -> None:
 
 @pytest.mark.parametrize(
     "fragment",
-    [f(0, arguments="x" * 100), f(0, name="n" * 100), f(0, key="v" * 90), f(0, **{"k" * 92: None})],
+    [
+        f(0, arguments="x" * 100),
+        f(0, name="n" * 100),
+        f(0, key="v" * 90),
+        Fragment(0, None, None, "", {"k" * 92: None}),
+    ],
 )
 def test_a_turn_has_a_bound(monkeypatch: pytest.MonkeyPatch, fragment: Fragment) -> None:
     """Rule W7: arguments, names and unknown fields together are bounded over the turn."""
@@ -686,6 +728,14 @@ def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     assembled = ToolCallAssembler(DECLARED)
     assembled.add(f(0, "a", "time", "1234567890"))
     assembled.add(f(0, arguments="12"))
+
+
+def test_unknown_fields_count_beside_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name, arguments and unknown fields of one fragment count together."""
+    monkeypatch.setattr(assembler, "_MAX_TURN_BYTES", 4 + 10 + len('{"x":1}'))
+    ToolCallAssembler(DECLARED).add(f(0, "a", "time", "1234567890", x=1))
+    with pytest.raises(WireError):
+        ToolCallAssembler(DECLARED).add(f(0, "a", "time", "12345678901", x=1))
 
 
 def test_settled_arguments_have_the_same_bound() -> None:
@@ -945,6 +995,14 @@ def test_minted_ids() -> None:
 def test_is_object(text: str, known: bool) -> None:
     """Rule W7: only the text of one JSON object can be run."""
     assert is_object(text) is known
+
+
+def test_an_object_of_too_many_values_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule W7: arguments of more values than any call has are not parsed, one long text is."""
+    monkeypatch.setattr(assembler, "_MOST_VALUES", 40)
+    assert is_object('{"a":[' + "1," * 10 + "1]}")
+    assert not is_object('{"a":[' + "1," * 60 + "1]}")
+    assert is_object('{"a":"' + "x" * 100 + '"}')
 
 
 def test_what_python_alone_reads_is_no_object() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.wires.base import HeldTurn
 from proxy.wires.chat.body import ChatBody
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS, RefusedFields
+from proxy.wires.upstream_port import SuspendedCall
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "t", "arguments": "{}"}, "extra_content": {}}
@@ -23,7 +23,7 @@ RESULT = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
 
 def by_model(message: Mapping[str, Any]) -> bool:
     """Whether an assistant said it."""
-    return message["role"] == "assistant"
+    return bool(message["role"] == "assistant")
 
 
 def learned(said: str) -> frozenset[str]:
@@ -72,7 +72,7 @@ def body_with_restored() -> ChatBody:
     last = {**shown, "reasoning": "r2"}
     before = ChatBody(orjson.dumps(raw), parse_chat_request(raw))
     before.append_turn(orjson.dumps(OURS), [orjson.dumps(RESULT)])
-    held = before.suspend(orjson.dumps(last), list[HeldTurn](), lambda name, arguments: arguments)
+    held = before.suspend(orjson.dumps(last), list[SuspendedCall](), lambda name, arguments: arguments)
     editor.restore(1, held, needed=False)
     return editor
 

@@ -1,0 +1,150 @@
+"""``toolrelay credentials list`` and ``logout``: how connections are, and the end of a login."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.credentials.vault import open_vault
+from proxy.plain_text import plain_text
+from proxy.server.api.json_output import to_line
+from proxy.server.compose.credentials import connection_of, oauth_pools
+from proxy.server.config.credentials import CredentialConfig, server_of
+from proxy.server.config.load import Config
+from proxy.tools.contract.capabilities import HttpFailure
+from proxy.tools.oauth.clients import Client
+from proxy.tools.oauth.grants import LoggedIn, grant_of, login_command, login_place
+from proxy.tools.oauth.kept import Kept, Login, read_kept
+from proxy.tools.oauth.login import revoke
+
+__all__ = ["list_credentials", "log_out", "login_lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A connection.  ``missing`` is what to do before it can be used; empty if nothing."""
+
+    name: str
+    kind: str
+    server: str
+    login: Login | None = None
+    missing: str = ""
+
+
+async def list_credentials(config: Config, *, as_json: bool) -> bool:
+    """Every connection, one line each, without any secret; whether all can be used."""
+    rows = await _rows(config)
+    if as_json:
+        for row in rows:
+            say(to_line(_written(row)))
+    else:
+        made = table("connection", "kind", "used by", "logged in", "issuer", "scopes")
+        for row in rows:
+            login = row.login
+            made.add_row(
+                text(row.name),
+                text(row.kind),
+                text(f"mcp.servers.{row.server}" if row.server else "tools"),
+                text(_moment(login.at) if login is not None else "-"),
+                text(login.issuer if login is not None else "-"),
+                text(" ".join(login.scopes) if login is not None else "-"),
+            )
+        console().print(made)
+    for row in rows:
+        if row.missing:
+            say_error(f"credentials.{row.name}: {row.missing}")
+    return not any(row.missing for row in rows)
+
+
+async def login_lines(config: Config) -> list[str]:
+    """A line for each connection that somebody has yet to log in to."""
+    if not any(one.grant == "authorization_code" for one in config.credentials.values()):
+        return []
+    return [f"credentials.{row.name}: {row.missing}" for row in await _rows(config) if row.missing]
+
+
+async def log_out(config: Config, name: str) -> bool:
+    """Delete a login, and have its server end it; whether there was one."""
+    async with open_vault(config) as vault:
+        if vault is None:
+            return _say_no_login(name)
+        place = login_place(name)
+        async with vault.exclusive(place):
+            kept = read_kept(await vault.load(place))
+            await vault.forget(place)
+    if kept is None or kept.login is None:
+        return _say_no_login(name)
+    say(f"{name}: logged out; servers that run notice within seconds")
+    await _revoke(config, name, kept, kept.login)
+    return True
+
+
+async def _revoke(config: Config, name: str, kept: Kept, login: Login) -> None:
+    settings = config.credentials.get(name)
+    client = login.client
+    if client.kind == "configured" and client.method != "none":
+        secret = settings.client_secret if settings is not None else None
+        client = Client(client.id, "configured", secret.reveal() if secret else "", client.method)
+    pools = oauth_pools(config)
+    issuer = settings.issuer if settings is not None else ""
+    try:
+        http = pools.http(
+            issuer=issuer or ("" if login.resource else login.issuer), server_url=login.resource
+        )
+        asked = await revoke(http, kept, client)
+    except HttpFailure as failure:
+        say_error(f"{plain_text(login.issuer)} did not revoke the tokens ({failure}); they end by themselves")
+        return
+    finally:
+        await pools.aclose()
+    if not asked:
+        say(plain_text(f"{login.issuer} cannot be asked to revoke tokens; they end by themselves", 4000))
+
+
+async def _rows(config: Config) -> Sequence[_Row]:
+    async with open_vault(config) as vault:
+        rows = []
+        for name, settings in config.credentials.items():
+            kept = None
+            if settings.grant == "authorization_code" and vault is not None:
+                kept = read_kept(await vault.load(login_place(name)))
+            rows.append(_row(config, name, settings, kept))
+        return rows
+
+
+def _row(config: Config, name: str, settings: CredentialConfig, kept: Kept | None) -> _Row:
+    server = server_of(name, config.mcp)
+    if settings.grant != "authorization_code":
+        return _Row(name, settings.grant or ("token" if settings.token else "refresh_token"), server)
+    connection = connection_of(config, name)
+    run = f"run: {login_command(name)}"
+    if kept is None or kept.login is None or not isinstance(connection, LoggedIn):
+        return _Row(name, settings.grant, server, None, f"nobody has logged in; {run}")
+    if not grant_of(name, connection).fits(kept):
+        about = kept.login.resource or kept.login.issuer
+        why = f"the login is for {plain_text(about)}, or for another client, than is configured; {run}"
+        return _Row(name, settings.grant, server, kept.login, why)
+    return _Row(name, settings.grant, server, kept.login)
+
+
+def _written(row: _Row) -> dict[str, object]:
+    login = row.login
+    return {
+        "connection": row.name,
+        "kind": row.kind,
+        "server": row.server or None,
+        "logged_in_at": _moment(login.at) if login is not None else None,
+        "issuer": login.issuer if login is not None else None,
+        "resource": (login.resource or None) if login is not None else None,
+        "scopes": list(login.scopes) if login is not None else [],
+        "missing": row.missing or None,
+    }
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _say_no_login(name: str) -> bool:
+    say_error(f"nobody is logged in to {plain_text(name)}")
+    return False

@@ -1,0 +1,163 @@
+"""``toolrelay credentials login``: a person logs in once, and the record keeps it."""
+
+import os
+import random
+import sys
+import threading
+import time
+import webbrowser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+from typing import Final
+from urllib.parse import urlsplit
+
+from proxy.commands.common import say, say_error
+from proxy.commands.credentials.redirect import Redirects, listening, pasted, with_port
+from proxy.commands.credentials.vault import make_vault
+from proxy.errors import ConfigError
+from proxy.plain_text import plain_text
+from proxy.records import TokenVault
+from proxy.server.compose.credentials import connection_of, oauth_pools
+from proxy.server.config.load import Config
+from proxy.tools.oauth.authorization import Attempt
+from proxy.tools.oauth.grants import LoggedIn, login_place
+from proxy.tools.oauth.kept import Kept, read_kept
+from proxy.tools.oauth.login import begin_login, end_login
+from proxy.tools.oauth.parameters import read_scopes
+from proxy.tools.oauth.port import OAuthFault
+
+__all__ = ["log_in", "need_connection"]
+
+_FREE_PORTS: Final = range(49152, 65535)
+"""For a login whose answer is pasted: nothing listens there."""
+
+
+async def log_in(config: Config, name: str, *, paste: bool, browser: bool, scopes: tuple[str, ...]) -> bool:
+    """Log in to a connection; whether that went well.
+
+    Raises ConfigError for one that nobody logs in to, and StoreError.
+    """
+    connection = _need_login(config, name)
+    if read_scopes(scopes) != scopes:
+        raise ConfigError("--scope", "is not a scope", "Give each one for itself: --scope read --scope write")
+    settings = config.credentials[name]
+    pools = oauth_pools(config)
+    http = pools.http(issuer=connection.issuer, server_url=connection.server_url)
+    try:
+        async with make_vault(config) as vault, _way_back(settings.redirect_uri, paste) as way:
+            attempt = await begin_login(
+                http,
+                connection,
+                redirect_uri=way if isinstance(way, str) else way.uri,
+                now=time.time(),
+                before=read_kept(await vault.load(login_place(name))),
+                scopes=scopes,
+                parameters=settings.authorization_parameters,
+            )
+            _say_attempt(name, connection, attempt)
+            if isinstance(way, str):
+                code = pasted(attempt)
+            else:
+                way.expect(attempt)
+                _send_browser(attempt, way, browser=browser)
+                code = await way.code()
+            kept = await end_login(http, attempt, code, time.time())
+            await _keep(vault, name, kept)
+    except OAuthFault as fault:
+        say_error(f"credentials.{name}: {fault}")
+        return False
+    finally:
+        await pools.aclose()
+    _say_done(name, attempt, kept)
+    return True
+
+
+def need_connection(config: Config, name: str) -> None:
+    """Raise ConfigError for a connection that is not configured."""
+    if name in config.credentials:
+        return
+    near = get_close_matches(name, config.credentials, n=1, cutoff=0.6)
+    known = ", ".join(config.credentials) or "none"
+    raise ConfigError(
+        f"credentials.{name[:80]}",
+        "is missing",
+        f"Did you mean {near[0]}?" if near else f"Configured are: {known}",
+    )
+
+
+def _need_login(config: Config, name: str) -> LoggedIn:
+    need_connection(config, name)
+    connection = connection_of(config, name)
+    if isinstance(connection, LoggedIn):
+        return connection
+    grant = config.credentials[name].grant
+    raise ConfigError(
+        f"credentials.{name}.grant",
+        f"is {grant}, which needs no login" if grant else "is missing, and a configured token needs no login",
+        'To log in, write grant = "authorization_code"',
+    )
+
+
+@asynccontextmanager
+async def _way_back(redirect_uri: str, paste: bool) -> AsyncIterator[Redirects | str]:
+    """How the browser's answer comes: to a listener, or to an address where nobody listens."""
+    if paste:
+        yield with_port(redirect_uri, random.choice(_FREE_PORTS))
+        return
+    async with listening(redirect_uri) as redirects:
+        yield redirects
+
+
+def _say_attempt(name: str, connection: LoggedIn, attempt: Attempt) -> None:
+    what = f" for {connection.server_url}" if connection.server_url else ""
+    scopes = f", with the scopes {' '.join(attempt.scopes)}" if attempt.scopes else ""
+    say(plain_text(f"{name}: log in at {attempt.server.issuer}{what}{scopes}", 4000))
+    say("Open this address in a browser:")
+    say("")
+    say(attempt.url)
+    say("")
+
+
+def _send_browser(attempt: Attempt, redirects: Redirects, *, browser: bool) -> None:
+    """Open the browser where there is one; say how to come back from elsewhere."""
+    port = urlsplit(redirects.uri).port
+    say(
+        f"Waiting at {redirects.uri}. From another machine: forward the port (ssh -L {port}:127.0.0.1:{port} "
+        "HOST), or use --paste."
+    )
+    if browser and _has_browser():
+        # Some browsers are waited for until they end, which is nothing to wait for here.
+        threading.Thread(target=webbrowser.open, args=(attempt.url,), daemon=True).start()
+
+
+def _has_browser() -> bool:
+    """Whether there is a browser with a window: one in the terminal would take it over."""
+    named = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in named)
+
+
+async def _keep(vault: TokenVault, name: str, kept: Kept) -> None:
+    # A worker that refreshes the login before must not put its tokens over these.
+    async with vault.exclusive(login_place(name)):
+        await vault.save(login_place(name), kept.written())
+
+
+def _say_done(name: str, attempt: Attempt, kept: Kept) -> None:
+    login = kept.login
+    if login is None:
+        return
+    say(plain_text(f"{name}: logged in{_scope_words(login.scopes)}", 4000))
+    lacking = [scope for scope in attempt.scopes if scope not in login.scopes]
+    if lacking:
+        say_error(f"credentials.{name}: not granted: {' '.join(lacking)}")
+    if not kept.refresh_token:
+        say_error(
+            f"credentials.{name}: there is no refresh token, so the login ends with its access token; some "
+            "servers give one for a scope like offline_access, Google for authorization_parameters = "
+            '{access_type = "offline", prompt = "consent"}'
+        )
+
+
+def _scope_words(scopes: tuple[str, ...]) -> str:
+    return f", with the scopes {' '.join(scopes)}" if scopes else ""

@@ -1,0 +1,135 @@
+"""What a browser comes back with: to a listener on this machine, or in an address that a person pastes.
+
+Source: RFC 8252, section 7.3 (redirects to the loopback interface).
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from aiohttp import web
+
+from proxy.commands.printing import say, say_error
+from proxy.errors import ConfigError
+from proxy.tools.oauth.authorization import Attempt, NotOurs
+from proxy.tools.oauth.port import OAuthFault
+
+__all__ = ["Redirects", "listening", "pasted", "with_port"]
+
+_PATIENCE_S: Final = 600.0
+_MOST_TRIES: Final = 3
+_PAGE: Final = (
+    "<!doctype html><meta charset=utf-8><title>toolrelay</title>"
+    "<p>toolrelay has the answer. The terminal says whether the login is done; this page can be closed."
+)
+_OTHER_PAGE: Final = (
+    "<!doctype html><meta charset=utf-8><title>toolrelay</title>"
+    "<p>This is not the answer to the login that toolrelay waits for. Begin again in the terminal."
+)
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Redirects:
+    """Waits for the browser.  ``uri`` is the address that it is to come back to."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._path = urlsplit(uri).path
+        self._attempt: Attempt | None = None
+        self._code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def expect(self, attempt: Attempt) -> None:
+        """Take the answer to this attempt from now on, and no other."""
+        self._attempt = attempt
+
+    async def code(self) -> str:
+        """The code that the browser brings.
+
+        Raises :class:`~proxy.tools.oauth.port.OAuthFault` where the server refused, or nobody came in time.
+        """
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._code
+        except TimeoutError:
+            raise OAuthFault(f"nobody came back to {self.uri} within {_PATIENCE_S / 60:g} minutes") from None
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """Take what a browser brings.  Whatever is not of the attempt changes nothing."""
+        if self._attempt is None or request.method != "GET" or request.path != self._path:
+            return web.Response(status=404, headers=_HEADERS)
+        try:
+            code = self._attempt.code_of(request.path_qs)
+        except NotOurs:
+            return web.Response(
+                status=400, text=_OTHER_PAGE, content_type="text/html", charset="utf-8", headers=_HEADERS
+            )
+        except OAuthFault as fault:
+            if not self._code.done():
+                self._code.set_exception(fault)
+        else:
+            if not self._code.done():
+                self._code.set_result(code)
+        return web.Response(text=_PAGE, content_type="text/html", charset="utf-8", headers=_HEADERS)
+
+
+@asynccontextmanager
+async def listening(redirect_uri: str) -> AsyncIterator[Redirects]:
+    """Listen where a redirect address says, on any free port if it names none.  Raises ConfigError."""
+    parts = urlsplit(redirect_uri)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or "127.0.0.1"
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, parts.port or 0))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            "redirect_uri",
+            f"{redirect_uri} cannot be listened at: {error.strerror}",
+            "Free the port, write another one, or use --paste",
+        ) from None
+    redirects = Redirects(with_port(redirect_uri, listener.getsockname()[1]))
+    server = web.Server(redirects.answer, access_log=None)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener, backlog=16).start()
+        yield redirects
+    finally:
+        await runner.cleanup()
+        listener.close()
+
+
+def with_port(redirect_uri: str, port: int) -> str:
+    """The address with this port, unless it names one."""
+    parts = urlsplit(redirect_uri)
+    if parts.port is not None:
+        return redirect_uri
+    return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{port}"))
+
+
+def pasted(attempt: Attempt) -> str:
+    """The code in an address that a person pastes, who is asked for it.
+
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
+    """
+    for _ in range(_MOST_TRIES):
+        print("The address that the browser ended at: ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            break
+        try:
+            return attempt.code_of(line)
+        except NotOurs:
+            say_error(f"that is not an answer to this login; it begins with {attempt.redirect_uri}?")
+    say("")
+    raise OAuthFault("no address was pasted that answers this login")

@@ -1,0 +1,247 @@
+"""``toolrelay doctor``: what an upstream can do and gets wrong, and the settings that fit it."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from proxy.commands.common import confirmed, console, say, say_error, table, text
+from proxy.commands.doctor.check import without_record
+from proxy.commands.doctor.checks import Check, Finding, Outcome, Replies, judge
+from proxy.commands.doctor.dialects import find_dialects
+from proxy.commands.doctor.exchange import Reply, exchange
+from proxy.commands.doctor.probe import lacks_v1, lists_of, models_at, v1_fault
+from proxy.commands.doctor.questions import MOST_TOKENS, questions
+from proxy.commands.doctor.written import written_into
+from proxy.errors import ConfigError, UpstreamError
+from proxy.plain_text import plain_text
+from proxy.server.app import built_in_wires, create_services
+from proxy.server.config.load import Config
+from proxy.server.config.text import toml_value
+from proxy.upstreams.base import Upstream
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["Diagnosis", "diagnose", "doctor", "find_model", "hiding", "new_lines"]
+
+_MAX_MODELS: Final = 20
+_ASK_S: Final = 10.0
+_WORDS: Final[Mapping[Outcome, tuple[str, str]]] = {
+    "yes": ("ok", "green"),
+    "no": ("no", "red"),
+    "quirk": ("quirk", "yellow"),
+    "unknown": ("open", ""),
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found of one model of an upstream."""
+
+    model: str
+    found: Sequence[tuple[Check, Finding]]
+    requests: int = 0
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+async def doctor(
+    config: Config, name: str, *, model: str | None, as_json: bool, write: Path | None, yes: bool
+) -> int:
+    """Examine the upstream ``name``; the exit status, 0 where it could be examined.
+
+    Raises :class:`~proxy.errors.ConfigError` for what keeps it from being examined.
+    """
+    services = await create_services(without_record(config))
+    try:
+        upstream = services.upstreams[name]
+        chosen, listed = await find_model(config, name, upstream, model)
+        if not _agreed(config, name, chosen, yes=yes):
+            return 1
+        diagnosis = await diagnose(upstream, chosen, listed)
+    finally:
+        await services.aclose()
+    hide = hiding(config)
+    if as_json:
+        say(hide(orjson.dumps(_as_json(name, diagnosis)).decode()))
+    else:
+        _show(diagnosis, hide)
+    lines = new_lines(config, name, diagnosis.settings)
+    if not as_json:
+        _show_lines(name, lines)
+    if write is not None and lines:
+        written_into(write, name, {key: diagnosis.settings[key] for key in lines})
+        say_error(f"wrote {len(lines)} settings of upstreams.{name} into {write}")
+    return 0
+
+
+async def find_model(
+    config: Config, name: str, upstream: Upstream, model: str | None
+) -> tuple[str, Sequence[str]]:
+    """The model to ask, and the names that the upstream lists.
+
+    Raises :class:`~proxy.errors.ConfigError` that tells apart: no server, a refused key, a wrong path, a
+    model that is not there.
+    """
+    base_url, setting = config.upstreams[name].base_url, f"upstreams.{name}"
+    lists = lists_of(config.upstreams[name].wires)
+    try:
+        answer = await models_at(upstream, lists)
+    except UpstreamError as error:
+        remedy = f"Start the server, or correct {setting}.base_url ({base_url})"
+        raise ConfigError(f"{setting}.base_url", error.message, remedy) from None
+    status, listed = answer.status, answer.names
+    if status in (401, 403):
+        key = config.key_settings().get(name, f"{setting}.api_key")
+        raise ConfigError(setting, f"the upstream refuses the key (status {status})", f"Correct {key}")
+    if listed is None and not lists.rooted and await lacks_v1(upstream, timeout_s=_ASK_S):
+        raise ConfigError(f"{setting}.base_url", v1_fault(name, base_url).partition(": ")[2])
+    if listed is None and base_url.rstrip("/").endswith("/v1/v1"):
+        right = base_url.rstrip("/").removesuffix("/v1")
+        raise ConfigError(f"{setting}.base_url", f"{base_url} contains /v1 twice", f'Write "{right}"')
+    if listed is None and status in (404, 405):
+        raise ConfigError(
+            f"{setting}.base_url", f"no API answers at {base_url} (status {status})", "Correct the path"
+        )
+    listed = listed or ()
+    if model is None and not listed:
+        raise ConfigError("--model", f"{base_url} lists no models", "Name a model with --model NAME")
+    return model or listed[0], listed
+
+
+def _agreed(config: Config, name: str, model: str, *, yes: bool) -> bool:
+    """Whether the requests may be sent, after it was said how many and what they cost."""
+    count = len(questions(model)) + len(built_in_wires()) + 2
+    say_error(
+        f"doctor sends {count} small requests to {config.upstreams[name].base_url} for the model "
+        f"{plain_text(model)}: at most {count * MOST_TOKENS} output tokens and about {count * 100} input "
+        "tokens, which cost well below a cent with most models"
+    )
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        say_error("nothing was sent: there is no terminal to ask at. Add --yes to send the requests")
+        return False
+    return confirmed("Send them?")
+
+
+async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -> Diagnosis:
+    """Ask everything there is to ask.
+
+    Raises :class:`~proxy.errors.ConfigError` for a model that the upstream does not know.
+    """
+    wires = built_in_wires()
+    spoken = await find_dialects(upstream, wires, model)
+    _check_model(model, listed, [one.problem for one in spoken if one.spoken is None and one.status == 404])
+    dialects = [one.name for one in spoken if one.spoken]
+    replies: dict[str, Reply] = {}
+    chat, responses = wires["chat"], wires["responses"]
+    asked = questions(model)
+    if "chat" in dialects and isinstance(chat, CrossableWire):
+        for name, question in asked.items():
+            replies[name] = await exchange(upstream, chat, question)
+    if "responses" in dialects and isinstance(responses, CrossableWire):
+        first = await exchange(upstream, responses, asked["plain_stream"], {"store": True})
+        replies["response"] = first
+        more = {"previous_response_id": _response_id(first), "store": True}
+        replies["next_response"] = await exchange(upstream, responses, asked["plain_stream"], more)
+    found = judge(Replies(replies, dialects))
+    settings = dict(finding.setting for _, finding in found if finding.setting is not None)
+    if any(one.spoken is None for one in spoken):
+        # A server that was busy for a moment may speak it all the same.
+        settings.pop("wires", None)
+    return Diagnosis(model, found, len(spoken) + len(replies), settings)
+
+
+def _check_model(model: str, listed: Sequence[str], problems: Sequence[str]) -> None:
+    if not problems or model in listed:
+        return
+    known = ", ".join(plain_text(name, 80) for name in listed[:_MAX_MODELS])
+    more = f" and {len(listed) - _MAX_MODELS} more" if len(listed) > _MAX_MODELS else ""
+    remedy = f"The upstream lists: {known}{more}" if listed else "The upstream lists no models"
+    raise ConfigError("--model", f"the upstream has no model {plain_text(model)!r}", remedy)
+
+
+def _response_id(reply: Reply) -> str:
+    """The id of a response, or one that nobody has."""
+    ids = [
+        payload["response"].get("id")
+        for payload in reply.payloads
+        if isinstance(payload.get("response"), dict)
+    ]
+    return str(next((one for one in ids if one), "resp_unknown"))
+
+
+# What is printed.
+
+
+def hiding(config: Config) -> Callable[[str], str]:
+    """What keeps the secrets of the configuration out of a line: an upstream's error may quote its key."""
+    secrets = sorted((one for one in config.secrets() if one), key=len, reverse=True)
+
+    def hide(line: str) -> str:
+        for secret in secrets:
+            line = line.replace(secret, "[secret]")
+        return line
+
+    return hide
+
+
+def _show(diagnosis: Diagnosis, hide: Callable[[str], str]) -> None:
+    """A table on a terminal; in a pipe lines of three columns with a tab between them."""
+    rows = [
+        (check.title, *_WORDS[one.outcome], hide(plain_text(one.words, 400)))
+        for check, one in diagnosis.found
+    ]
+    if sys.stdout.isatty():
+        made = table("check", "found", "")
+        for title, word, style, words in rows:
+            made.add_row(title, text(word, style), text(words))
+        console().print(made, width=min(80, console().width))
+    else:
+        for title, word, _, words in rows:
+            say(f"{title}\t{word}\t{words}".rstrip("\t"))
+    notes = [
+        (c.title, c.meaning) for c, one in diagnosis.found if one.outcome in ("no", "quirk") and c.meaning
+    ]
+    if notes:
+        say("")
+    for title, meaning in notes:
+        say(f"{title}: {meaning}")
+
+
+def new_lines(config: Config, name: str, settings: Mapping[str, object]) -> dict[str, str]:
+    """The lines for the upstream's table, by their keys: what is not set so already."""
+    present = config.upstreams[name]
+    lines = {}
+    for key, value in settings.items():
+        now = getattr(present, key)
+        same = list(now) == value if isinstance(value, list) and isinstance(now, tuple) else now == value
+        if not same:
+            lines[key] = f"{key} = {toml_value(value)}"
+    return lines
+
+
+def _show_lines(name: str, lines: Mapping[str, str]) -> None:
+    say("")
+    if not lines:
+        say(f"[upstreams.{name}] needs no change.")
+        return
+    say("For toolrelay.toml:")
+    say("")
+    for line in (f"[upstreams.{name}]", *lines.values()):
+        say(line)
+
+
+def _as_json(name: str, diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "upstream": name,
+        "model": diagnosis.model,
+        "requests": diagnosis.requests,
+        "checks": [
+            {"check": check.key, "found": one.outcome, "words": one.words, "meaning": check.meaning}
+            for check, one in diagnosis.found
+        ],
+        "settings": diagnosis.settings,
+    }

@@ -1,0 +1,119 @@
+"""Settings written into a configuration file, in which all else stays as it is.
+
+A few keys of one table: what is written is read back and compared, and nothing is written where anything
+but these keys would be another.
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from proxy.errors import ConfigError
+from proxy.server.config.text import toml_value
+
+__all__ = ["with_settings", "written_into"]
+
+
+def written_into(path: Path, upstream: str, settings: Mapping[str, object]) -> None:
+    """Write settings of an upstream into a file, whole or not at all.
+
+    Raises :class:`~proxy.errors.ConfigError` where the file cannot be read or written, or where it is written
+    in a way that keeps these keys from being set safely; then it is as it was.
+    """
+    try:
+        before = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            str(path), f"the file cannot be read: {error}", "Name another file with --config"
+        ) from None
+    after = with_settings(before, upstream, settings)
+    if after is None:
+        raise ConfigError(
+            str(path),
+            f"the table upstreams.{upstream} is written in a form that doctor cannot edit",
+            "Add the lines by hand",
+        )
+    try:
+        _replace(path, after)
+    except OSError as error:
+        raise ConfigError(
+            str(path), f"the file cannot be written: {error.strerror}", "Add the lines by hand"
+        ) from None
+
+
+def with_settings(text: str, upstream: str, settings: Mapping[str, object]) -> str | None:
+    """The text of a configuration with these settings; ``None`` where that cannot be done safely."""
+    lines = text.splitlines(keepends=True)
+    newline = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    start = next((at for at, line in enumerate(lines) if _is_header(line, upstream)), None)
+    if start is None:
+        end = "" if not text or text.endswith("\n") else newline
+        made = [f"[upstreams.{_key(upstream)}]", *_assigned(settings)]
+        lines += [end, newline if text.strip() else "", *[line + newline for line in made]]
+    else:
+        stop = next((at for at in range(start + 1, len(lines)) if re.match(r"\s*\[", lines[at])), len(lines))
+        for key, line in zip(settings, _assigned(settings), strict=True):
+            places = [at for at in range(start + 1, stop) if re.match(rf"\s*{re.escape(key)}\s*=", lines[at])]
+            if places:
+                comment = re.search(r"\s+#[^\"']*$", lines[places[0]].rstrip("\r\n"))
+                lines[places[0]] = line + (comment[0] if comment else "") + newline
+                continue
+            at = _last_written(lines, start, stop) + 1
+            if not lines[at - 1].endswith("\n"):
+                lines[at - 1] += newline
+            lines.insert(at, line + newline)
+            stop += 1
+    after = "".join(lines)
+    return after if _is_as_meant(text, after, upstream, settings) else None
+
+
+def _is_header(line: str, upstream: str) -> bool:
+    name = f'(?:{re.escape(upstream)}|"{re.escape(upstream)}")'
+    return re.match(rf"\s*\[\s*upstreams\s*\.\s*{name}\s*\]", line) is not None
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
+
+
+def _assigned(settings: Mapping[str, object]) -> list[str]:
+    return [f"{key} = {toml_value(value)}" for key, value in settings.items()]
+
+
+def _last_written(lines: list[str], start: int, stop: int) -> int:
+    """The last line of a table that says something, before the blank lines and comments of the next."""
+    said = [at for at in range(start, stop) if (line := lines[at].strip()) and not line.startswith("#")]
+    return said[-1]
+
+
+def _is_as_meant(before: str, after: str, upstream: str, settings: Mapping[str, object]) -> bool:
+    """Whether the two differ in these settings and in nothing else."""
+    try:
+        wanted: dict[str, Any] = tomllib.loads(before)
+        table = wanted.setdefault("upstreams", {}).setdefault(upstream, {})
+        table.update(
+            {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+        )
+        return tomllib.loads(after) == wanted
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError):
+        return False
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put a new text in the place of a file, with its permissions."""
+    mode = path.stat().st_mode & 0o777
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+        Path(name).replace(path)
+    except BaseException:  # Who is interrupted leaves no half of a file behind.
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise

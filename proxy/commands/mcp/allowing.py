@@ -1,0 +1,216 @@
+"""``toolrelay tools allow`` and ``tools deny``: what of an MCP server's tools models may be offered."""
+
+import difflib
+import getpass
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from proxy.commands.common import MAX_LINE, confirmed, say, say_error
+from proxy.commands.mcp.looking import Look, ServerLook, current_pins, look_at_servers, need_servers
+from proxy.errors import ConfigError
+from proxy.globs import fits
+from proxy.plain_text import counted, plain_text
+from proxy.server.config.load import Config
+from proxy.server.open_record import open_record
+from proxy.tools.access.policy import Policy
+from proxy.tools.mcp.definitions import Definition
+from proxy.tools.mcp.names import PROVIDER
+from proxy.tools.mcp.pins import Pin, read_pin_file, write_pin_file
+from proxy.tools.mcp.provider import spec_of
+from proxy.tools.mcp.servers import Server
+
+__all__ = ["allow_tools", "deny_tool"]
+
+_MAX_DIFF = 40
+_RELOAD = "servers that run read the file when they are reloaded (SIGHUP, or serve --reload)"
+
+
+async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | None) -> bool:
+    """Show what the servers have that fits ``pattern``, ask, and pin it; whether all went well.
+
+    Pins go to ``file``, else to the record.  Raises ConfigError for what cannot be done.
+    """
+    if config.mcp.pins and file is None:
+        raise ConfigError(
+            "mcp.pins",
+            f"names the file {config.mcp.pins}, so the proxy ignores pins in the store",
+            f"Add --file {config.mcp.pins}",
+        )
+    servers = need_servers(config)
+    before = _pins_of(file) if file is not None else await current_pins(config)
+    looks = await look_at_servers(config, servers, before)
+    well = _say_faults(looks)
+    chosen = [(look.server, tool) for look in looks for tool in look.tools if fits(tool.id, pattern)]
+    wanted = [(server, tool) for server, tool in chosen if tool.state in ("new", "changed", "moved")]
+    for server, tool in wanted:
+        for line in _describe(server, tool):
+            say(line)
+        say("")
+    if not wanted:
+        same = sum(tool.state == "pinned" for _, tool in chosen)
+        say(f"{counted(same, 'tool')} already allowed; nothing is new" if same else _nothing(pattern, looks))
+        return well and bool(same)
+    if not yes and not confirmed(f"Allow {counted(len(wanted), 'tool')}?"):
+        hint = "" if sys.stdin.isatty() else "; there is no terminal to ask at: add --yes"
+        say_error(f"no tool was allowed{hint}")
+        return False
+    pins = [
+        Pin(tool.live, server.identity, time.time(), _who())
+        for server, tool in wanted
+        if tool.live is not None
+    ]
+    await _keep(config, file, before, pins)
+    for line in _done(config, pins, file):
+        say(line)
+    return well
+
+
+async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
+    """Remove the pin of one tool; whether there was one."""
+    if file is not None:
+        pins = _pins_of(file)
+        left = [pin for pin in pins if pin.id != name]
+        write_pin_file(file, left)
+        removed = len(left) < len(pins)
+    else:
+        store = open_record(config)
+        await store.start()
+        try:
+            removed = await store.delete_pin(name)
+        finally:
+            await store.aclose()
+    if removed:
+        notice = "running servers notice within seconds" if file is None else _RELOAD
+        say(f"{name} is no longer allowed; {notice}")
+    else:
+        say_error(f"{name} was not allowed; see: toolrelay mcp list")
+    return removed
+
+
+def _pins_of(file: Path) -> Sequence[Pin]:
+    return read_pin_file(file) if file.exists() else ()
+
+
+async def _keep(config: Config, file: Path | None, before: Sequence[Pin], pins: Sequence[Pin]) -> None:
+    if file is not None:
+        merged = {pin.id: pin for pin in (*before, *pins)}
+        write_pin_file(file, merged.values())
+        return
+    store = open_record(config)
+    await store.start()
+    try:
+        await store.put_pins({pin.id: json.dumps(pin.written()) for pin in pins})
+    finally:
+        await store.aclose()
+
+
+def _say_faults(looks: Sequence[ServerLook]) -> bool:
+    """Name the servers that could not be asked, and the tools that cannot be used."""
+    well = True
+    for look in looks:
+        if not look.is_ready:
+            well = False
+            say_error(f"mcp.servers.{look.server.name}: not connected: {look.listing.status.reason}")
+        for one in look.listing.status.left_out:
+            say_error(f"mcp.servers.{look.server.name}: cannot use the tool {one.name}: {one.reason}")
+    return well
+
+
+def _describe(server: Server, tool: Look) -> Iterator[str]:
+    """What somebody has to know before they allow a tool."""
+    live = tool.live
+    if live is None:
+        return
+    word = {
+        "new": "new",
+        "changed": "CHANGED since it was allowed",
+        "moved": "of a server whose command or url has changed",
+    }
+    yield f"{tool.id}  ({word[tool.state]})"
+    yield f"  the server's name: {plain_text(live.name)}"
+    said = _effect_of_hints(live)
+    yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{said})"
+    if not server.may_have(live.name):
+        yield f"  note:              mcp.servers.{server.name}.tools does not name it, so it is not offered"
+    yield f"  description:       {plain_text(live.description or live.title, MAX_LINE)}"
+    if live.has_hidden_text:
+        yield "  WARNING:           it contains invisible characters; the line above shows them as escapes"
+    for name, about in _arguments(live):
+        yield f"  argument {plain_text(name)}: {about}"
+    if tool.state == "changed" and tool.pin is not None:
+        yield "  changes:"
+        yield from (f"    {line}" for line in _difference(tool.pin.definition, live))
+
+
+def _whose(server: Server, live: Definition) -> str:
+    """Who says what a tool does."""
+    for pattern in server.effects:
+        if fits(live.name, pattern):
+            return f'mcp.servers.{server.name}.effects."{pattern}"'
+    return "default; set it in mcp.servers." + server.name + ".effects"
+
+
+def _effect_of_hints(live: Definition) -> str:
+    return "; the server declares it read-only" if live.annotations.get("readOnlyHint") else ""
+
+
+def _arguments(live: Definition) -> Iterator[tuple[str, str]]:
+    properties = live.input_schema.get("properties")
+    required = live.input_schema.get("required")
+    for name, schema in (properties if isinstance(properties, dict) else {}).items():
+        kind = schema.get("type", "any") if isinstance(schema, dict) else "any"
+        need = ", required" if isinstance(required, list) and name in required else ""
+        about = schema.get("description") if isinstance(schema, dict) else None
+        words = f": {plain_text(about, 300)}" if isinstance(about, str) else ""
+        yield name, f"{plain_text(str(kind))}{need}{words}"
+
+
+def _difference(before: Definition, now: Definition) -> Iterator[str]:
+    """What of a definition is another, line by line."""
+    texts = [
+        json.dumps(one.written(), indent=1, sort_keys=True, ensure_ascii=True).splitlines()
+        for one in (before, now)
+    ]
+    lines = list(difflib.unified_diff(texts[0], texts[1], lineterm="", n=0))[2:]
+    for line in lines[:_MAX_DIFF]:
+        if not line.startswith("@@"):
+            yield plain_text(line, MAX_LINE)
+    if len(lines) > _MAX_DIFF:
+        yield f"and {len(lines) - _MAX_DIFF} more lines"
+
+
+def _nothing(pattern: str, looks: Sequence[ServerLook]) -> str:
+    known = [tool.id for look in looks for tool in look.tools]
+    near = difflib.get_close_matches(pattern, known, n=1, cutoff=0.5)
+    if near:
+        return f'no tool matches "{plain_text(pattern)}"; did you mean {near[0]}?'
+    whole = f"{PROVIDER}__SERVER__*"
+    all_of_them = f"toolrelay mcp list shows all tools; {whole} matches all tools of a server"
+    return f'no tool matches "{plain_text(pattern)}"; {all_of_them}'
+
+
+def _done(config: Config, pins: Sequence[Pin], file: Path | None) -> Iterator[str]:
+    """What was done, and what is still missing for a model to be offered these tools."""
+    where = str(file) if file is not None else "the record"
+    yield f"allowed: {', '.join(pin.id for pin in pins)} (in {where})"
+    if file is not None:
+        yield f"  {_RELOAD}"
+    policy = Policy(allow=config.policy.allow)
+    known = config.mcp.known()
+    held_back = [
+        pin.id for pin in pins if not policy.decide(spec_of(pin, known[pin.definition.server])).allowed
+    ]
+    if held_back:
+        yield f"not offered yet: policy.allow does not name {', '.join(held_back)}"
+        yield f"  to offer them, write: [policy] allow = {json.dumps([*config.policy.allow, *held_back])}"
+
+
+def _who() -> str:
+    """The user of the machine who allows something."""
+    try:
+        return getpass.getuser()[:64]
+    except (KeyError, OSError):
+        return ""

@@ -1,0 +1,43 @@
+"""The process that talks to MCP servers, as a server starts it."""
+
+import importlib.util
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+
+from proxy.errors import ConfigError, how_to_install
+from proxy.server.config.load import Config
+from proxy.tools.mcp.process import HostProcess
+
+__all__ = ["mcp_host", "mcp_settings"]
+
+
+def mcp_settings(config: Config) -> bytes:
+    """What that process is told; empty where no server is configured.
+
+    Raises :class:`~proxy.errors.ConfigError` where the SDK it needs is not installed.
+    """
+    if not config.mcp.servers:
+        return b""
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError(
+            "mcp.servers", "MCP servers need a library that is not installed", how_to_install("mcp")
+        )
+    return orjson.dumps(config.mcp.host_settings().written())
+
+
+@asynccontextmanager
+async def mcp_host(config: Config | None) -> AsyncIterator[Path | None]:
+    """Run the process; the socket at which it serves, ``None`` where no server is configured."""
+    settings = mcp_settings(config) if config is not None else b""
+    if not settings:
+        yield None
+        return
+    host = HostProcess(settings)
+    host.start()
+    try:
+        yield host.path
+    finally:
+        await host.aclose()

@@ -1,0 +1,117 @@
+"""``toolrelay mcp import``: servers from the files of other programs, as lines for ``toolrelay.toml``."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from proxy.commands.common import say, say_error
+from proxy.errors import ConfigError
+from proxy.plain_text import plain_text
+from proxy.server.config.mcp_files import (
+    ForeignServer,
+    UnknownVariable,
+    UnusableFile,
+    UnusableServer,
+    Variable,
+    pieces_of,
+    read_servers,
+    variable_name,
+)
+from proxy.server.config.text import toml_value
+
+__all__ = ["import_servers"]
+
+_PLAIN_ENV = frozenset({"true", "false", "0", "1", "debug", "info", "warning", "error"})
+
+
+def import_servers(path: Path) -> bool:
+    """Print the servers of a file as TOML; whether all could be read.
+
+    A secret that stands in the file becomes ``env:NAME``, and its name is said.  Raises ConfigError for a
+    file that has no servers.
+    """
+    try:
+        servers = read_servers(path)
+    except UnusableFile as fault:
+        raise ConfigError(str(path), str(fault)) from None
+    well = True
+    for server in servers:
+        try:
+            lines = _lines(server)
+        except _NoServer as fault:
+            say_error(f"{path}: {plain_text(server.key)}: {fault}")
+            well = False
+            continue
+        for line in lines:
+            say(line)
+        say("")
+    return well
+
+
+class _NoServer(Exception):
+    """Why an entry of a file cannot be a server here."""
+
+
+def _lines(server: ForeignServer | UnusableServer) -> list[str]:
+    """One server as a table of TOML, in comments where it is not to be started; raises :class:`_NoServer`."""
+    if isinstance(server, UnusableServer):
+        raise _NoServer(server.reason)
+    try:
+        lines = list(_section(server))
+    except UnknownVariable as fault:
+        raise _NoServer(f"the variable {fault} is not known here") from None
+    if server.disabled:
+        said = f"# The file has the server {plain_text(server.key)} disabled."
+        return [said, *(line if line.startswith("#") else f"# {line}" for line in lines)]
+    return lines
+
+
+def _section(server: ForeignServer) -> Iterator[str]:
+    yield f"[mcp.servers.{server.name}]"
+    plain = {"command": server.command, "args": server.args, "cwd": server.cwd, "url": server.url}
+    for key, value in plain.items():
+        if not value:
+            continue
+        for text in value if isinstance(value, tuple) else (value,):
+            for one in _variables(server, text):
+                yield f"# Write the value of {one.name} into {key}: no variable is filled in there."
+        yield f"{key} = {toml_value(value)}"
+    yield from _values(server, "env", server.env)
+    yield from _values(server, "headers", server.headers)
+    if server.timeout_s is not None:
+        yield f"timeout_s = {toml_value(server.timeout_s)}"
+    if server.tools:
+        yield f"tools = {toml_value(server.tools)}"
+    for ignored in server.not_kept:
+        yield f"# {ignored} of the file has no counterpart here and is left out"
+
+
+def _variables(server: ForeignServer, text: str) -> list[Variable]:
+    return [piece for piece in pieces_of(server.name, text) if isinstance(piece, Variable)]
+
+
+def _values(server: ForeignServer, table: str, values: Mapping[str, str]) -> Iterator[str]:
+    """A table of values in which no secret stands."""
+    if not values:
+        return
+    made: dict[str, str] = {}
+    for name, text in values.items():
+        pieces = pieces_of(server.name, text)
+        match pieces:
+            case [Variable(default=None) as sole]:
+                made[name] = f"env:{sole.name}"
+                if sole.asked:
+                    yield f"# Set {sole.name} to what {plain_text(sole.asked)} asks for."
+            case _ if table == "env" and all(isinstance(one, str) for one in pieces) and _is_plain(text):
+                made[name] = text
+            case _:
+                own = variable_name(server.name, name)
+                made[name] = f"env:{own}"
+                inside = [one.name for one in pieces if isinstance(one, Variable)]
+                filled = f", with {' and '.join(inside)} filled in" if inside else ""
+                yield f"# Set {own} to its value from the file{filled}; no secret may stand in this file."
+    yield f"{table} = {toml_value(made)}"
+
+
+def _is_plain(value: str) -> bool:
+    """Whether a value is certainly no secret: a switch, a number, a path or a level."""
+    return value.lower() in _PLAIN_ENV or value.isdigit() or value.startswith(("/", "./", "~/"))

@@ -1,0 +1,149 @@
+"""``toolrelay mcp list`` and ``mcp test``: how servers are, and what they have."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proxy.commands.common import MAX_LINE, console, say, say_error, table, text
+from proxy.commands.mcp.looking import Look, ServerLook, current_pins, look_at_servers, need_servers
+from proxy.commands.mcp.warnings import warnings_of
+from proxy.plain_text import counted, plain_text
+from proxy.server.api.json_output import to_line
+from proxy.server.config.load import Config
+from proxy.tools.access.policy import Policy
+from proxy.tools.mcp.provider import spec_of
+
+__all__ = ["list_servers", "mcp_faults", "test_server"]
+
+_OFFERED = "offered"
+_STATES: Mapping[str, str] = {
+    "new": "new: not allowed yet",
+    "changed": "changed since it was allowed",
+    "moved": "its server's command or url has changed since it was allowed",
+    "gone": "the server no longer lists it",
+}
+
+
+async def list_servers(config: Config, *, as_json: bool) -> bool:
+    """Every server with its tools, one line each; whether all are connected."""
+    looks = await look_at_servers(config, need_servers(config), await current_pins(config))
+    if as_json:
+        for look in looks:
+            say(to_line(_written(config, look)))
+    else:
+        console().print(_servers(looks))
+        for look in looks:
+            for tool in look.tools:
+                say(f"  {tool.id}: {_what_of(config, look, tool)}")
+            for one in look.listing.status.left_out:
+                say(f"  {look.server.name}: cannot use {one.name}: {one.reason}")
+        for line in warnings_of(looks, 0):
+            say(f"  {line}")
+    return _say_unreachable(looks)
+
+
+async def test_server(config: Config, name: str) -> bool:
+    """Connect to one server and say how that went; whether it did."""
+    (look,) = await look_at_servers(config, need_servers(config, name), await current_pins(config))
+    status = look.listing.status
+    say(f"{name}: {plain_text(look.server.shown, MAX_LINE)}")
+    if look.is_ready:
+        server, version = status.server_info
+        says = f", calls itself {server or '?'} {version}".rstrip()
+        say(f"connected, protocol {status.version}{says}, {counted(len(look.listing.definitions), 'tool')}")
+        for tool in look.tools:
+            say(f"  {tool.id}: {_what_of(config, look, tool)}")
+        for one in status.left_out:
+            say(f"  cannot use {one.name}: {one.reason}")
+        for line in warnings_of([look], 0):
+            say(f"  {line}")
+    if look.listing.stderr:
+        say("the last lines that the server wrote to standard error:")
+        for line in look.listing.stderr.splitlines()[-10:]:
+            say(f"  {plain_text(line, MAX_LINE)}")
+    return _say_unreachable([look])
+
+
+async def mcp_faults(config: Config) -> list[str]:
+    """Connect to every server; a line for each that cannot be used.  Prints what each has."""
+    looks = await look_at_servers(config, need_servers(config), await current_pins(config))
+    console().print(_servers(looks))
+    for line in _details(config, looks):
+        say(line)
+    console().print()
+    return _unreachable(looks)
+
+
+def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
+    """What of the tools is left out, or withheld though it was allowed, and what is odd about them."""
+    lines, offered = [], 0
+    for look in looks:
+        lines += [
+            f"{look.server.name}: cannot use {plain_text(one.name, MAX_LINE)}: {one.reason}"
+            for one in look.listing.status.left_out
+        ]
+        for tool in look.tools:
+            what = _what_of(config, look, tool)
+            offered += what == _OFFERED
+            if tool.state not in ("pinned", "new"):
+                lines.append(f"{tool.id}: {what}")
+    return lines + warnings_of(looks, offered)
+
+
+def _unreachable(looks: Sequence[ServerLook]) -> list[str]:
+    return [
+        f"mcp.servers.{look.server.name}: not connected: {look.listing.status.reason}"
+        for look in looks
+        if not look.is_ready
+    ]
+
+
+def _say_unreachable(looks: Sequence[ServerLook]) -> bool:
+    away = _unreachable(looks)
+    for line in away:
+        say_error(line)
+    return not away
+
+
+def _servers(looks: Sequence[ServerLook]) -> Any:
+    made = table(
+        "server", "state", "protocol", "calls itself", "list", "allowed", "new", "changed", "reached by"
+    )
+    for look in looks:
+        counts = Counter(tool.state for tool in look.tools)
+        made.add_row(
+            text(look.server.name),
+            text(look.listing.status.state, "green" if look.is_ready else "red"),
+            text(look.listing.status.version),
+            text(" ".join(look.listing.status.server_info).strip()),
+            text(f"{look.listing.status.list_ms:.0f} ms" if look.is_ready else ""),
+            text(counts["pinned"]),
+            text(counts["new"]),
+            text(counts["changed"] + counts["moved"] + counts["gone"]),
+            text(look.server.shown),
+        )
+    return made
+
+
+def _what_of(config: Config, look: ServerLook, tool: Look) -> str:
+    """Whether a tool is offered, and if not, why."""
+    if tool.state != "pinned" or tool.pin is None:
+        return f"{_STATES[tool.state]}; to allow it: toolrelay tools allow {tool.id}"
+    if not look.server.may_have(tool.name):
+        return f"off: mcp.servers.{look.server.name}.tools does not name it"
+    decision = Policy(allow=config.policy.allow).decide(spec_of(tool.pin, look.server))
+    return _OFFERED if decision.allowed else f"allowed, but not offered: {decision.rule}"
+
+
+def _written(config: Config, look: ServerLook) -> dict[str, Any]:
+    status = look.listing.status
+    return {
+        "server": look.server.name,
+        "state": status.state,
+        "reason": status.reason,
+        "protocol": status.version,
+        "tools": [
+            {"id": one.id, "state": one.state, "says": _what_of(config, look, one)} for one in look.tools
+        ],
+        "left_out": [{"name": one.name, "reason": one.reason} for one in status.left_out],
+    }

@@ -1,0 +1,159 @@
+"""What the configured servers have now, beside what was pinned of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.commands.credentials.vault import open_vault
+from proxy.commands.mcp.host import mcp_host
+from proxy.errors import ConfigError, NoRecord, ToolFailure
+from proxy.server.app import Overrides
+from proxy.server.compose.credentials import open_credentials
+from proxy.server.compose.tools import open_egress
+from proxy.server.config.load import Config
+from proxy.server.open_record import open_record
+from proxy.tools.mcp.authorization import ServerAuthorizer
+from proxy.tools.mcp.definitions import Definition
+from proxy.tools.mcp.host_client import Authorize, HostClient, ServerListing
+from proxy.tools.mcp.pins import FiledPins, GivenPins, Pin, PinSource, PinState, RecordedPins, compare
+from proxy.tools.mcp.servers import Server
+
+__all__ = [
+    "Look",
+    "ServerLook",
+    "current_pins",
+    "look_at_servers",
+    "need_servers",
+    "pins_of_record",
+    "wait_for_server",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One tool: as it was pinned, as it is described now, and what the one is to the other."""
+
+    id: str
+    name: str
+    state: PinState
+    pin: Pin | None
+    live: Definition | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLook:
+    """One server: how it is, and its tools sorted by id."""
+
+    server: Server
+    listing: ServerListing
+    tools: Sequence[Look]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is connected."""
+        return self.listing.status.state == "ready"
+
+
+def need_servers(config: Config, only: str = "") -> Mapping[str, Server]:
+    """The configured servers, or the one that is meant; raises ConfigError where there is none."""
+    servers = config.mcp.known()
+    if not servers:
+        raise ConfigError(
+            "mcp.servers",
+            "no MCP server is configured",
+            "Add a section [mcp.servers.NAME] with command or url",
+        )
+    if only and only not in servers:
+        known = ", ".join(servers)
+        raise ConfigError("mcp.servers", f"there is no server {only[:80]!r}", f"Choose one of: {known}")
+    return {only: servers[only]} if only else servers
+
+
+async def look_at_servers(
+    config: Config, servers: Mapping[str, Server], pins: Sequence[Pin]
+) -> Sequence[ServerLook]:
+    """Connect to servers and list what they have.  Raises ConfigError where the SDK is not installed."""
+    chosen = {name: config.mcp.servers[name] for name in servers}
+    narrowed = config.model_copy(update={"mcp": config.mcp.model_copy(update={"servers": chosen})})
+    within_s = config.mcp.connect_timeout_s + 5
+    async with mcp_host(narrowed) as socket, _authorizing(config, servers) as authorize:
+        host = HostClient(socket or Path(), authorize)
+        host.start()
+        try:
+            listings = await asyncio.gather(*(host.listing(name, within_s) for name in servers))
+        finally:
+            await host.aclose()
+    return [
+        ServerLook(server, listing, _looks(server, listing, pins))
+        for server, listing in zip(servers.values(), listings, strict=True)
+    ]
+
+
+@asynccontextmanager
+async def _authorizing(config: Config, servers: Mapping[str, Server]) -> AsyncIterator[Authorize | None]:
+    """What authorizes requests to the servers; ``None`` where none of them needs it."""
+    if not any(server.connection for server in servers.values()):
+        yield None
+        return
+    async with open_vault(config) as vault:
+        egress = open_egress(config)
+        credentials = open_credentials(config, egress, vault)
+        try:
+            yield ServerAuthorizer(credentials.broker, servers)
+        finally:
+            await credentials.aclose()
+            await egress.aclose()
+
+
+async def wait_for_server(config: Config, socket: Path, server: str) -> None:
+    """Return when a server is connected or has failed once; a call waits less than some take to start."""
+    host = HostClient(socket)
+    host.start()
+    try:
+        await host.listing(server, config.mcp.connect_timeout_s)
+    except ToolFailure:
+        return  # The call says so itself.
+    finally:
+        await host.aclose()
+
+
+def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Sequence[Look]:
+    pinned = {pin.id: pin for pin in pins if pin.definition.server == server.name}
+    live = {one.id: one for one in listing.definitions}
+    looks = []
+    # Of a server that is away nothing is known: its tools are as they were pinned.
+    known = listing.status.digests is not None
+    for name in sorted(pinned.keys() | live.keys()):
+        pin, now = pinned.get(name), live.get(name)
+        state: PinState = (
+            compare(pin, now.digest if now is not None else None, server.identity) if known else "pinned"
+        )
+        own = now.name if now is not None else pinned[name].definition.name
+        looks.append(Look(name, own, state, pin, now))
+    return looks
+
+
+async def pins_of_record(config: Config) -> Overrides:
+    """For services that are made without the record: the pins that are in it."""
+    if not config.mcp.servers or config.mcp.pins:
+        return Overrides()
+    return Overrides(pins=GivenPins(await current_pins(config)))
+
+
+async def current_pins(config: Config) -> Sequence[Pin]:
+    """The pins in force: of the file that ``mcp.pins`` names, else of the record, if there is one."""
+    source: PinSource
+    if config.mcp.pins:
+        source = FiledPins(Path(config.mcp.pins))
+        return await source.pins()
+    try:
+        store = open_record(config, must_exist=True)
+        await store.start()
+    except NoRecord:
+        return ()
+    try:
+        return await RecordedPins(store).pins()
+    finally:
+        await store.aclose()

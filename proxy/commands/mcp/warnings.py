@@ -1,0 +1,102 @@
+"""What a person should look at before models are offered a server's tools.
+
+Nothing here is decided by it: words are a stranger's, and a stranger can find others.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from proxy.commands.mcp.looking import Look, ServerLook
+from proxy.plain_text import plain_text
+from proxy.records import ToolEffect
+from proxy.server.config.load import Config
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
+from proxy.tools.mcp.names import pattern_of_server
+
+__all__ = ["unallowed_lines", "warnings_of"]
+
+_MOST_NAMED: Final = 8
+_MOST_OFFERED: Final = 128
+"""Tools that OpenAI takes in one request."""
+
+_ORDERS: Final = re.compile(
+    r"\b(?:ignore (?:all|any|the|previous|prior|other)|disregard (?:all|any|the|previous|prior)"
+    r"|do not (?:tell|mention|inform|ask|reveal)|don't (?:tell|mention|inform|ask)"
+    r"|without (?:telling|asking|informing)|system prompt|previous instructions"
+    r"|before (?:using|calling|running) (?:any|this|other)|instead of (?:using|calling)"
+    r"|(?:always|must) (?:first )?(?:call|use|read|send)|secretly|api[ _-]?keys?|\.ssh|<important>)",
+    re.IGNORECASE,
+)
+"""Words of orders to a model, as attacks through descriptions have them."""
+
+
+def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
+    """For each server of which no tool is allowed, the command that shows and allows them."""
+    ids = [spec.name for spec in catalog.tools()]
+    return [
+        f"mcp.servers.{name}: none of its tools is allowed; to see and allow them: "
+        f"toolrelay tools allow '{pattern_of_server(name)}'"
+        for name in config.mcp.servers
+        if not any(one.startswith(pattern_of_server(name).rstrip("*")) for one in ids)
+    ]
+
+
+def warnings_of(looks: Sequence[ServerLook], offered: int) -> list[str]:
+    """A line for each thing that is odd; ``offered`` is how many tools models are offered in all."""
+    lines = [line for look in looks for line in _of_server(look)]
+    if offered > _MOST_OFFERED:
+        lines.append(
+            f"{offered} tools are offered, and OpenAI takes {_MOST_OFFERED}: name fewer in policy.allow"
+        )
+    return lines
+
+
+def _of_server(look: ServerLook) -> Iterator[str]:
+    where = f"mcp.servers.{look.server.name}"
+    live = [(tool, tool.live) for tool in look.tools if tool.live is not None]
+    for tool, definition in live:
+        yield from (f"{tool.id}: {what}" for what in _of_definition(definition))
+    readers = [tool for tool, definition in live if _says_it_reads(look, tool, definition)]
+    if readers:
+        yield (
+            f"{where}.effects: the server says of these that they only read, and you have not said so: "
+            f"{_named(readers)}"
+        )
+    changers = [tool for tool, definition in live if _says_it_changes(look, tool, definition)]
+    if changers:
+        yield (
+            f"{where}.effects: you have said that these only read, and the server says that they do not: "
+            f"{_named(changers)}"
+        )
+
+
+def _of_definition(definition: Definition) -> Iterator[str]:
+    if definition.has_hidden_text:
+        yield "its texts have characters that a person does not see; tools allow writes them out"
+    found = _ORDERS.search(definition.description)
+    if found is not None:
+        yield f'its description speaks to the model: "{plain_text(found[0], 80)}"'
+    if len(definition.description) > MAX_SHOWN:
+        yield f"its description is longer than the {MAX_SHOWN} characters that models are shown"
+    if not definition.id.endswith(f"__{definition.name}"):
+        yield f"its server calls it {plain_text(definition.name, 200)!r}, which no model provider takes"
+
+
+def _says_it_reads(look: ServerLook, tool: Look, definition: Definition) -> bool:
+    own = look.server.effect_of(tool.name)
+    return definition.annotations.get("readOnlyHint") is True and own is not ToolEffect.READ_ONLY
+
+
+def _says_it_changes(look: ServerLook, tool: Look, definition: Definition) -> bool:
+    said = definition.annotations
+    changes = said.get("readOnlyHint") is False or said.get("destructiveHint") is True
+    own = look.server.effect_of(tool.name)
+    return changes and said.get("readOnlyHint") is not True and own is ToolEffect.READ_ONLY
+
+
+def _named(tools: Sequence[Look]) -> str:
+    names = [plain_text(tool.name, 64) for tool in tools[:_MOST_NAMED]]
+    more = f" and {len(tools) - _MOST_NAMED} more" if len(tools) > _MOST_NAMED else ""
+    return ", ".join(names) + more

@@ -1,0 +1,446 @@
+"""A conversation and what is asked of it, in words that belong to no dialect.
+
+A client may speak another dialect than the upstream that answers it.  Then the client's request is read
+into a :class:`Conversation`, from which the body of the upstream's dialect is written.  A request that
+stays in one dialect needs none of this.
+
+What a dialect cannot say in these words stays beside them as :class:`Native`, with what another dialect
+does about it, so that nothing is lost without being reported.  A conversation holds what it was read
+from, not copies of it: mappings in it belong to the request and must not be changed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field, fields, is_dataclass
+from typing import Any, Final, Literal
+
+from proxy.values import value_class
+
+__all__ = [
+    "ASPECTS",
+    "ASPECT_DEFAULTS",
+    "Audio",
+    "Content",
+    "Conversation",
+    "CustomTool",
+    "File",
+    "FunctionTool",
+    "Grammar",
+    "Image",
+    "Inline",
+    "Loss",
+    "Message",
+    "Native",
+    "NativePart",
+    "NativeTool",
+    "Output",
+    "OutputFormat",
+    "Part",
+    "Reasoning",
+    "ReasoningSettings",
+    "Refusal",
+    "Remote",
+    "Role",
+    "Sampling",
+    "Service",
+    "Source",
+    "Stored",
+    "Text",
+    "Tool",
+    "ToolCallPart",
+    "ToolChoice",
+    "ToolResultPart",
+    "split_system",
+]
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+Loss = Literal["unneeded", "omitted", "refused"]
+"""What another dialect does about something that it cannot say.
+
+``unneeded``: nothing, for the answer is the same without it.  ``omitted``: it goes without it, and says so.
+``refused``: the request is refused.
+"""
+
+
+@value_class
+class Native:
+    """Something that only the dialect of a request can say.
+
+    ``keys`` lead to it from the object that holds it, ``path`` from the whole request
+    (``messages[2].prefix``).  ``value`` is its JSON text.  ``loss`` says what other dialects do about it,
+    ``reason`` why, in one sentence.
+    """
+
+    dialect: str
+    keys: tuple[str, ...]
+    path: str
+    value: bytes = field(repr=False)
+    loss: Loss
+    reason: str
+
+
+# ---------------------------------------------------------------- parts of messages
+
+
+@value_class
+class Inline:
+    """Bytes that stand in the request.
+
+    ``data`` is base64, or plain text where ``is_text`` says so.  ``media_type`` is empty where the request
+    gives none.
+    """
+
+    media_type: str
+    data: str = field(repr=False)
+    is_text: bool = False
+
+
+@value_class
+class Remote:
+    """An address that whoever runs the model asks for."""
+
+    url: str
+
+
+@value_class
+class Stored:
+    """A file that a provider keeps, by its id there.  ``keeper`` tells whose ids these are."""
+
+    file_id: str
+    keeper: str
+
+
+Source = Inline | Remote | Stored
+
+
+@value_class
+class Text:
+    """Words of whoever speaks; never empty."""
+
+    text: str
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class Image:
+    """A picture.  ``detail`` is how closely it is looked at, empty where that is left to the model."""
+
+    source: Source
+    detail: str = ""
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class File:
+    """A document.  ``name`` is its file name or title, ``context`` what is told of it beside its content."""
+
+    source: Source
+    name: str = ""
+    context: str = ""
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class Audio:
+    """Sound: ``data`` in base64, of a ``format`` such as ``wav``."""
+
+    data: str = field(repr=False)
+    format: str
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class Reasoning:
+    """What the model thought before it went on.
+
+    ``text`` is the reasoning itself, ``summary`` what it was summed up to.  ``signature`` vouches for the
+    text, ``redacted`` stands for one that may not be read, ``encrypted`` holds it for the upstream alone:
+    each has a meaning only where it was made.
+    """
+
+    text: str = ""
+    summary: tuple[str, ...] = ()
+    signature: str = field(default="", repr=False)
+    redacted: str = field(default="", repr=False)
+    encrypted: str = field(default="", repr=False)
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class Refusal:
+    """Words with which the model refused."""
+
+    text: str
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class ToolCallPart:
+    """A call of a tool.
+
+    ``arguments`` is JSON text as the model wrote it; of a ``custom`` tool it is any text.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+    custom: bool = False
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class NativePart:
+    """A whole part or item that only one dialect knows: a hosted call, a video.
+
+    ``kind`` is its type there; the only :class:`Native` of it is the part itself, with no keys.
+    """
+
+    kind: str
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+Content = Text | Image | File | Audio | Refusal | NativePart
+"""What is said beside reasoning and calls, and what a tool results in."""
+
+
+@value_class
+class ToolResultPart:
+    """What a call came to.  ``name`` is the tool's, empty where the request does not repeat it."""
+
+    call_id: str
+    parts: tuple[Content, ...]
+    is_error: bool = False
+    name: str = ""
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+Part = Content | Reasoning | ToolCallPart | ToolResultPart
+
+
+@value_class
+class Message:
+    """What one side said.
+
+    The results of a turn's calls are the parts of one message of the role ``tool`` behind it.
+    """
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+# ---------------------------------------------------------------- tools
+
+
+@value_class
+class FunctionTool:
+    """A tool whose arguments are an object.
+
+    ``parameters`` is a JSON Schema, ``None`` where the tool takes none.  ``strict`` is ``None`` where the
+    request leaves it to what its dialect does by default.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | None = None
+    strict: bool | None = None
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class Grammar:
+    """What the input of a custom tool must be like: a ``definition`` in ``lark`` or ``regex``."""
+
+    syntax: str
+    definition: str
+
+
+@value_class
+class CustomTool:
+    """A tool whose input is text."""
+
+    name: str
+    description: str = ""
+    grammar: Grammar | None = None
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+@value_class
+class NativeTool:
+    """A tool that only one dialect knows, such as one that the provider runs itself."""
+
+    kind: str
+    native: tuple[Native, ...] = field(default=(), kw_only=True)
+    at: str = field(default="", kw_only=True, compare=False, repr=False)
+
+
+Tool = FunctionTool | CustomTool | NativeTool
+
+
+@value_class
+class ToolChoice:
+    """Which tools may or must be called.
+
+    ``auto``, ``none``, ``required`` are about all tools; ``named`` forces the one in ``names``;
+    ``allowed`` bounds what may be called to ``names``, of which one must be if ``forced``.
+    """
+
+    kind: Literal["auto", "none", "required", "named", "allowed"]
+    names: tuple[str, ...] = ()
+    forced: bool = False
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+@value_class
+class Sampling:
+    """How the next token is chosen; ``None`` is the upstream's own default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[str, Any] | None = None
+
+
+@value_class
+class OutputFormat:
+    """The form that the answer must have: any JSON object, or one that fits ``schema``.
+
+    ``name`` and ``description`` tell the model what the schema is of.
+    """
+
+    kind: Literal["json_object", "json_schema"]
+    schema: Mapping[str, Any] | None = None
+    name: str = ""
+    description: str = ""
+    strict: bool | None = None
+
+
+@value_class
+class Output:
+    """What the answer is to be like.  ``max_tokens`` counts the reasoning too."""
+
+    max_tokens: int | None = None
+    stops: tuple[str, ...] = ()
+    format: OutputFormat | None = None
+    verbosity: str | None = None
+    choices: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+@value_class
+class ReasoningSettings:
+    """How much the model is to reason, and how much of that is told.
+
+    ``effort`` is one of ``none``, ``minimal``, ``low``, ``medium``, ``high``, ``xhigh``, ``max``;
+    ``summary`` asks to be told of it: ``auto``, ``concise`` or ``detailed``.
+    """
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+@value_class
+class Service:
+    """What is asked of the provider rather than of the model.
+
+    ``store`` is ``None`` where the request leaves it to what its dialect does by default.
+    """
+
+    user: str | None = None
+    safety_identifier: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    store: bool | None = None
+    tier: str | None = None
+    cache_key: str | None = None
+    cache_retention: str | None = None
+    moderation: Mapping[str, Any] | None = None
+
+
+@value_class
+class Conversation:
+    """A request to go on with a conversation.
+
+    ``system`` are the system and developer messages before the first other one; later ones stay in their
+    place in ``messages``.  ``stream_usage`` asks for usage in the stream, ``stream_padding`` for padding of
+    its events.  ``max_tool_calls`` bounds the calls of the whole run.  ``truncate`` lets the upstream drop
+    the beginning of a conversation that is too long for the model.  ``names`` say which field of the
+    client's request an aspect (see :data:`ASPECTS`) was read from.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    system: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
+    sampling: Sampling = Sampling()
+    output: Output = Output()
+    reasoning: ReasoningSettings = ReasoningSettings()
+    service: Service = Service()
+    truncate: bool | None = None
+    stream: bool = False
+    stream_usage: bool = False
+    stream_padding: bool | None = None
+    native: tuple[Native, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
+def _aspects(kind: type[Any], prefix: str = "") -> Iterable[str]:
+    for member in fields(kind):
+        inner = member.default
+        if is_dataclass(inner) and not isinstance(inner, type):
+            yield from _aspects(type(inner), f"{prefix}{member.name}.")
+        elif member.name not in ("native", "names"):
+            yield prefix + member.name
+
+
+ASPECTS: Final = tuple(_aspects(Conversation))
+"""The names of all that a conversation can ask for, such as ``sampling.seed``; each dialect says of each
+what it does about it."""
+
+ASPECT_DEFAULTS: Final[Mapping[str, object]] = {
+    "parallel_tool_calls": True,
+    "sampling.presence_penalty": 0,
+    "sampling.frequency_penalty": 0,
+    "sampling.logit_bias": {},
+    "output.choices": 1,
+    "output.logprobs": False,
+    "output.top_logprobs": 0,
+    "service.store": False,
+    "service.tier": "auto",
+    "service.metadata": {},
+    "truncate": False,
+    "stream": False,
+    "stream_usage": False,
+}
+"""Values that ask for nothing: a dialect that cannot say them loses nothing."""
+
+
+def split_system(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """The system and developer messages that a conversation begins with, and the rest."""
+    listed = tuple(messages)
+    start = next(
+        (place for place, message in enumerate(listed) if message.role not in ("system", "developer")),
+        len(listed),
+    )
+    return listed[:start], listed[start:]

@@ -1,0 +1,77 @@
+"""A private channel between two processes of this package: messages over a socket.
+
+A message is two lengths, a JSON object that says what it is, and bytes.  Both ends are this package in
+the same version, started by one user; the bounds are against a fault, not against an enemy.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import Any
+
+import orjson
+
+__all__ = ["MAX_BODY", "Channel", "ChannelBroken"]
+
+MAX_BODY = 8 << 20
+_MAX_HEADER = 4096
+_MAX_UNREAD = 16 << 20
+"""Bytes that wait for a peer that does not read; past it messages are dropped, and their senders told."""
+
+_LENGTHS = struct.Struct(">II")
+
+
+class ChannelBroken(Exception):
+    """The other end sent what is no message."""
+
+
+class Channel:
+    """One end of the channel."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def over(cls, end: socket.socket) -> "Channel":
+        """A link over one socket of a connected pair."""
+        return cls(*await asyncio.open_unix_connection(sock=end))
+
+    async def receive(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next message; ``None`` where the other end has gone.  Raises :class:`ChannelBroken`."""
+        try:
+            head, size = _LENGTHS.unpack(await self._reader.readexactly(_LENGTHS.size))
+            if head > _MAX_HEADER or size > MAX_BODY:
+                raise ChannelBroken(f"a message of {head} and {size} bytes")
+            raw = await self._reader.readexactly(head)
+            body = await self._reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        try:
+            header = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            raise ChannelBroken("a header that is no JSON") from None
+        if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
+            raise ChannelBroken("a header without a kind")
+        return header, body
+
+    def send(self, kind: str, body: bytes = b"", **header: Any) -> bool:
+        """Queue a message; whether it is on its way.  Never waits, never raises."""
+        raw = orjson.dumps({"kind": kind, **header})
+        transport = self._writer.transport
+        if transport.is_closing() or len(raw) > _MAX_HEADER or len(body) > MAX_BODY:
+            return False
+        if transport.get_write_buffer_size() > _MAX_UNREAD:
+            return False
+        self._writer.write(_LENGTHS.pack(len(raw), len(body)) + raw + body)
+        return True
+
+    async def flush(self) -> None:
+        """Wait until what was sent is with the kernel, or the other end has gone."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
+    def close(self) -> None:
+        """Let go of the channel; the other end sees its end."""
+        self._writer.close()

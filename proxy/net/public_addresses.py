@@ -1,0 +1,95 @@
+"""Which addresses may be reached for strangers: public ones, and what the operator opened."""
+
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+__all__ = ["is_confidential", "is_literal", "is_public_address"]
+
+_IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+_IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052; its local-use sibling is refused as a whole.
+# What ``is_global`` lets through, in some version of Python or in all of them: Azure's metadata
+# server, IETF protocol assignments (Oracle's metadata server is one), 6to4 relays, local-use NAT64
+# and site-local addresses.
+_REFUSED = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "64:ff9b:1::/48",
+        "fec0::/10",
+    )
+)
+
+
+def is_public_address(text: str, allowed: Sequence[_IPNetwork] = ()) -> bool:
+    """Whether tools may connect to an IP address.
+
+    Private, loopback, link-local, carrier-grade NAT, multicast, reserved and metadata addresses
+    are refused, and so is an IPv6 address that stands for such an IPv4 one (mapped, compatible,
+    NAT64, 6to4, Teredo).  ``allowed`` are networks that the operator opened.
+    """
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    if any(address.version == network.version and address in network for network in allowed):
+        return True
+    return all(_is_plainly_public(one) for one in (address, *_embedded(address)))
+
+
+def _is_plainly_public(address: _IPAddress) -> bool:
+    """Whether one address, taken as it is, is a public unicast one."""
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not address.is_reserved
+        and not address.is_unspecified
+        and not any(address in network for network in _REFUSED if network.version == address.version)
+    ) or address in _NAT64
+
+
+def _embedded(address: _IPAddress) -> list[_IPAddress]:
+    """The IPv4 addresses that an IPv6 address stands for."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    found: list[_IPAddress] = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
+    if address.teredo is not None:
+        found.extend(address.teredo)
+    last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address in _NAT64 or int(address) >> 32 == 0:
+        found.append(last)
+    return found
+
+
+def is_literal(host: str) -> bool:
+    """Whether a URL's host is an IP address in its canonical form; aiohttp refuses other forms."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def is_confidential(url: str) -> bool:
+    """Whether secrets may go to an address: over TLS, or over plain HTTP on this machine or in a private
+    network whose address is written out.
+
+    An address that two parsers could read differently is none.
+    """
+    if not url.isascii() or not url.isprintable() or any(mark in url for mark in ' \\"<>^`{|}'):
+        return False
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    if not host or "@" in parts.netloc:
+        return False
+    if parts.scheme == "https":
+        return True
+    inside = host == "localhost" or (is_literal(host) and not is_public_address(host))
+    return parts.scheme == "http" and inside

@@ -1,0 +1,103 @@
+"""A request as those who plan and run it know it: without its HTTP, whoever sent it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from proxy.http.headers import Headers
+from proxy.records import Meter
+from proxy.relay.body import Body
+from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
+from proxy.relay.memory.local import LocalResponses
+from proxy.relay.offer import Wanted
+from proxy.relay.routing.router import Route
+from proxy.tools.access.catalog import Selection
+from proxy.tools.access.policy import Policy
+from proxy.values import value_class
+from proxy.wires.client_port import Trace
+from proxy.wires.wire import Wire
+
+__all__ = ["Access", "Ask", "Identity", "RequestHead", "RequestOptions", "UpstreamPermissions"]
+
+
+class UpstreamPermissions(Protocol):
+    """What somebody may use at each upstream, by its name."""
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """What of their policy holds there."""
+        ...
+
+    @property
+    def selections(self) -> Mapping[str, Selection]:
+        """The tools that they are offered there."""
+        ...
+
+    @property
+    def acts(self) -> bool:
+        """Whether any of these tools has effects."""
+        ...
+
+
+@value_class
+class Identity:
+    """Who asks, and the ids of the request and of its run.
+
+    ``caller`` is who asks, as the record calls them, and ``key`` the client key that they came with.
+    ``is_person`` says that the caller is one person, whatever the body says.
+    """
+
+    run_id: str
+    request_id: str
+    caller: str
+    key: str
+    is_person: bool
+
+
+@value_class
+class RequestHead:
+    """What upstreams may see of a request beside its body; the query has no question mark."""
+
+    headers: Headers = ()
+    query: str = ""
+
+
+@value_class
+class RequestOptions:
+    """What a request asks of the proxy itself, and what it gets where it asks for nothing.
+
+    ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
+    are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
+    """
+
+    wanted: Wanted | None = None
+    trace: Trace = "silent"
+    history: bool = True
+    attempt: Attempt = NO_ATTEMPT
+
+
+@value_class
+class Access:
+    """What the one who asks may use: ``routes`` are the upstreams that may answer, in order.
+
+    ``meter`` counts what the request uses; ``None`` where nothing is limited.
+    """
+
+    permissions: UpstreamPermissions
+    routes: Sequence[Route]
+    meter: Meter | None = None
+
+
+@value_class
+class Ask:
+    """One request of a wire with server tools, whoever sent it and whoever answers it.
+
+    ``local`` are responses that only the client's connection knows; ``None`` where it remembers none.
+    """
+
+    identity: Identity
+    wire: Wire
+    body: Body
+    head: RequestHead
+    options: RequestOptions
+    access: Access
+    local: LocalResponses | None = None

@@ -1,0 +1,106 @@
+"""Waiting for the record where a client's next request goes on from it.
+
+A client is back within a millisecond, and where several processes serve it may reach another one.  What
+it is looked up in has to be committed by then: so the last bytes of its answer wait for that.  Of most
+answers they wait a second at most, since an answer is worth having without.  A turn that waits for the
+client's results is worth nothing without its hidden part, in this process after a crash either: there
+the client is told.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+import structlog
+
+from proxy.errors import NotOnRecord, StoreError
+from proxy.store.base import Store
+
+__all__ = ["END_WAIT_S", "SUSPEND_WAIT_S", "CommitWaiter", "Late", "OnLate", "ignore_late"]
+
+T = TypeVar("T")
+
+END_WAIT_S: Final = 1.0
+"""The longest that the end of an answer waits for what the next request is looked up in."""
+
+SUSPEND_WAIT_S: Final = 30.0
+"""The longest that a turn which waits for its client waits for its commit."""
+
+_AGAIN_S: Final = 0.25
+_PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
+"""Between the looks at what another process may just be writing: one second in all."""
+
+Late = Literal["suspended", "answer", "owner"]
+"""What the record did not have in time: a turn that waits for its client, what an answer leaves for the
+next request, whose a response is."""
+
+OnLate = Callable[[Late], None]
+"""Told each time when the record did not have something in time."""
+
+
+def ignore_late(what: Late) -> None:
+    """Nobody counts."""
+
+
+class CommitWaiter:
+    """Waits for commits.  With ``shared`` another process may get the request that goes on from an answer."""
+
+    def __init__(self, store: Store, *, shared: bool = False, late: OnLate = ignore_late) -> None:
+        self.shared = shared
+        self._store = store
+        self._late = late
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
+
+    async def wait_before_end(self, what: Late = "answer") -> None:
+        """Wait until what was noted so far is where other processes find it, for :data:`END_WAIT_S` at most.
+
+        What comes too late is logged and counted; the answer goes out all the same.
+        """
+        if self.shared and not await self._store.settle(END_WAIT_S):
+            self._tell(what, f"not committed within {END_WAIT_S:g} s")
+
+    async def wait_before_suspend(self, hold: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        """Hold a turn for its client: do ``hold``, and wait for the commit of what it queued, if anything.
+
+        Raises :class:`~proxy.errors.NotOnRecord` if that does not come within :data:`SUSPEND_WAIT_S`, or if
+        it is certain that it never will.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SUSPEND_WAIT_S
+        lost = self._store.lost
+        reason = "not committed in time"
+        queued: bool | None = None
+        while True:
+            try:
+                if queued is None:
+                    queued = await hold()
+                if not queued:
+                    return
+                # What is lost is in the memory of this process alone, and nobody waits for its commit.
+                in_time = self._store.lost == lost and await self._store.settle(until - loop.time())
+                if in_time and self._store.lost == lost:
+                    return
+            except StoreError as error:
+                reason = str(error)
+            if self._store.lost != lost:
+                reason = "the record loses writes"
+                break
+            if loop.time() + _AGAIN_S >= until:
+                break
+            await asyncio.sleep(_AGAIN_S)
+        self._tell("suspended", reason)
+        raise NotOnRecord()
+
+    async def look_again(self, look: Callable[[], Awaitable[T | None]]) -> T | None:
+        """What ``look`` finds; where another process may be about to write it, after some more looks."""
+        found = await look()
+        for pause_s in _PAUSES_S if self.shared else ():
+            if found is not None:
+                break
+            await asyncio.sleep(pause_s)
+            found = await look()
+        return found
+
+    def _tell(self, what: Late, reason: str) -> None:
+        self._log.error("record_late", what=what, reason=reason)
+        self._late(what)

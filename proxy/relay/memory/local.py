@@ -1,0 +1,59 @@
+"""Responses that one connection alone remembers: those that its client does not want on record.
+
+On the WebSocket of the Responses API a client goes on from a response with ``store: false`` by its id, as
+long as the connection is open (OpenAI's guide "WebSocket mode"; Open Responses, "WebSocket transport").
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from proxy.caches import CacheSize, declare
+from proxy.records import ResponseRecord
+
+__all__ = ["LocalResponses"]
+
+_MOST: Final = 8
+_MAX_BYTES: Final = 8 * 2**20
+
+
+class LocalResponses:
+    """The newest responses of a connection: so many, and so many bytes of them, at most.
+
+    What is larger than all of that is not kept; its client is told that it is not known, and sends the
+    whole conversation.
+    """
+
+    def __init__(self, most: int = _MOST, max_bytes: int = _MAX_BYTES) -> None:
+        self._most = most
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, ResponseRecord] = OrderedDict()
+        self._bytes = 0
+        declare("websocket_responses", self._cache_size)
+
+    def find(self, response_id: str, caller: str) -> ResponseRecord | None:
+        """A response of this caller's; ``None`` for what is not here."""
+        kept = self._kept.get(response_id)
+        return kept if kept is not None and kept.caller == caller else None
+
+    def put(self, record: ResponseRecord) -> None:
+        """Keep a response, in place of the oldest where there is no room."""
+        self.forget(record.id)
+        if _size(record) > self._max_bytes:
+            return
+        self._kept[record.id] = record
+        self._bytes += _size(record)
+        while len(self._kept) > self._most or self._bytes > self._max_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= _size(oldest)
+
+    def forget(self, response_id: str) -> None:
+        """Keep a response no longer; does nothing where it is not here."""
+        if (record := self._kept.pop(response_id, None)) is not None:
+            self._bytes -= _size(record)
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._bytes, self._max_bytes)
+
+
+def _size(record: ResponseRecord) -> int:
+    return len(record.response) + len(record.input_items) + len(record.continuation)

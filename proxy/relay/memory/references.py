@@ -1,0 +1,71 @@
+"""Items of our own responses that a request names by their ids, for upstreams that know none of them."""
+
+import asyncio
+
+import orjson
+
+from proxy.errors import RequestError, StoreError
+from proxy.records import ResponseRecord
+from proxy.relay.body import Body
+from proxy.relay.memory.local import LocalResponses
+from proxy.store.base import LOOK_UP_S, Store
+from proxy.wires.client_port import ClientRequest, RefersToItems
+
+__all__ = ["ItemReferences", "item_not_found"]
+
+_MOST_RESPONSES = 256
+
+
+class ItemReferences:
+    """Finds items by their ids."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def resolve(
+        self,
+        wire: RefersToItems,
+        request: ClientRequest,
+        body: Body,
+        caller: str,
+        local: LocalResponses | None = None,
+    ) -> tuple[Body, str]:
+        """The body of a request with all items that it names, and a tool whose untrusted result the model
+        had read by then, empty for none.
+
+        ``local`` are responses that only the client's connection knows.  An item that is in no response of
+        this caller's stays as it is.  Raises :class:`~proxy.errors.StoreError` where the record does not
+        answer.
+        """
+        named = wire.referred(request)
+        wanted = list(dict.fromkeys(filter(None, named.values())))
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                found = [await self._find(one, caller, local) for one in wanted[:_MOST_RESPONSES]]
+        except TimeoutError as error:
+            raise StoreError(f"the record did not answer within {LOOK_UP_S:g} s") from error
+        records = [record for record in found if record is not None]
+        written = wire.with_items(body.raw, request, [record.response for record in records])
+        return Body(written, orjson.loads(written)), _untrusted(records)
+
+    async def _find(
+        self, response_id: str, caller: str, local: LocalResponses | None
+    ) -> ResponseRecord | None:
+        record = local.find(response_id, caller) if local is not None else None
+        return record or await self._store.find_response(response_id, caller)
+
+
+def item_not_found(item_id: str) -> RequestError:
+    """What a client is told of an item that nobody here knows."""
+    return RequestError(
+        404,
+        f"Item with id {item_id[:100]!r} not found. Send the item itself. The proxy finds an item by its id "
+        "only if it belongs to a stored response of its own.",
+        param="input",
+        code="item_not_found",
+    )
+
+
+def _untrusted(records: list[ResponseRecord]) -> str:
+    marks = (orjson.loads(record.continuation).get("untrusted") for record in records)
+    return next((str(mark) for mark in marks if mark), "")

@@ -1,0 +1,68 @@
+"""What models were seen to refuse: tools, images in their results, fields of their own messages."""
+
+import time
+from typing import Literal
+
+from proxy.caches import CacheSize, declare, text_bytes
+
+__all__ = ["RefusalCache", "Refused"]
+
+_MOST_FIELDS = 32
+"""Remembered for one model; real ones refuse one or two."""
+
+Refused = Literal["tools", "images"]
+
+
+_MAX_MODEL_CHARS = 200
+_MAX_FIELDS_BYTES = 2000
+
+
+class RefusalCache:
+    """Which models of which upstreams were seen to take no tools, or no images in their results, and
+    which fields of their own messages they do not take back.
+
+    Bounded, and forgotten in time.
+    """
+
+    def __init__(self, *, keep_s: float = 3600.0, most: int = 1024) -> None:
+        self._keep_s = keep_s
+        self._most = most
+        self._refused: dict[tuple[str, str, Refused], float] = {}
+        self._fields: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
+        self.knows_fields = False
+        """Whether any model was seen to refuse one."""
+        declare("refusals", self._cache_size)
+
+    def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
+        """Whether this model was seen lately to refuse them."""
+        until = self._refused.get((upstream, model, what))
+        return until is not None and until > time.monotonic()
+
+    def remember(self, upstream: str, model: str, what: Refused = "tools") -> None:
+        if len(model) > _MAX_MODEL_CHARS:
+            return  # What a client makes up is not kept.
+        if len(self._refused) >= self._most:
+            self._refused.pop(next(iter(self._refused)))
+        self._refused[upstream, model, what] = time.monotonic() + self._keep_s
+
+    def refused_fields(self, upstream: str, model: str) -> frozenset[str]:
+        """What this model was seen lately to refuse of its own messages."""
+        until, names = self._fields.get((upstream, model), (0.0, frozenset()))
+        return names if until > time.monotonic() else frozenset()
+
+    def remember_fields(self, upstream: str, model: str, names: frozenset[str]) -> None:
+        if len(model) > _MAX_MODEL_CHARS:
+            return
+        known = self.refused_fields(upstream, model) | names
+        self._fields.pop((upstream, model), None)
+        if len(self._fields) >= self._most:
+            self._fields.pop(next(iter(self._fields)))
+        if len(known) <= _MOST_FIELDS and text_bytes(known) <= _MAX_FIELDS_BYTES:
+            self._fields[upstream, model] = time.monotonic() + self._keep_s, known
+            self.knows_fields = True
+
+    def _cache_size(self) -> CacheSize:
+        entry = 400 + 4 * _MAX_MODEL_CHARS
+        fields = sum(entry + 100 * len(names) + text_bytes(names) for _, names in self._fields.values())
+        more = 100 * _MOST_FIELDS + _MAX_FIELDS_BYTES
+        return CacheSize(entry * len(self._refused) + fields, (2 * entry + more) * self._most)

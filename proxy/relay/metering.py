@@ -1,0 +1,129 @@
+"""Use of requests that pass through, counted where tokens or cost are limited or an upstream is always asked.
+
+Elsewhere nothing is read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.errors import RequestError
+from proxy.records import Meter
+from proxy.relay.body import FURTHER_MODELS, Body, check_names, check_switches
+from proxy.relay.routing.prices import Price, Prices, estimated_usage
+from proxy.relay.routing.router import Route
+from proxy.wires.dialect import Dialect, Endpoint
+from proxy.wires.json.splice import join_object, members
+from proxy.wires.stream.usage_tap import UsageTap
+
+__all__ = ["Metered", "counted_by_body", "meter", "price_of"]
+
+
+class Metered:
+    """One request whose use is counted: ``body`` is what goes upstream, ``tap`` watches the response."""
+
+    def __init__(
+        self, meter: Meter, price: Price | None, body: bytes | None, *, dialect: Dialect, strip: bool
+    ) -> None:
+        self._meter = meter
+        self._price = price
+        self.body = body
+        self.tap = UsageTap(strip=strip, framing=dialect.framing, fields=dialect.usage)
+
+    @property
+    def cost(self) -> int:
+        """What the response cost, in billionths, as far as it said."""
+        usage = self.tap.usage
+        return self._price.cost(usage) if self._price and usage is not None else 0
+
+    def settle(self) -> None:
+        """Count what the response said, however it ended, or what it took at least.
+
+        A client that goes before the end, where usage stands, would otherwise use what it likes.
+        """
+        usage = self.tap.usage
+        if usage is None and self.tap.began and self.body is not None:
+            usage = estimated_usage(self.body, self.tap.events)
+        if usage is not None:
+            self._meter.spend(usage.all_tokens, self._price.cost(usage) if self._price else 0)
+
+
+def counted_by_body(endpoint: Endpoint, meter: Meter) -> bool:
+    """Whether the body is looked into for the model alone whose use is counted."""
+    return endpoint.body == "json" and endpoint.usage == "told" and meter.counts_usage
+
+
+def meter(
+    counting: Meter, prices: Prices, endpoint: Endpoint, route: Route, body: Body | None
+) -> Metered | None:
+    """How a POST to an endpoint is counted; ``None`` where it is not.
+
+    ``body`` is ``None`` where it is streamed.  Where nothing is limited, streams of an
+    upstream with ``force_usage`` are counted all the same.
+
+    Raises :class:`~proxy.errors.RequestError` for what could not be counted.
+    """
+    if not counting.counts_usage and not route.served.force_usage:
+        return None
+    streams = body is not None and endpoint.usage == "asked" and body.payload.get("stream") is True
+    if not counting.counts_usage and not streams:
+        return None
+    if endpoint.usage == "none":
+        return None
+    if body is None or not endpoint.model:
+        # A form, or a path of the provider's own: it counts what it reports, but its model is not known.
+        return Metered(counting, None, None, dialect=endpoint.dialect, strip=False)
+    raw = body.raw
+    price = price_of(counting, prices, route, body.payload)
+    strip = False
+    if streams:
+        options = body.payload.get("stream_options")
+        strip = not (isinstance(options, dict) and options.get("include_usage") is True)
+        if strip:
+            parts = members(raw)
+            given = members(parts["stream_options"]) if isinstance(options, dict) else {}
+            asked = join_object({**given, "include_usage": b"true"})
+            raw = join_object({**parts, "stream_options": asked})
+    return Metered(counting, price, raw, dialect=endpoint.dialect, strip=strip)
+
+
+def price_of(meter: Meter | None, prices: Prices, route: Route, payload: Mapping[str, Any]) -> Price | None:
+    """The price of the model that a request asks for.
+
+    Raises :class:`~proxy.errors.RequestError` (400) where what it uses is limited and could not be
+    counted: a model without a price under a limit of cost, an answer that comes later.
+    """
+    model = payload.get("model")
+    named = model if isinstance(model, str) else ""
+    price = prices.of(named, route.model)
+    if meter is None or not meter.counts_usage:
+        return price
+    if price is None and meter.counts_cost:
+        raise RequestError(
+            400,
+            f"The model {named[:100]!r} has no price here, and cost is limited. Ask for another model.",
+            param="model",
+            code="model_not_priced",
+        )
+    _check_countable(meter, payload)
+    return price
+
+
+def _check_countable(meter: Meter, payload: Mapping[str, Any]) -> None:
+    """Raise RequestError (400) for a body of which an upstream may make what is not counted."""
+    check_names(payload)
+    if isinstance(options := payload.get("stream_options"), dict):
+        check_names(options)
+    check_switches(payload)
+    for field in FURTHER_MODELS:
+        if meter.counts_cost and payload.get(field):
+            raise RequestError(
+                400,
+                f"Cost is limited, and it is not known which of {field} will answer. Leave {field} out.",
+                param=field,
+            )
+    if payload.get("background") is True:
+        raise RequestError(
+            400,
+            "What a response in the background uses cannot be counted, and tokens or cost are limited. "
+            "Leave background out.",
+            param="background",
+        )

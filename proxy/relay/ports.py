@@ -1,0 +1,62 @@
+"""How an upstream is asked: in the client's dialect, in another one, or with calls in its text."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import structlog
+
+from proxy.relay.offer import Offer
+from proxy.relay.routing.router import Route
+from proxy.wires.client_port import ClientRequest
+from proxy.wires.crossed import Crossing
+from proxy.wires.text_calls.port import text_call_port
+from proxy.wires.text_calls.rules import TextCallRules
+from proxy.wires.upstream_port import UpstreamPort
+from proxy.wires.wire import CrossableWire, Wire
+
+__all__ = ["port_of", "text_call_rules"]
+
+
+def text_call_rules(route: Route, request: ClientRequest, offer: Offer) -> TextCallRules | None:
+    """How this request's text is read for calls; ``None`` where it is not.
+
+    A model that is told of tools in its prompt is told of the calls in a conversation, too.
+    """
+    text_calls = route.served.text_calls
+    rules = text_calls.of(route.model) if text_calls is not None else None
+    if rules is None or request.choices > 1:
+        return None
+    if rules.prompt:
+        continues = request.continues is not None or bool(request.returned_calls())
+        return rules if request.declared or offer or continues else None
+    return rules if (request.declared or offer) and not request.tools_forbidden else None
+
+
+def port_of(
+    route: Route, wire: Wire, wires: Mapping[str, Wire], request: ClientRequest, rules: TextCallRules | None
+) -> UpstreamPort:
+    """The port by which an upstream is asked: the client's own ``wire`` where nothing is to be changed.
+
+    ``wires`` are those in which upstreams are asked, by their names; ``rules`` say how their text is read.
+    """
+    if not route.wire and rules is None:
+        return wire
+    upstream = wires[route.wire] if route.wire else wire
+    if not (isinstance(wire, CrossableWire) and isinstance(upstream, CrossableWire)):
+        raise TypeError(f"{upstream.dialect.name} cannot answer {wire.dialect.name}")
+    strict = route.served.strict_bridge
+    port: UpstreamPort
+    if rules is None:
+        port = Crossing(wire, upstream, request, strict=strict)
+    else:
+        note = partial(_log_text_calls, route.served.upstream.name)
+        port = text_call_port(wire, upstream, request, rules, note, strict=strict)
+    if isinstance(port, Crossing):
+        port.ask_for(route.model, route.served.output_limit(route.model))
+    return port
+
+
+def _log_text_calls(upstream: str, facts: Mapping[str, Any]) -> None:
+    """Log what was found in the text of a turn: its form, how many calls, what was put right or noted."""
+    structlog.get_logger("proxy.relay").info("text_calls_read", upstream=upstream, **facts)

@@ -1,0 +1,161 @@
+"""A stream that passes through and is composed anew where it turns out to be defective.
+
+While nothing is wrong, nothing is read: the dialect says by which text in its events a defect is noticed
+(:class:`~proxy.wires.dialect.RepairSigns`).  Only then are there a reader and a writer, the same that a run
+has, and the writer decides from which event on it composes.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from proxy.errors import RequestError, RunFault
+from proxy.events import Frame
+from proxy.relay.routing.router import Route
+from proxy.wires.client_port import StreamWriter
+from proxy.wires.dialect import Endpoint, RepairSigns
+from proxy.wires.repairing import RepairingWriter
+from proxy.wires.upstream_port import TurnReader
+from proxy.wires.wire import Wire
+
+__all__ = ["StreamRepair", "repair_of"]
+
+_MAX_ARGUMENT_BYTES: Final = 1024 * 1024
+_NONEMPTY: Final = rb"\s*:\s*(?:\{|\[\s*[^\s\]])"
+
+
+def repair_of(
+    wires: Mapping[str, Wire], endpoint: Endpoint, route: Route, payload: Mapping[str, Any]
+) -> "StreamRepair | None":
+    """What repairs the answer to a request that is handed on; ``None`` where nothing has to.
+
+    Several alternative answers in one stream are left alone: composed, only one would be left.
+    """
+    signs, always = endpoint.dialect.repair, route.served.repair == "always"
+    if signs is None or not (always or signs.sound or payload.get("tools")):
+        return None
+    wire = wires.get(endpoint.dialect.name)
+    if wire is None or endpoint.kind != "generate" or payload.get("stream") is not True:
+        return None
+    if payload.get("n") not in (None, 1):
+        return None
+    return StreamRepair(wire, payload, signs, always=always)
+
+
+class StreamRepair:
+    """One stream, given in whole events.
+
+    ``finished``: it is sound, and nothing of it need be given any more.  ``suspect`` is in every piece that
+    has to be given; it is empty where all have to.
+    """
+
+    def __init__(self, wire: Wire, payload: Mapping[str, Any], signs: RepairSigns, *, always: bool) -> None:
+        self._wire = wire
+        self._payload = payload
+        self._signs = signs
+        self._always = always
+        self._reader: TurnReader | None = None
+        self._writer: StreamWriter | None = None
+        self._unread = b""
+        self._ended = False
+        self.finished = False
+        self.suspect = b"" if always or signs.sound else signs.suspect
+
+    @property
+    def reads(self) -> bool:
+        """Whether the stream is read, so that its end has to be given to :meth:`close`."""
+        return self._writer is not None and not self.finished
+
+    @property
+    def composing(self) -> bool:
+        """Whether what goes out is no longer the upstream's own bytes."""
+        return self._writer is not None and self._writer.composing
+
+    def feed(self, data: bytes) -> bytes:
+        """What goes out for a piece of the stream."""
+        if self.finished:
+            return data
+        if self._writer is None and not (self._is_due(data) and self._begin()):
+            return data
+        return self._read(data)
+
+    def _is_due(self, data: bytes) -> bool:
+        """Whether the stream has to be read from this piece on."""
+        if self._always:
+            return True
+        if self._signs.sound:
+            # Comments may come before the first event.
+            self.finished = self._signs.sound in data
+            return not self.finished and b"data:" in data
+        found = re.search(re.escape(self._signs.suspect) + _NONEMPTY, data)
+        return found is not None
+
+    def _begin(self) -> bool:
+        """Make reader and writer; whether there are any for this request."""
+        try:
+            request = self._wire.parse(self._payload)
+        except RequestError:
+            # What its upstream took all the same is not for us to read.
+            self.finished = True
+            return False
+        writer = self._wire.writer(
+            request, is_hidden=_is_ours, trace="silent", model=request.model, usage_was_added=False
+        )
+        if not isinstance(writer, RepairingWriter):
+            self.finished = True
+            return False
+        writer.repair(always=self._always, begun=not (self._always or self._signs.sound), single_turn=True)
+        self._writer = writer
+        self._reader = self._wire.reader(request.declared, _is_ours, _MAX_ARGUMENT_BYTES)
+        self.suspect = b""
+        return True
+
+    def _read(self, data: bytes) -> bytes:
+        reader, writer = self._reader, self._writer
+        if reader is None or writer is None or self._ended:
+            return b""
+        self._unread += data
+        out = b"".join([self._written(frame) for frame in reader.feed(data)])
+        if reader.fault is None or self._ended:
+            return out
+        self._ended = True
+        if writer.composing:
+            fault = reader.fault
+            return out + writer.fail(str(fault), type=fault.type, code=fault.code)
+        # What cannot be read here passes, as it would have without a repair.
+        self.finished, rest = True, self._unread
+        return out + writer.turn_ended("final") + rest
+
+    def _written(self, frame: Frame) -> bytes:
+        if self._writer is None or self._ended:
+            return b""
+        self._unread = self._unread[len(frame.raw) :]
+        out = self._writer.write(frame)
+        return out + self._end() if frame.is_end_mark and self._writer.composing else out
+
+    def _end(self) -> bytes:
+        """The end of what was composed, as soon as the upstream's is there: it may stay open for long."""
+        if self._reader is None or self._writer is None or self._ended:
+            return b""
+        self._ended = True
+        out = [self._writer.write(frame) for frame in self._reader.close()]
+        return b"".join(out) + self._writer.turn_ended("final") + self._writer.finish(None)
+
+    def close(self, tail: bytes) -> bytes:
+        """What goes out at the end of a stream that is read and ended properly.
+
+        ``tail`` is what is left of it, without an end mark that it did not have.
+        """
+        return self._read(tail) + self._end()
+
+    def fail(self, fault: RunFault) -> bytes:
+        """How a stream ends that broke, empty where nothing of it was composed."""
+        if not self.composing or self._writer is None or self._ended:
+            return b""
+        self._ended = True
+        return self._writer.fail(str(fault), type=fault.type, code=fault.code)
+
+
+def _is_ours(name: str) -> bool:
+    """No call is ours in a request that is handed on."""
+    return False

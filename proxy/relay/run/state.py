@@ -1,0 +1,190 @@
+"""What changes while a job runs, in parts that belong together."""
+
+import sys
+import time
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+
+from proxy.events import ToolCall
+from proxy.http.headers import Headers
+from proxy.relay.base import ClientStream
+from proxy.relay.offer import Offer
+from proxy.relay.run.job import ToolAccess
+from proxy.relay.run.parallel_tool_use import is_wrapper, mask_parts
+from proxy.relay.run.run import Run
+from proxy.relay.run.usage import RunUsage
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.contract.redaction import mask_written, redact_written
+from proxy.tools.running.ledger import RunContext
+from proxy.wires.client_port import StreamWriter
+from proxy.wires.upstream_port import TurnReader
+
+__all__ = ["Outcome", "Output", "RunClock", "State", "ToolState", "TurnProgress"]
+
+
+@dataclass(slots=True)
+class Output:
+    """The client's response: what ``writer`` makes goes out by ``client``.
+
+    ``head`` are the headers of the first response, the one that the client gets.
+    """
+
+    client: ClientStream
+    writer: StreamWriter
+    head: Headers = ()
+
+    def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
+        """Send a piece of the stream; the first one takes the head with it, a ``last`` one the end."""
+        if not data:
+            return None
+        if not self.client.started:
+            self.client.start(200, self.head)
+        return self.client.push(data, last=last)
+
+    async def send(self, data: bytes, *, last: bool = False) -> None:
+        """The same, and wait for a client that does not read."""
+        if (wait := self.push(data, last=last)) is not None:
+            await wait
+
+    async def keep_alive(self, silent: bool) -> None:
+        """Let a client that reads a stream, and whatever buffers it, know that the run goes on."""
+        if silent:
+            await self.send(self.writer.keep_alive())
+
+
+@dataclass(slots=True)
+class ToolState:
+    """The tools of a run as they are now: the offer changes when a model turns out to take no tools.
+
+    ``withheld`` maps tools that the run offers, and its turns from here on do not, to the rule.  ``effects``
+    says that a tool with side effects has been run.  ``sealed`` says that the record is encrypted, so that
+    nothing of arguments need be masked.
+
+    It knows nothing of the run.  What asks it belongs to the run, and a ring of them would keep each
+    run's memory until the garbage collector comes.
+    """
+
+    access: ToolAccess
+    context: RunContext
+    sealed: bool
+    offer: Offer = field(init=False)
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    effects: bool = False
+    _masked: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.offer = self.access.offer
+
+    @property
+    def catalog(self) -> Catalog:
+        """The tools that the run was planned with."""
+        return self.access.selection.catalog
+
+    def id_of(self, name: str) -> str:
+        """The id of the tool that a name on the wire means; the name itself where it means none."""
+        return self.offer.names.get(name, name)
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether a call of that name is kept from the client."""
+        return self.offer.is_hidden(name)
+
+    def needs_approval(self, call: ToolCall, turn: int) -> bool:
+        """Whether policy asks for an approval of the call, which the model wrote in that turn."""
+        access = self.access
+        tool = self.id_of(call.name)
+        if tool in access.selection.asking:
+            return True
+        untrusted = access.ledger.untrusted_before(turn)
+        if not untrusted or tool not in self.offer.names.values():
+            return False
+        spec = self.catalog.get(tool)
+        return (
+            spec is not None and access.policy.decide(spec, untrusted=untrusted).outcome == "needs_approval"
+        )
+
+    def untrusted_read(self) -> str:
+        """A tool whose untrusted result the model has read by the end of this run; empty if none."""
+        return self.access.ledger.untrusted_before(sys.maxsize)
+
+    def mask(self, name: str, arguments: str) -> str:
+        """Arguments of a call as they may be written in the clear: without their private fields (rule R3)."""
+        if self.sealed:
+            return arguments
+        known = self._masked.get((name, arguments))
+        if known is None:
+            known = self._masked[name, arguments] = self._without_private_fields(name, arguments)
+        return known
+
+    def _without_private_fields(self, name: str, arguments: str) -> str:
+        if is_wrapper(name) and name not in self.offer.names:
+            return mask_parts(arguments, self.mask)
+        spec = self.catalog.get(self.id_of(name))
+        if spec is not None:
+            return redact_written(arguments, spec)
+        # Of a tool that nobody knows nothing says which arguments are private.
+        return mask_written(arguments) if self.is_hidden(name) else arguments
+
+
+@dataclass(slots=True)
+class RunClock:
+    """When the run began: ``started_at`` by the day's clock, ``began`` by the monotonic one."""
+
+    started_at: float
+    began: float = field(default_factory=time.monotonic)
+
+    def now(self) -> float:
+        """The time of day as it was when the run began, and what has passed since then.
+
+        Somebody may set the clock meanwhile; nothing in a run ends before it began.
+        """
+        return self.started_at + time.monotonic() - self.began
+
+
+@dataclass(slots=True)
+class TurnProgress:
+    """How far the turn that runs is; made anew for each.
+
+    ``first_chunk_at`` is when its stream began, 0 before.  ``events`` counts those of its stream where use is
+    limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that what was changed
+    last, for an upstream that had refused it, were fields.
+    """
+
+    started_at: float = 0.0
+    first_chunk_at: float = 0.0
+    events: int = 0
+    results: dict[str, bytes] = field(default_factory=dict)
+    fields_recovered: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run comes to.
+
+    ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
+    that whoever watches was told of.  ``finish_reason`` is what the client was told.  ``to_find`` says that
+    the record is given something that the client's next request is looked up in.
+    """
+
+    reader: TurnReader | None = None
+    turns_told: int = 0
+    finish_reason: str | None = None
+    to_find: bool = False
+
+    def message(self) -> bytes:
+        """The assistant message of the turn that was read last."""
+        if self.reader is None:
+            raise RuntimeError("no turn has been read yet")
+        return self.reader.message()
+
+
+@dataclass(slots=True)
+class State:
+    """What changes while a job runs; ``turn`` is made anew for each turn."""
+
+    run: Run
+    output: Output
+    tools: ToolState
+    clock: RunClock
+    usage: RunUsage
+    turn: TurnProgress = field(default_factory=TurnProgress)
+    outcome: Outcome = field(default_factory=Outcome)

@@ -1,0 +1,215 @@
+"""The hidden calls of a turn: who approves them, who runs them, and where their results go."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from proxy.caches import Derived
+from proxy.errors import ToolFailure
+from proxy.events import ToolCall, ToolProgress, ToolResult
+from proxy.records import ToolEffect
+from proxy.relay.base import RunEvents, RunSettings
+from proxy.relay.memory.run_memory import RunMemory
+from proxy.relay.offer import Offer, guarded_names, offered_only
+from proxy.relay.run.approver import Approver
+from proxy.relay.run.job import Job
+from proxy.relay.run.keepalive import Notifier, with_keepalive
+from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
+from proxy.relay.run.state import State
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.running.runner import Runner
+
+__all__ = ["ToolCalls"]
+
+_NARROWED_BYTES = 16 << 20
+
+
+class ToolCalls:
+    """Runs calls.  One for the process."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        approver: Approver,
+        settings: RunSettings,
+        memory: RunMemory,
+        watch: RunEvents,
+    ) -> None:
+        self._runner = runner
+        self._approver = approver
+        self._settings = settings
+        self._idempotency = memory.idempotency
+        self._threads = memory.threads
+        self._watch = watch
+        self._narrowed: Derived[tuple[Policy, Offer, tuple[str, ...]], Policy] = Derived(
+            "narrowed_policies", _NARROWED_BYTES, lambda key, _: 8000 + key[1].kept_bytes
+        )
+
+    async def ask_approval(self, job: Job, state: State, command: AskApproval) -> frozenset[int]:
+        """The indices of the calls that are approved; the client is kept waiting meanwhile."""
+        calls = [call.to_run(state.tools.id_of(call.name), "") for call in command.calls]
+        asking = self._approver.decide(job, calls)
+        return await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)
+
+    async def run(self, job: Job, state: State, command: RunTools) -> Command:
+        """Run the turn's calls, show them as far as the client asked, keep the stream alive.
+
+        Returns what the run wants next, to which the results have been given.
+        """
+        run, output = state.run, state.output
+        calls = [_to_run(job, state, call) for call in command.calls]
+        shown = _ShownCalls(state, command, partial(self._tell, job.identity.run_id))
+        # What is let through before the tools run: the text and the client's part of this turn.
+        await output.send(output.writer.turn_ended("hidden" if not run.client_calls else "suspended"))
+        for result in command.refused:
+            shown.finished(call := run.call_of(result), result)
+            await self._refuse(job, state, call, result)
+        if any(_has_effect(state.tools.catalog.get(call.name)) for call in calls):
+            state.tools.effects = True
+            self._idempotency.caused(job.conversation.repeat_key, job.tools.ledger)
+        work = self._runner.run_many(
+            calls,
+            state.tools.context.at_turn(run.turn.number),
+            policy=self._offered_only(job, state, calls),
+            budget_s=run.seconds_left,
+            parallel=self._settings.parallel,
+            on_start=shown.started,
+            on_progress=shown.progressed if job.client.trace == "events" else None,
+            on_done=shown.finished,
+            approved=command.approved,
+        )
+        results = await with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
+        await shown.show(False)
+        return self._take_results(job, state, [*results, *command.refused])
+
+    async def refuse_hidden(self, job: Job, state: State) -> None:
+        """Put the hidden calls of the last turn on record, none of which is made."""
+        for call in state.run.hidden_calls:
+            await self._refuse(job, state, call, state.run.budget_failure(call))
+
+    async def _refuse(self, job: Job, state: State, call: ToolCall, result: ToolResult) -> None:
+        """Put a call on record that is not made, with the budget that is spent."""
+        rule = state.run.spent if result.error_code == "budget_exhausted" else "the function is the client's"
+        failure = ToolFailure(result.safe_message, code=result.error_code or "execution_failed")
+        context = state.tools.context.at_turn(state.run.turn.number)
+        await self._runner.refuse(_to_run(job, state, call), context, failure, f"refused: {rule}")
+
+    def _offered_only(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Policy:
+        """The caller's policy, and of what it allows only what this request offered.
+
+        What needs an approval was not offered for that alone, and is refused in these words (rule T2).
+        Worked out once for all runs that share both.
+        """
+        asking = tuple(call.name for call in calls if call.name in job.tools.selection.asking)
+        key = (job.tools.policy, state.tools.offer, asking)
+        narrowed = self._narrowed.of(state.tools.catalog)
+        known = narrowed.get(key)
+        return narrowed.put(key, offered_only(*key)) if known is None else known
+
+    def _take_results(self, job: Job, state: State, results: Sequence[ToolResult]) -> Command:
+        """Put the results where the next turn, or the client's return, finds them."""
+        run, editor = state.run, job.upstream.editor
+        called = [call.name for call in run.turn.calls]
+        message = state.outcome.message()
+        state.turn.results = {
+            call.call_id: editor.result_message(call, content, images)
+            for call, content, images in run.answers(results)
+        }
+        command = run.tools_ran()
+        if isinstance(command, CallModel):
+            editor.append_turn(message, list(state.turn.results.values()))
+            editor.relax_tool_choice(called)
+            _withhold_guarded(job, state)
+        if (conversation := job.client.request.conversation) and job.conversation.notes_threads:
+            # Now: the upstream has it as soon as the next turn is asked, whatever becomes of the run.
+            self._threads.note([conversation], job.identity.caller, state.tools.untrusted_read())
+            state.outcome.to_find = True
+        return command
+
+    def _tell(self, run_id: str, call: ToolCall, result: ToolResult) -> None:
+        """Tell whoever watches what a call came to."""
+        self._watch(
+            "tool_finished",
+            {
+                "run_id": run_id,
+                "name": call.name,
+                "ok": result.ok,
+                "ms": result.milliseconds,
+                "arguments_redacted": result.arguments_redacted,
+                "result_redacted": result.redacted,
+                "error_code": result.error_code,
+            },
+        )
+
+
+class _ShownCalls:
+    """What the client is shown of one turn's calls while they run; ``tell`` is told what each came to."""
+
+    def __init__(self, state: State, command: RunTools, tell: Callable[[ToolCall, ToolResult], None]) -> None:
+        self._output = state.output
+        self._tell = tell
+        self._calls = {call.call_id: call for call in (*command.calls, *state.run.hidden_calls)}
+        self._started: set[str] = set()
+        self._pending: list[bytes] = []
+        self.notifier = Notifier()
+
+    def started(self, call: ToolCall, arguments_redacted: Any) -> None:
+        """A call is about to run."""
+        if call.call_id not in self._started:
+            self._started.add(call.call_id)
+            shown = self._calls.get(call.call_id, call)
+            self._put(self._output.writer.tool_started(shown, arguments_redacted))
+
+    def progressed(self, call: ToolCall, progress: ToolProgress) -> None:
+        """A call has come so far."""
+        self._put(self._output.writer.tool_progressed(self._calls.get(call.call_id, call), progress))
+
+    def finished(self, call: ToolCall, result: ToolResult) -> None:
+        """A call has a result."""
+        self.started(call, result.arguments_redacted)  # A call that was refused has not been shown yet.
+        self._put(self._output.writer.tool_finished(self._calls.get(result.call_id, call), result))
+        self._tell(call, result)
+
+    def _put(self, data: bytes) -> None:
+        if data:  # Of most calls the client is shown nothing, and nobody need wake for that.
+            self._pending.append(data)
+            self.notifier.notify()
+
+    async def show(self, silent: bool) -> None:
+        """Send what there is to show; see :data:`~proxy.relay.run.keepalive.OnTick`."""
+        data = b"".join(self._pending)
+        self._pending.clear()
+        await (self._output.send(data) if data else self._output.keep_alive(silent))
+
+
+def _to_run(job: Job, state: State, call: ToolCall) -> ToolCall:
+    """A call as the runner takes it: by the id of its tool, and as it came, where that is recorded."""
+    return call.to_run(state.tools.id_of(call.name), _native(job, state, call))
+
+
+def _native(job: Job, state: State, call: ToolCall) -> str:
+    """A call as it came, as it may be kept (rule R3).
+
+    Empty for a call inside a wrapper call, which has no payload of its own, and where the client asked that
+    nothing be kept.
+    """
+    reader = state.outcome.reader
+    if not job.client.request.keeps or reader is None:
+        return ""
+    if call.call_id not in [hidden.call_id for hidden in state.run.hidden_calls]:
+        return ""
+    return reader.native(call, state.tools.mask)
+
+
+def _withhold_guarded(job: Job, state: State) -> None:
+    """Leave out of the turns to come what needs an approval after what the model will have read."""
+    tools, offer = state.tools, state.tools.offer
+    untrusted = job.tools.ledger.untrusted_before(state.run.turn.number)
+    rules = guarded_names(offer, tools.catalog.get, job.tools.policy, untrusted)
+    job.upstream.editor.withhold(rules)
+    tools.withheld = {offer.names[name]: rule for name, rule in rules.items() if name not in offer.guarded}
+
+
+def _has_effect(spec: ToolSpec | None) -> bool:
+    return spec is not None and spec.effect is not ToolEffect.READ_ONLY

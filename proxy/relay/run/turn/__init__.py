@@ -1,0 +1,1 @@
+"""One turn of the model: its request upstream, and its answer read to the end."""

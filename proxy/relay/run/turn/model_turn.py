@@ -1,0 +1,177 @@
+"""One turn of the model: its response, read to the end."""
+
+import asyncio
+from typing import Final
+
+from proxy.errors import Unreadable, UpstreamError, WireError
+from proxy.http.headers import Headers
+from proxy.in_thread import LARGE_EVENT_BYTES, in_thread
+from proxy.relay.base import OnBroken, RunSettings, ignore_broken
+from proxy.relay.headers import is_encoded, of_any_dialect, returned
+from proxy.relay.memory.refusals import RefusalCache
+from proxy.relay.passthrough import pump
+from proxy.relay.routing.fallback import BufferedResponse
+from proxy.relay.run.job import Job
+from proxy.relay.run.run import CallModel, Command, Finish
+from proxy.relay.run.state import State, TurnProgress
+from proxy.relay.run.turn.rejection import TurnRejected, refusal_of
+from proxy.relay.run.turn.request import TurnRequests
+from proxy.relay.run.turn.stream import MOST_EVENTS, read_stream
+from proxy.relay.sniffing import SniffedResponse
+from proxy.upstreams.base import UpstreamResponse
+from proxy.wires.upstream_port import TurnReader
+
+__all__ = ["ModelTurns"]
+
+_STREAMED: Final = (
+    ("cache-control", ("Cache-Control", "no-cache")),
+    ("x-accel-buffering", ("X-Accel-Buffering", "no")),
+)
+
+
+class ModelTurns:
+    """Asks models.  One for the process."""
+
+    def __init__(
+        self, settings: RunSettings, refusals: RefusalCache, broken: OnBroken = ignore_broken
+    ) -> None:
+        self._settings = settings
+        self._requests = TurnRequests(settings, refusals)
+        self._broken = broken
+
+    async def call(self, job: Job, state: State, command: CallModel) -> Command:
+        """Carry out a :class:`CallModel`; what the run wants next.
+
+        Raises :class:`~proxy.relay.routing.fallback.NextUpstream` where another upstream may have the run,
+        :class:`UpstreamError`, :class:`~proxy.errors.WireError` and :class:`TurnRejected`.
+        """
+        state.turn = TurnProgress(state.clock.now())
+        response = await self._requests.open(job, state, command)
+        try:
+            if response.status >= 300:
+                # Only the first turn comes back with an error status; it is the client's to see.
+                return await self._relay_refusal(job, state, response)
+            if not await self._read(job, state, response, is_first=command.number == 1):
+                # The client has it as it came; of an error under a 200 the record is to say so.
+                return Finish(error=state.run.turn.error, answered=True)
+        except UpstreamError as error:
+            self._broken(error)
+            raise
+        finally:
+            await response.aclose()
+        return state.run.turn_ended()
+
+    async def _relay_refusal(self, job: Job, state: State, response: UpstreamResponse) -> Finish:
+        if job.upstream.crossed:
+            types = dict(job.client.port.dialect.errors.types)
+            raise await refusal_of(response, job.upstream.port.dialect.errors, types)
+        await self._relay(job, state, response)
+        state.run.turn.error = {"code": f"http_{response.status}"}
+        return Finish(error=state.run.turn.error, answered=True)
+
+    async def _read(self, job: Job, state: State, response: UpstreamResponse, *, is_first: bool) -> bool:
+        """Read the turn.  Returns whether the client still waits for its answer."""
+        streams, framing = job.client.request.stream, job.upstream.port.dialect.framing
+        # What comes later, or in another dialect, cannot be handed on as it came.
+        may_relay = is_first and not job.upstream.crossed
+        if is_first:
+            state.output.head = _answer_head(job, response)
+        reader = state.outcome.reader = self._reader(job, state)
+        if is_encoded(response.headers):
+            if not may_relay or state.tools.offer:
+                # Nobody here can tell whether a server's call hides in it (rule W5).
+                raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
+            return await self._relay(job, state, response)
+        streamed = response.content_type == framing.content_type
+        if streams and not streamed:
+            # Not every server says that it streams, and whoever waited for the end would stream nothing.
+            response = SniffedResponse(response, job.upstream.route.served.upstream.name)
+            if streamed := await response.is_stream(framing):
+                state.output.head = _labelled(state.output.head, job.client.port.dialect.framing.content_type)
+        if streams and streamed:
+            await read_stream(state, reader, response, framing, job.upstream.route.served.secrets)
+            return True
+        if streamed or (streams and not may_relay):
+            raise TurnRejected(502, _unexpected(response), "upstream_malformed")
+        return await self._read_reply(job, state, response, reader, may_relay=may_relay)
+
+    async def _read_reply(
+        self, job: Job, state: State, response: UpstreamResponse, reader: TurnReader, *, may_relay: bool
+    ) -> bool:
+        """Read a turn that came as one object; returns as :meth:`_read` does."""
+        body = await response.read(self._settings.max_reply_bytes)
+        large = len(body) > LARGE_EVENT_BYTES
+        if (secrets := job.upstream.route.served.secrets) is not None:
+            # Not for the client alone, whose stream does it again: what is read is kept on record, too.
+            body = await in_thread(secrets.blanked, body) if large else secrets.blanked(body)
+        try:
+            frame = await in_thread(reader.read_reply, body) if large else reader.read_reply(body)
+        except Unreadable:
+            raise
+        except WireError:
+            if not may_relay or await self._calls_ours(job, state, body):
+                raise
+            return await self._relay(job, state, BufferedResponse(response, body))
+        state.run.observe(frame.events)
+        if job.client.request.stream:
+            # A stream was asked for and one object came: theirs to read, unless it calls our tools.
+            if state.run.hidden_calls:
+                raise TurnRejected(502, _unexpected(response), "upstream_malformed")
+            return await self._relay(job, state, BufferedResponse(response, body))
+        state.run.saw_end_mark()
+        state.output.writer.write(frame)
+        return True
+
+    def _reader(self, job: Job, state: State) -> TurnReader:
+        offer = state.tools.offer
+        return job.upstream.port.reader(offer.declared, offer.is_hidden, self._settings.max_argument_bytes)
+
+    async def _calls_ours(self, job: Job, state: State, body: bytes) -> bool:
+        """Whether a body of an unknown kind is a stream in which a tool of ours is called (rule W5)."""
+        reader = self._reader(job, state)
+        frames = reader.feed(body, most=MOST_EVENTS)
+        while frames or reader.behind:
+            for frame in frames:
+                state.run.observe(frame.events)
+            await asyncio.sleep(0)
+            if reader.large_next:
+                frames = await in_thread(reader.feed, b"", most=1, large=True)
+            else:
+                frames = reader.feed(b"", most=MOST_EVENTS) if reader.behind else []
+        for frame in reader.close():
+            state.run.observe(frame.events)
+        return bool(state.run.hidden_calls) or reader.fault is not None
+
+    async def _relay(self, job: Job, state: State, response: UpstreamResponse) -> bool:
+        """Hand on a first turn that cannot be read here, or need not be (rule W2); returns ``False``."""
+        secrets = job.upstream.route.served.secrets
+        await pump(response, state.output.client, dialect=None, broken=self._broken, secrets=secrets)
+        return False
+
+
+def _answer_head(job: Job, response: UpstreamResponse) -> Headers:
+    """The head of the client's response: the first turn's, and for a stream a word to buffers."""
+    headers, present = [], set()
+    streams = job.client.request.stream
+    for pair in returned(response.headers):
+        name = pair[0].lower()
+        if name != "content-encoding":
+            headers.append(pair)
+            present.add(name)
+    if streams:
+        headers += [pair for name, pair in _STREAMED if name not in present]
+    if not job.upstream.crossed:
+        return headers
+    content_type = job.client.port.dialect.framing.content_type if streams else "application/json"
+    return _labelled(of_any_dialect(headers), content_type)
+
+
+def _labelled(headers: Headers, content_type: str) -> list[tuple[str, str]]:
+    """A response's head with another content type than the upstream's."""
+    kept = [pair for pair in headers if pair[0].lower() != "content-type"]
+    return [*kept, ("Content-Type", content_type)]
+
+
+def _unexpected(response: UpstreamResponse) -> str:
+    kind = response.content_type or "no content type"
+    return f"The upstream answered with {kind[:100]}, which does not fit the request."

@@ -1,0 +1,168 @@
+"""One request to the model: what is changed in the body before it, and what a refusal is answered with."""
+
+import asyncio
+from typing import Final
+
+from proxy.in_thread import in_thread
+from proxy.relay.base import RunSettings
+from proxy.relay.headers import RESTORED, restored_header
+from proxy.relay.memory.refusals import RefusalCache
+from proxy.relay.offer import Offer
+from proxy.relay.routing.fallback import BufferedResponse, ask
+from proxy.relay.run.job import Job
+from proxy.relay.run.keepalive import with_keepalive
+from proxy.relay.run.run import CallModel
+from proxy.relay.run.state import State
+from proxy.relay.run.turn.rejection import MAX_ERROR_BYTES, rejection_of, retry_wait
+from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
+
+__all__ = ["TurnRequests"]
+
+_REFUSALS: Final = (400, 404, 413, 422)
+"""Statuses by which upstreams refuse what is in a body."""
+
+
+class TurnRequests:
+    """Sends the requests of turns.  One for the process."""
+
+    def __init__(self, settings: RunSettings, refusals: RefusalCache) -> None:
+        self._settings = settings
+        self._refusals = refusals
+
+    async def open(self, job: Job, state: State, command: CallModel) -> UpstreamResponse:
+        """Ask the model; the response's head.  Only that of the first turn may have an error status.
+
+        Raises :class:`~proxy.relay.routing.fallback.NextUpstream` where another upstream may have the run,
+        :class:`~proxy.errors.UpstreamError`, and :class:`~proxy.relay.run.turn.rejection.TurnRejected` if a
+        later turn was refused.
+        """
+        self._edit(job, state, command)
+        first = command.number == 1
+        response = await (self._open_first(job, state) if first else self._open_later(job, state))
+        self._remember_refusals(job, state, response)
+        return response
+
+    def _edit(self, job: Job, state: State, command: CallModel) -> None:
+        """Change in the body what hangs on the turn, and on what the model was seen to refuse."""
+        editor, route, tools = job.upstream.editor, job.upstream.route, state.tools
+        if command.number > 1:
+            editor.spend_tokens(state.run.output_tokens)
+        if command.last and editor.forbid_tools():
+            rule = f"{state.run.spent} is spent, and the client forces a call of its own tool"
+            tools.withheld = {**tools.withheld, **dict.fromkeys(tools.offer.tool_ids(), rule)}
+        place = route.served.upstream.name, route.model
+        if command.number == 1 and self._refusals.refuses(*place, "images"):
+            editor.leave_out_images()
+        if self._refusals.knows_fields and (fields := self._refusals.refused_fields(*place)):
+            editor.leave_out_fields(fields)
+
+    def _remember_refusals(self, job: Job, state: State, response: UpstreamResponse) -> None:
+        """Remember what a model took a request without that it had refused with it.
+
+        What an error says may be the client's own words, so success decides.
+        """
+        editor, route = job.upstream.editor, job.upstream.route
+        if response.status >= 300:
+            return
+        if editor.images_refused:
+            self._refusals.remember(route.served.upstream.name, route.model, "images")
+        if state.turn.fields_recovered and editor.fields_refused:
+            self._refusals.remember_fields(route.served.upstream.name, route.model, editor.fields_refused)
+
+    async def _open_first(self, job: Job, state: State) -> UpstreamResponse:
+        response = await job.fallback.candidates.ask(job.upstream.route, await _request(job))
+        is_edited = bool(state.tools.offer) or job.conversation.restored or job.upstream.crossed
+        if response.status in _REFUSALS and is_edited:
+            return await self._ask_again(job, state, response)
+        return response
+
+    async def _open_later(self, job: Job, state: State) -> UpstreamResponse:
+        """Later turns are retried, since no SDK can do it (rule E2)."""
+        attempt = 0
+        keepalive_s, keep_alive = self._settings.keepalive_s, state.output.keep_alive
+        while True:
+            response = await with_keepalive(_send(job), keepalive_s, keep_alive, discard=_close)
+            if response.status < 300:
+                return response
+            may_help = response.status == 429 or response.status >= 500
+            wait = retry_wait(response, attempt)
+            if may_help and attempt < job.upstream.route.served.retries and wait is not None:
+                await response.aclose()
+                await with_keepalive(asyncio.sleep(wait), keepalive_s, keep_alive)
+                attempt += 1
+                continue
+            rejection = await rejection_of(response, job.upstream.port.dialect.errors)
+            is_refused = response.status in _REFUSALS
+            if not is_refused or not _recover(job, state, rejection.said, rejection.code):
+                raise rejection
+
+    async def _ask_again(self, job: Job, state: State, response: UpstreamResponse) -> UpstreamResponse:
+        """Ask again, once, without what was refused, if it was something of ours.
+
+        Any other refusal goes back as it came, with what was read of it.
+        """
+        body = await response.read(MAX_ERROR_BYTES)
+        dialect = job.upstream.port.dialect
+        message, code = dialect.errors.read(body)
+        no_tools = bool(state.tools.offer) and dialect.quirks.refuses_tools(message)
+        # What is said of images in results of tools sounds much the same.
+        if not (no_tools and "image" not in message.lower()) and _recover(job, state, message, code):
+            await response.aclose()
+            state.output.client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
+            return await _send(job)
+        if no_tools:
+            await response.aclose()
+            return await self._without_tools(job, state)
+        return BufferedResponse(response, body)
+
+    async def _without_tools(self, job: Job, state: State) -> UpstreamResponse:
+        """The model says that it takes no tools: none for this request, and none for a while.
+
+        That is remembered only where it was true: what an error says may be the client's own words, and
+        nobody is to turn off the tools of others.
+        """
+        job.upstream.editor.withdraw()
+        request, offer = job.client.request, state.tools.offer
+        reason = "the model was seen to take no tools"
+        state.tools.offer = Offer(
+            client_names=frozenset(request.declared),
+            withheld={**offer.withheld, **dict.fromkeys(offer.tool_ids(), reason)},
+            open_names=request.open_names,
+        )
+        response = await _send(job)
+        if response.status < 300:
+            self._refusals.remember(job.upstream.route.served.upstream.name, job.upstream.route.model)
+        return response
+
+
+async def _send(job: Job) -> UpstreamResponse:
+    """Send the request to the upstream that has answered before."""
+    return await ask(job.upstream.route.served, await _request(job))
+
+
+async def _request(job: Job) -> UpstreamRequest:
+    upstream, dialect = job.upstream, job.upstream.port.dialect
+    return UpstreamRequest(
+        "POST",
+        dialect.path,
+        query=upstream.head.query,
+        headers=upstream.head.headers,
+        body=await in_thread(upstream.editor.render) if upstream.is_large else upstream.editor.render(),
+        # What comes back has to be read here, streamed or not, so it must not be compressed.
+        expect_stream=True,
+        rooted=dialect.rooted,
+    )
+
+
+def _recover(job: Job, state: State, message: str, code: str | None) -> bool:
+    """Change what the upstream refused; whether there is something to change."""
+    editor = job.upstream.editor
+    known = editor.fields_refused
+    changed = editor.recover(message, code)
+    # What helps after something else was changed as well says nothing of the fields.
+    state.turn.fields_recovered = changed and editor.fields_refused != known
+    return changed
+
+
+async def _close(response: UpstreamResponse) -> None:
+    await response.aclose()

@@ -1,0 +1,37 @@
+"""What a run uses, as the caller's meter is told of it."""
+
+from collections.abc import Callable
+
+from proxy.records import Meter
+from proxy.relay.routing.prices import estimated_usage
+from proxy.relay.run.run import Run
+
+__all__ = ["RunUsage"]
+
+
+class RunUsage:
+    """Tells a meter what one run uses: tokens, and cost in billionths.
+
+    ``is_limited`` says that use is limited, so that what an upstream does not report is estimated.
+    """
+
+    __slots__ = ("_meter", "_told", "is_limited")
+
+    def __init__(self, meter: Meter | None) -> None:
+        self._meter = meter
+        self._told = (0, 0)
+        self.is_limited = meter is not None and meter.counts_usage
+
+    def tell(self, run: Run, body: Callable[[], bytes], events: int, *, answered: bool) -> None:
+        """Tell the meter what has been used since it was told last, also of a turn that broke.
+
+        ``answered`` says that the upstream's answer to the turn began; ``body`` gives what it was sent, and
+        ``events`` is how many its stream had so far.
+        """
+        run.count_usage()
+        if self.is_limited and answered:
+            run.estimate_usage(lambda: estimated_usage(body(), events))
+        used = (run.spent_tokens, run.spent_cost)
+        if self._meter is not None and used != self._told:
+            self._meter.spend(used[0] - self._told[0], used[1] - self._told[1])
+            self._told = used

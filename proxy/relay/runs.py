@@ -1,0 +1,20 @@
+"""Planning and running as one value, for whoever starts runs."""
+
+from dataclasses import dataclass
+
+from proxy.relay.memory.run_memory import RunMemory
+from proxy.relay.planning import Planner
+from proxy.relay.routing.prices import Prices
+from proxy.relay.run.orchestrator import Orchestrator
+
+__all__ = ["Runs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What plans and runs an :class:`~proxy.relay.planning.Ask`, whoever asks, and what it is made of."""
+
+    planner: Planner
+    orchestrator: Orchestrator
+    prices: Prices
+    memory: RunMemory

@@ -1,0 +1,52 @@
+"""A request that is prepared and not answered: a WebSocket client sends what it has before its user's turn.
+
+Source: OpenAI's guide "WebSocket mode", ``generate: false``.  The model is not asked.  The client gets a
+response without output, whose id it goes on from.
+"""
+
+from proxy.conversation import Message
+from proxy.errors import RequestError
+from proxy.events import Frame, TurnFinished, TurnStarted, Usage, UsageReported
+from proxy.relay.ask import Ask
+from proxy.relay.base import ClientStream
+from proxy.relay.memory.history import History, LastTurn
+from proxy.relay.memory.local import LocalResponses
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["warm_up"]
+
+
+async def warm_up(ask: Ask, local: LocalResponses, history: History, client: ClientStream) -> None:
+    """Answer with a response that has no output, and keep its input in ``local``.
+
+    Raises :class:`~proxy.errors.RequestError` for a response to go on from that is not known here, and for a
+    dialect whose responses have no ids; :class:`~proxy.errors.StoreError` where the record cannot say.
+    """
+    wire = ask.wire
+    if not isinstance(wire, CrossableWire):
+        raise RequestError(400, "generate must be true here.", param="generate")
+    caller = ask.identity.caller
+    request = wire.parse(ask.body.payload)
+    editor = wire.editor(ask.body.raw, request, "stateless", caller=caller)
+    restored = await history.restore(request, editor, caller, is_person=ask.identity.is_person, local=local)
+    restored.check_found(request)
+    encoder = wire.encoder(request)
+    writer = wire.writer(
+        request, is_hidden=lambda name: False, trace="silent", model=request.model, usage_was_added=False
+    )
+    nothing = (TurnStarted("", request.model), UsageReported(Usage(0, 0, 0)), TurnFinished("stop"))
+    frames = [*encoder.encode(Frame(b"", events=nothing)), *encoder.close()]
+    said = b"".join(map(writer.write, frames)) + writer.turn_ended("final") + writer.finish("stop")
+    turn = LastTurn(
+        run_id=ask.identity.run_id,
+        caller=caller,
+        wire=wire.dialect.name,
+        message=wire.write_turn(Message("assistant", ())),
+        mask=lambda name, arguments: arguments,
+        untrusted=restored.untrusted,
+        upstream=restored.upstream,
+    )
+    history.keep(editor, turn, writer.result() or {}, local=local)
+    client.start(200, [("Content-Type", wire.dialect.framing.content_type)])
+    await client.write(said)
+    client.finish()

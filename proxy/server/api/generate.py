@@ -1,0 +1,182 @@
+"""What a model answers with server tools: planned for each upstream, then run or handed on."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+import structlog
+from aiohttp import web
+
+from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
+from proxy.relay.body import Body
+from proxy.relay.routing.fallback import Candidates, NextUpstream
+from proxy.relay.routing.router import Route
+from proxy.relay.run.job import Job
+from proxy.relay.runs import Runs
+from proxy.relay.warming import warm_up
+from proxy.server.api.forwarder import Forwarder, headers_of_runs
+from proxy.server.api.owned_stream import ClientStreams
+from proxy.server.api.pipeline import EndpointHandler
+from proxy.server.api.request_options import request_options_of
+from proxy.server.api.request_reader import RequestReader
+from proxy.server.api.routes import check_query, routes_of_model
+from proxy.server.auth.principals import Principal
+from proxy.server.context import Context
+from proxy.server.serving.body import check_counts
+from proxy.server.serving.request import WebSocketMessage, new_ids
+from proxy.wires.wire import CrossableWire, Wire
+
+__all__ = ["Generate"]
+
+_OURS = (b'"toolrelay"', b"_toolrelay")
+"""What stands in a body that shows an id or an item of ours again."""
+
+
+class Generate:
+    """Answers for the endpoints of dialects whose wires can have server tools."""
+
+    def __init__(
+        self,
+        wires: Mapping[str, Wire],
+        runs: Runs,
+        *,
+        request_reader: RequestReader,
+        forwarder: Forwarder,
+        clients: ClientStreams,
+        passthrough: EndpointHandler,
+        history: bool,
+    ) -> None:
+        """``wires`` are by the names of their dialects, or what endpoints call their ``reader``; what is of
+        another is for ``passthrough``.
+
+        ``history`` says whether the operator lets answers be looked up and remembered.
+        """
+        self._wires = wires
+        crossable = {
+            name: wire.dialect.wire for name, wire in wires.items() if isinstance(wire, CrossableWire)
+        }
+        others = tuple(dict.fromkeys(crossable.values()))
+        self._others = {name: others if name in crossable else () for name in wires}
+        self._request_reader = request_reader
+        self._forwarder = forwarder
+        self._planner = runs.planner
+        self._orchestrator = runs.orchestrator
+        self._clients = clients
+        self._prices = runs.prices
+        self._passthrough = passthrough
+        self._past = runs.memory.history
+        self._history = history
+        self._run_ids = new_ids("run_")
+
+    async def answer(self, context: Context) -> web.StreamResponse:
+        """Read, plan, and run or hand on; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
+        endpoint = context.target.endpoint
+        wire = self._wires.get(endpoint.reader or endpoint.dialect.name)
+        if wire is None:
+            return await self._passthrough.answer(context)
+        body = await self._request_reader.read(context)
+        check_counts(body.payload, len(body.raw))
+        principal = self._request_reader.principal(context, body)
+        if context.caller.rights.keyed:
+            await self._request_reader.check_rights(context, body, principal)
+        options = request_options_of(context, history=self._history)
+        routes = self._routes(context, wire, body, options)
+        if not _has_to_be_planned(context, body, routes, options):
+            candidates = Candidates.of(routes, body.payload)
+            return await self._forwarder.send(context, body, candidates, principal.name)
+        access = Access(context.permissions, routes, context.admission)
+        return await self._plan(context, self._ask(context, wire, body, principal, options, access))
+
+    def _routes(self, context: Context, wire: Wire, body: Body, options: RequestOptions) -> Sequence[Route]:
+        """The upstreams that may answer; of those, the ones that offer what the request chose."""
+        others = self._others[wire.dialect.name]
+        routes = routes_of_model(context, self._prices, body.payload, others)
+        if len(routes) > 1 and options.wanted and options.wanted.names:
+            asked = wire.parse(body.payload)
+            routes = self._planner.able(routes, asked, context.permissions, options.wanted)
+        check_query(context, routes)
+        return routes
+
+    def _ask(
+        self,
+        context: Context,
+        wire: Wire,
+        body: Body,
+        principal: Principal,
+        options: RequestOptions,
+        access: Access,
+    ) -> Ask:
+        """The request without its HTTP."""
+        request_id, key = context.facts.request_id, context.caller.name
+        message = context.request.websocket
+        return Ask(
+            Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person),
+            wire,
+            body,
+            RequestHead(context.request.head[headers_of_runs], context.target.query),
+            options,
+            access,
+            None if message is None else message.local,
+        )
+
+    async def _plan(self, context: Context, ask: Ask) -> web.StreamResponse:
+        """What the first upstream that answers makes of a request."""
+        if (message := context.request.websocket) is not None:
+            return await self._answer_message(context, ask, message)
+        planning = self._planner.begin(ask)
+        caller, candidates = ask.identity.caller, planning.candidates
+        while True:
+            plan = await self._planner.next(planning)
+            if plan.job is not None:
+                return await self._run(context, ask, plan.job)
+            if plan.answer is not None:
+                return web.Response(body=plan.answer, content_type="application/json")
+            with contextlib.suppress(NextUpstream):
+                return await self._forwarder.send_to(context, ask.body, plan.route, candidates, caller)
+
+    async def _answer_message(
+        self, context: Context, ask: Ask, message: WebSocketMessage
+    ) -> web.StreamResponse:
+        """The answer to a message of a WebSocket: always that of a run, which says what becomes of it."""
+        if message.generates:
+            return await self._run(context, ask, await self._planner.job(self._planner.begin(ask)))
+        client = self._clients.open(context, ask.identity.caller)
+        await warm_up(ask, message.local, self._past, client)
+        return client.response
+
+    async def _run(self, context: Context, ask: Ask, job: Job) -> web.StreamResponse:
+        """The answer that a run composes."""
+        run_id = context.facts.run_id = job.identity.run_id
+        client = self._clients.open(context, job.identity.caller)
+        client.set_header("x-toolrelay-run", run_id)
+        bound = structlog.contextvars.bind_contextvars(run_id=run_id)
+        try:
+            await self._orchestrator.run(job, self._clients.heard(client, ask.body.raw))
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
+        if not client.started:
+            raise ConnectionResetError("the client left before its response began")
+        return client.response
+
+
+def _has_to_be_planned(
+    context: Context, body: Body, routes: Sequence[Route], options: RequestOptions
+) -> bool:
+    """Whether a request has to be planned: some upstream has tools for it, or earlier requests left something
+    with its client that it shows again: an id of ours, or items."""
+    permissions = context.permissions
+    if context.request.websocket is not None:
+        return True
+    if context.target.endpoint.kind == "complete":
+        return any(route.wire for route in routes)
+    for route in routes:
+        # What is not asked in the request's own dialect has to be translated, and text may have to be read.
+        if (
+            route.wire
+            or route.served.text_calls is not None
+            or (permissions.offers and permissions.selections[route.served.upstream.name].offered)
+        ):
+            return True
+    if options.wanted and options.wanted.names:
+        return True
+    raw = body.raw
+    return body.payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw

@@ -1,0 +1,195 @@
+"""Runs, tools and MCP servers as plain JSON values: one shape for the command line and for ``/admin``.
+
+What is on record is redacted before it gets there.  Content (messages) is another thing: it is
+shown only where it is asked for.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
+from proxy.relay.routing.prices import cost_number, cost_text
+from proxy.server.api.withheld import withheld
+from proxy.store.base import RunDetail, UsageRow
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.access.policy import Decision, Policy
+from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.mcp.overview import ServerOverview, ToolOverview
+from proxy.tools.mcp.servers import Server
+
+__all__ = [
+    "costs_text",
+    "detail_to_json",
+    "reported",
+    "reported_cost",
+    "run_to_json",
+    "server_to_json",
+    "to_line",
+    "tokens_text",
+    "tool_to_json",
+]
+
+_WITHHELD: Final[Mapping[str, str]] = {
+    "new": "nobody has allowed it",
+    "changed": "its definition has changed since it was allowed",
+    "moved": "its server is reached in another way than when it was allowed",
+    "gone": "its server does not list it any more",
+}
+
+_TOKENS = ("input_tokens", "output_tokens", "total_tokens")
+
+
+def run_to_json(run: RunRecord) -> dict[str, Any]:
+    """The run as plain JSON values; times are seconds since the epoch (UTC), cost is in units of the
+    currency."""
+    known: dict[str, Any] = {} if reported(run) else dict.fromkeys(_TOKENS)
+    return (
+        _fields(run)
+        | known
+        | {
+            "cost": cost_number(reported_cost(run)),
+            "offered": list(run.offered),
+            "withheld": dict(run.withheld),
+            "left_out": list(run.left_out),
+            "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
+        }
+    )
+
+
+def reported(counts: RunRecord | UsageRow) -> bool:
+    """Whether the upstream said of any turn what it used; without turns there is nothing to say."""
+    return counts.unreported == 0 or counts.unreported < counts.turns
+
+
+def tokens_text(count: int, counts: RunRecord | UsageRow) -> str:
+    """A sum of tokens for people: ``-`` where nothing was reported, ``N+`` where only some was."""
+    if not reported(counts):
+        return "-"
+    return f"{count}+" if counts.unreported else str(count)
+
+
+def reported_cost(counts: RunRecord | UsageRow) -> int | None:
+    """What was used came to; ``None`` where no model had a price, and where nobody knows what was used."""
+    return counts.cost if reported(counts) else None
+
+
+def costs_text(counts: RunRecord | UsageRow) -> str:
+    """A sum of costs for people, as :func:`tokens_text` has tokens."""
+    cost = reported_cost(counts)
+    return cost_text(cost) + ("+" if cost is not None and counts.unreported else "")
+
+
+def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any]:
+    """The run with its turns and invocations; with ``content`` its messages, and its calls as they came."""
+    answer: dict[str, Any] = {
+        "run": run_to_json(detail.run),
+        "turns": [
+            _fields(turn)
+            | _duration(turn)
+            | {"cost": cost_number(turn.cost), "withheld": dict(turn.withheld)}
+            for turn in detail.turns
+        ],
+        "invocations": [
+            _fields(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
+            for row in detail.invocations
+        ],
+        "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
+        "message_count": len(detail.messages),
+    }
+    if content:
+        answer["messages"] = [_fields(message) for message in detail.messages]
+        answer["native_calls"] = [_fields(call) for call in detail.native_calls]
+    return answer
+
+
+def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
+    """A tool as a model would see it, and what policy says of it by which rule."""
+    return {
+        "id": spec.name,
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": spec.parameters,
+        "effect": spec.effect,
+        "decision": decision.outcome,
+        "rule": decision.rule,
+        "digest": spec.digest,
+    }
+
+
+def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
+    """An MCP server with its tools; ``withheld`` says why models are not offered one, ``null`` that they are.
+
+    No argument of a command and no query of an address is in it: either may hold a secret.
+    """
+    status = one.status
+    name, version = status.server_info
+    return {
+        "id": one.server.name,
+        "reached_by": _reached_by(one.server),
+        "state": status.state,
+        "reason": status.reason or None,
+        "last_error": status.last_error or None,
+        "reconnects": one.reconnects,
+        "protocol": status.version or None,
+        "server_name": name or None,
+        "server_version": version or None,
+        "list_ms": status.list_ms if one.is_ready else None,
+        "tools": [
+            {
+                "id": tool.id,
+                "name": tool.name,
+                "state": tool.state,
+                "withheld": _withheld(tool, one.server, catalog, policy),
+            }
+            for tool in one.tools
+        ],
+        "left_out": [{"name": left.name, "reason": left.reason} for left in status.left_out],
+    }
+
+
+def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Policy) -> str | None:
+    spec = catalog.get(tool.id)
+    if spec is not None:
+        decision = policy.decide(spec)
+        return None if decision.allowed else decision.rule
+    if tool.state in _WITHHELD:
+        return _WITHHELD[tool.state]
+    if not server.may_have(tool.name):
+        return f"mcp.servers.{server.name}.tools does not name it"
+    return "its pinned definition cannot be used"
+
+
+def _reached_by(server: Server) -> str:
+    """The program, or the address without what may be secret in it."""
+    if server.command:
+        return server.command
+    parts = urlsplit(server.url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def to_line(value: Any) -> str:
+    """JSON on one line and in ASCII, so that a terminal shows it and obeys none of it.
+
+    It takes what a record may hold and other encoders refuse: large numbers, lone surrogates,
+    mappings of any kind; and names the rest by its ``str``.
+    """
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if hasattr(value, "keys") else str(value)
+
+
+def _duration(record: TurnRecord | ToolInvocationRecord) -> dict[str, float | None]:
+    """How many seconds something took; nothing for what never came to an end."""
+    ended_at = record.ended_at
+    return {"duration_s": None if ended_at is None else max(0.0, ended_at - record.started_at)}
+
+
+def _fields(
+    record: RunRecord | TurnRecord | MessageRecord | ToolInvocationRecord | NativeCall,
+) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}

@@ -1,0 +1,33 @@
+"""What may change an upstream for everybody who uses it: for keys that name it, and for nobody else."""
+
+from aiohttp import web
+
+from proxy.errors import RequestError
+from proxy.globs import fits
+from proxy.server.api.pipeline import EndpointHandler
+from proxy.server.context import Context
+
+__all__ = ["Managed"]
+
+
+class Managed:
+    """Answers for paths that pull, make, copy or delete models, and for those that nobody knows."""
+
+    def __init__(self, passthrough: EndpointHandler) -> None:
+        self._passthrough = passthrough
+
+    async def answer(self, context: Context) -> web.StreamResponse:
+        """Refuse it, or hand it on; see :class:`~proxy.server.api.pipeline.EndpointHandler`.
+
+        Raises :class:`~proxy.errors.RequestError` (403), whoever may come in without a key too.
+        """
+        below, rights = context.target.below or "", context.caller.rights
+        if not any(fits(below, pattern) for pattern in rights.endpoints):
+            raise RequestError(
+                403,
+                f"{context.request.method} {context.target.shown} may change the upstream for everybody, "
+                "so the proxy allows it only with a client key. Create a key whose endpoints include "
+                "this path, and send it.",
+                code="endpoint_not_allowed",
+            )
+        return await self._passthrough.answer(context)

@@ -1,0 +1,56 @@
+"""What the proxy answers for itself outside of the API: front page, probes, metrics, administration."""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from proxy.server.api.admin import Admin
+from proxy.server.api.front_page import front_page, health, nothing_here
+from proxy.server.auth.authenticate import Authenticator
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.target import Target
+from proxy.server.telemetry.hooks import RequestFacts
+from proxy.server.telemetry.metrics import render
+from proxy.store.base import Store
+
+__all__ = ["OwnPaths"]
+
+
+class OwnPaths:
+    """Answers what is below no prefix of a dialect.  Without a ``snapshot`` there are no metrics."""
+
+    def __init__(
+        self,
+        *,
+        authenticator: Authenticator,
+        draining: Draining,
+        store: Store,
+        snapshot: Callable[[], Awaitable[bytes]] | None,
+        admin: Admin,
+    ) -> None:
+        self._authenticator = authenticator
+        self._draining = draining
+        self._store = store
+        self._snapshot = snapshot
+        self._admin = admin
+
+    async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
+        """The response; raises :class:`~proxy.errors.RequestError` (404) where there is nothing."""
+        if request.method in ("GET", "HEAD"):
+            if target.path == "/":
+                return front_page(request)
+            if target.path == "/healthz":
+                return health("ok")
+            if target.path == "/readyz":
+                if self._draining.leaving:
+                    return health("draining")
+                return health("ok" if await self._store.healthy() else "store unavailable")
+            if target.path == "/metrics" and self._snapshot is not None:
+                await self._authenticator.admit_scraper(request, target)
+                text, kind = render(await self._snapshot(), request.headers.get("Accept", ""))
+                return web.Response(body=text, headers={"Content-Type": kind})
+        if f"{target.path}/".startswith("/admin/"):
+            self._draining.check()
+            return await self._admin.answer(request, facts, target)
+        raise nothing_here(request, target.path)

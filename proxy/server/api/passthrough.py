@@ -1,0 +1,66 @@
+"""What has no server tools: read only as far as it takes to know where it goes, and handed on."""
+
+from typing import Final
+
+from aiohttp import web
+
+from proxy.errors import RequestError
+from proxy.relay.body import Body
+from proxy.relay.metering import counted_by_body
+from proxy.relay.routing.fallback import Candidates
+from proxy.relay.routing.prices import Prices
+from proxy.server.api.forwarder import Forwarder
+from proxy.server.api.request_reader import RequestReader
+from proxy.server.api.routes import check_query, default_route, routes_of_model
+from proxy.server.auth.body_rights import must_read
+from proxy.server.context import Context
+
+__all__ = ["Passthrough"]
+
+_FORM: Final = "multipart/form-data"
+
+
+class Passthrough:
+    """Answers for all endpoints that nothing else answers for."""
+
+    def __init__(self, request_reader: RequestReader, forwarder: Forwarder, prices: Prices) -> None:
+        self._request_reader = request_reader
+        self._forwarder = forwarder
+        self._prices = prices
+
+    async def answer(self, context: Context) -> web.StreamResponse:
+        """Hand a request on; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
+        request, target, endpoint = context.request, context.target, context.target.endpoint
+        reads = must_read(context.caller.rights, request, target)
+        if target.deployment and request.method != "POST":
+            raise RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
+        counted = counted_by_body(endpoint, context.admission)
+        if reads or counted or endpoint.body == "routed":
+            body = await self._request_reader.read(context)
+            if reads:
+                await self._request_reader.check_rights(
+                    context, body, self._request_reader.principal(context, body)
+                )
+            # Limits do not change who answers.
+            candidates = self._candidates(context, body, routed=reads or not counted)
+            return await self._forwarder.send(context, body, candidates)
+        if not endpoint.is_inference:
+            return await self._forwarder.send_by(context)
+        check_query(context, [default_route(context.permissions.router, endpoint.dialect)])
+        if endpoint.body == "form" and request.content_type == _FORM:
+            return await self._forwarder.send_by(context)
+        # Nothing goes up that two readers could take for two things.
+        return await self._forwarder.send_by(context, await self._request_reader.read(context))
+
+    def _candidates(self, context: Context, body: Body, *, routed: bool) -> Candidates:
+        """Who may answer: where it is ``routed``, those that serve the model."""
+        endpoint = context.target.endpoint
+        if not routed or (endpoint.model == "optional" and body.payload.get("model") is None):
+            routes = [default_route(context.permissions.router, endpoint.dialect)]
+        else:
+            routes = list(routes_of_model(context, self._prices, body.payload))
+        if endpoint.same_model:
+            # Vectors of two models cannot be compared: better none than some of another.
+            routes = [route for route in routes if route.model == routes[0].model]
+        check_query(context, routes)
+        return Candidates.of(routes, body.payload)

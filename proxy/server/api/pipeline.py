@@ -1,0 +1,99 @@
+"""The stages that every request of the API passes: route, authenticate, admit; then what answers it."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+from aiohttp import hdrs, web
+
+from proxy.server.api.own_paths import OwnPaths
+from proxy.server.auth.authenticate import Authenticator
+from proxy.server.auth.permissions import PermissionSets
+from proxy.server.callers import Caller
+from proxy.server.context import Context
+from proxy.server.middleware.admission import AdmissionControl
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.target import Targets
+from proxy.server.telemetry.hooks import RequestFacts
+from proxy.server.websockets.session import WebSockets, no_websocket_here
+from proxy.wires.dialect import Kind
+
+__all__ = ["EndpointHandler", "Pipeline"]
+
+
+class EndpointHandler(Protocol):
+    """Answers requests of some kind."""
+
+    def answer(self, context: Context) -> Awaitable[web.StreamResponse]:
+        """The response, sent or still to be sent; raises what clients are told of."""
+        ...
+
+
+class Pipeline:
+    """Serves any request that may come from where it comes from; its target alone says what answers it."""
+
+    def __init__(
+        self,
+        *,
+        targets: Targets,
+        authenticator: Authenticator,
+        admission: AdmissionControl,
+        permissions: PermissionSets,
+        own: OwnPaths,
+        tokens: EndpointHandler,
+        stages: Mapping[Kind, EndpointHandler],
+        sockets: WebSockets,
+    ) -> None:
+        """``stages`` answer for their kinds of endpoints, and that of ``other`` for all that have none."""
+        self._targets = targets
+        self._authenticator = authenticator
+        self._admission = admission
+        self._permissions = permissions
+        self._own = own
+        self._tokens = tokens
+        self._stages = stages
+        self._passthrough = stages["other"]
+        self._sockets = sockets
+
+    async def serve(self, request: EdgeRequest, facts: RequestFacts) -> web.StreamResponse:
+        """The response to a request; raises :class:`~proxy.errors.RequestError` and what the stages raise."""
+        target = request.head[self._targets]
+        facts.endpoint, facts.operation_asked = target.label, target.endpoint.operation
+        if target.below is None:
+            return await self._own.answer(request, facts, target)
+        upgrades = hdrs.UPGRADE in request.headers and "websocket" in request.head.listed(hdrs.UPGRADE)
+        if upgrades and target.endpoint.kind != "socket":
+            # What follows may be meant for another protocol, so it is not read as a request.
+            raise no_websocket_here()
+        control = self._admission
+        control.draining.check()
+        caller = self._authenticator.admit(request, target)
+        if not isinstance(caller, Caller):
+            caller = await caller
+        facts.caller = caller.name
+        if upgrades:
+            # Its messages are admitted one by one.
+            return await self._sockets.serve(request, facts, caller)
+        control.enter(request)
+        try:
+            admission = control.limiter.admit_now(caller) or await control.limiter.admit(caller)
+            request.limit_headers = admission.headers
+            try:
+                permissions = self._permissions.of(caller.rights)
+                context = Context(request, facts, target, caller, permissions, admission)
+                return await self._stage(context).answer(context)
+            finally:
+                admission.release()
+        except asyncio.CancelledError:
+            excuse = control.draining.excuse(request)
+            if excuse is None:
+                raise
+            raise excuse from None
+        finally:
+            control.leave(request)
+
+    def _stage(self, context: Context) -> EndpointHandler:
+        """What answers a request that was let in.  Nothing below the proxy's own path goes upstream."""
+        if (context.target.below or "").startswith("/toolrelay/"):
+            return self._tokens
+        return self._stages.get(context.target.endpoint.kind, self._passthrough)

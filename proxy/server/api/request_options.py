@@ -1,0 +1,78 @@
+"""What a request's headers ask of the proxy itself: tools, a trace, a history, to be taken for a repeat."""
+
+from typing import Final
+
+from multidict import istr
+
+from proxy.errors import RequestError
+from proxy.relay.ask import RequestOptions
+from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
+from proxy.relay.offer import parse_wanted
+from proxy.server.auth.permissions import TRACES
+from proxy.server.context import Context
+from proxy.server.serving.heads.head import Head
+from proxy.wires.client_port import Trace
+
+__all__ = ["IDEMPOTENCY_KEY", "attempt_of", "request_options_of"]
+
+IDEMPOTENCY_KEY: Final = istr("Idempotency-Key")
+_HISTORY: Final = istr("x-toolrelay-history")
+_RETRY_COUNT: Final = istr("x-stainless-retry-count")
+_SESSION: Final = istr("x-claude-code-session-id")
+_TOOLS: Final = istr("x-toolrelay-tools")
+_TRACE: Final = istr("x-toolrelay-trace")
+
+
+def request_options_of(context: Context, *, history: bool) -> RequestOptions:
+    """What a request asks for; ``history`` says whether the operator lets answers be remembered.
+
+    Raises :class:`~proxy.errors.RequestError` (400) for what there is not.
+    """
+    head, permissions = context.request.head, context.permissions
+    attempt = head[attempt_of] if permissions.acts else NO_ATTEMPT
+    if not head[_chooses]:
+        return RequestOptions(None, permissions.trace, history, attempt)
+    wanted, trace = parse_wanted(head.sole(_TOOLS)), _trace(context)
+    return RequestOptions(wanted, trace, _wants_history(head) and history, attempt)
+
+
+def attempt_of(head: Head) -> Attempt:
+    """What a request is called by its client, and what it says of its attempts."""
+    return Attempt(head.sole(IDEMPOTENCY_KEY) or "", head.listed(_RETRY_COUNT), head.sole(_SESSION) or "")
+
+
+def _chooses(head: Head) -> bool:
+    """Whether a request chooses tools, a trace or a history: nearly none does."""
+    headers = head.headers
+    return _TOOLS in headers or _TRACE in headers or _HISTORY in headers
+
+
+def _wants_history(head: Head) -> bool:
+    """Whether a request has its answers looked up and remembered, where the operator lets that be."""
+    given = head.sole(_HISTORY)
+    wish = "on" if given is None else given.strip().lower()
+    if wish not in ("on", "off"):
+        raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
+    return wish == "on"
+
+
+def _trace(context: Context) -> Trace:
+    """The trace a request gets: what it asks for, or ``silent`` where that is more than it may.
+
+    The level below would do something else than was asked for: who wants ``events``, which stand beside
+    the answer, wants no line of ``status`` in its text.  The response says which it is.
+    """
+    request, permissions = context.request, context.permissions
+    header = request.head.sole(_TRACE)
+    if header is None:
+        return permissions.trace
+    for level, name in enumerate(TRACES):
+        if name == header.strip():
+            granted = name if level <= TRACES.index(permissions.trace_max) else "silent"
+            request.page_headers = {**request.page_headers, _TRACE: granted}
+            return granted
+    raise RequestError(
+        400,
+        f"x-toolrelay-trace must be one of {', '.join(TRACES)}.",
+        param="x-toolrelay-trace",
+    )

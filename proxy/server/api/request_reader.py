@@ -1,0 +1,74 @@
+"""The body of a request: read whole and held against its caller's rights, or sent on while it arrives."""
+
+from collections.abc import AsyncIterator
+
+from proxy.relay.body import Body
+from proxy.relay.memory.commit_waiter import CommitWaiter
+from proxy.server.auth.body_rights import check_references, check_rights
+from proxy.server.auth.principals import Principal, Principals
+from proxy.server.context import Context
+from proxy.server.serving.azure_paths import name_deployment
+from proxy.server.serving.body import BodyBounds, body_here, read_body, stream_body
+from proxy.server.serving.json_bodies import JsonBodies
+from proxy.store.base import Store
+
+__all__ = ["RequestReader"]
+
+
+class RequestReader:
+    """Reads what requests say, within the bounds that the operator set."""
+
+    def __init__(
+        self, bounds: BodyBounds, principals: Principals, store: Store, commits: CommitWaiter
+    ) -> None:
+        self._bounds = bounds
+        self._principals = principals
+        self._store = store
+        self._commits = commits
+        self._bodies = JsonBodies(bounds.max_json_values)
+
+    async def read(self, context: Context) -> Body:
+        """The JSON body, which names the model that the path names.
+
+        Raises :class:`~proxy.errors.RequestError` as :func:`~proxy.server.serving.body.read_body` and
+        :func:`~proxy.wires.json.splice.load_strict` do.
+        """
+        request, caller, deployment = context.request, context.caller, context.target.deployment
+        raw = body_here(request, self._bounds.max_body_bytes)
+        if raw is None:
+            raw = await read_body(request, self._bounds.max_body_bytes, self._bounds.body_timeout_s)
+        payload = self._bodies.load_now(raw)
+        if payload is None:
+            payload = await self._bodies.load(raw, caller.counted_as, caller.also_counted_as)
+        return Body(*name_deployment(raw, payload, deployment)) if deployment else Body(raw, payload)
+
+    def principal(self, context: Context, body: Body | None) -> Principal:
+        """Who asks, as far as it can be said without a body where that is not read."""
+        return self._principals.of(context.request, context.caller, body.payload if body is not None else {})
+
+    async def check_rights(self, context: Context, body: Body, principal: Principal) -> None:
+        """Refuse what the caller's key does not cover and only the body tells.
+
+        Raises :class:`~proxy.errors.RequestError` (400, 404), and :class:`~proxy.errors.StoreError` where
+        nobody can say whose a response is.
+        """
+        rights = context.caller.rights
+        if rights.keyed:
+            check_rights(rights, context.permissions.router.permits, body.payload)
+            if context.target.endpoint.refers and not _is_local(context, body, principal):
+                await check_references(rights, body.payload, principal.name, self._store, self._commits)
+
+    def upload(self, context: Context) -> AsyncIterator[bytes]:
+        """A body that is sent on while it arrives."""
+        bounds = self._bounds
+        return stream_body(
+            context.request, bounds.max_upload_bytes, bounds.body_timeout_s, bounds.max_body_bytes
+        )
+
+
+def _is_local(context: Context, body: Body, principal: Principal) -> bool:
+    """Whether a message goes on from a response that its own connection remembers, and from nothing else."""
+    message, previous = context.request.websocket, body.payload.get("previous_response_id")
+    if message is None or not isinstance(previous, str) or body.payload.get("conversation") is not None:
+        return False
+    return message.local.find(previous, principal.name) is not None

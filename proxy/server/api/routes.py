@@ -1,0 +1,82 @@
+"""Which upstreams may have a request, and which names its query may have on the way there.
+
+An upstream that reads its query as it reads its body takes ``?model=`` for the model, whatever the body
+says; rights, prices and limits hang on the body alone.  So a query on an inference path consists of names
+on a list.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from proxy.errors import ModelMissing, RequestError
+from proxy.relay.routing.prices import Prices
+from proxy.relay.routing.router import Route, Router
+from proxy.server.context import Context
+from proxy.wires.dialect import Dialect
+
+__all__ = ["check_query", "default_route", "routes_of_model"]
+
+_SEPARATOR = re.compile("[&;]")
+"""Some servers end a parameter at a semicolon, too."""
+
+
+def default_route(router: Router, dialect: Dialect) -> Route:
+    """The first upstream that a caller may use, where nothing decides between them but, for a dialect with
+    paths of its own, that it speaks that.
+
+    Raises :class:`~proxy.errors.RequestError` (404) where there is none.
+    """
+    if not dialect.rooted:
+        return Route(router.default, "", renamed=False)
+    for served in router.served:
+        if dialect.wire in served.wires:
+            return Route(served, "", renamed=False)
+    raise RequestError(
+        404,
+        f'No upstream of this proxy speaks this dialect: none has "{dialect.wire}" among its wires.',
+        code="not_found",
+    )
+
+
+def routes_of_model(
+    context: Context, prices: Prices, payload: Mapping[str, Any], others: tuple[str, ...] = ()
+) -> Sequence[Route]:
+    """Who serves a body's model.  One upstream that serves all leaves the judgement to itself.
+
+    ``others`` are wires in which an upstream may be asked that does not speak the request's own.  Raises
+    :class:`~proxy.errors.RequestError` for a model that nobody serves, or none.
+    """
+    router, model = context.permissions.router, payload.get("model")
+    dialect = context.target.endpoint.dialect
+    if isinstance(model, str):
+        context.facts.model = model[:200]
+        routes = router.routes(model, dialect.wire, others, dialect.tag)
+        if len(routes) > 1 and context.admission.counts_cost:
+            # What has no price cannot take over where cost is limited; if none has, the first says so.
+            routes = [route for route in routes if prices.of(model, route.model) is not None] or routes
+        return routes
+    if router.is_plain and dialect.wire in router.default.wires:
+        return [default_route(router, dialect)]
+    raise ModelMissing()
+
+
+def check_query(context: Context, routes: Iterable[Route]) -> None:
+    """Check the query of an inference request against what each of its upstreams may be sent.
+
+    Names are compared as they were sent: an escaped one is not on any list.  Raises
+    :class:`~proxy.errors.RequestError` (400) for a name that one of the upstreams does not list.
+    """
+    target = context.target
+    if not target.query:
+        return
+    names = {part.partition("=")[0] for part in _SEPARATOR.split(target.query) if part}
+    for route in routes:
+        for name in sorted(names - target.endpoint.dialect.query - route.served.query_names):
+            raise RequestError(
+                400,
+                f"The query parameter {name[:100]!r} is not accepted. Send it in the body, or ask the "
+                f"proxy's operator to list it in upstreams.{route.served.upstream.name}.forward_query.",
+                param=name[:100],
+                code="unknown_query_parameter",
+            )

@@ -1,0 +1,32 @@
+"""``/v1/toolrelay/tokens``: tokens that a key makes for its own users."""
+
+from typing import Final
+
+from aiohttp import web
+
+from proxy.errors import RequestError
+from proxy.server.auth.authenticate import TOKENS_PATH, credential
+from proxy.server.auth.minting import Minting
+from proxy.server.context import Context
+from proxy.server.serving.body import read_body
+
+__all__ = ["Tokens"]
+
+_MAX_BYTES: Final = 16 * 1024
+
+
+class Tokens:
+    """Makes tokens over HTTP; without ``minting`` there are none.  ``timeout_s`` is for the body."""
+
+    def __init__(self, minting: Minting | None, timeout_s: float) -> None:
+        self._minting = minting
+        self._timeout_s = timeout_s
+
+    async def answer(self, context: Context) -> web.StreamResponse:
+        """A token for one of the caller's own users; 404 for whatever else is below this path."""
+        request, target = context.request, context.target
+        if self._minting is None or (request.method, target.below) != ("POST", TOKENS_PATH):
+            raise RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
+        body = await read_body(request, _MAX_BYTES, self._timeout_s)
+        made = await self._minting.mint(credential(request, target.endpoint.dialect.credentials), body)
+        return web.json_response(made, headers={"Cache-Control": "no-store"})

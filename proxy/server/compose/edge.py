@@ -1,0 +1,141 @@
+"""What every request passes before a stage answers it."""
+
+from collections.abc import Awaitable, Callable
+
+from proxy.relay.routing.router import Router
+from proxy.server.api.admin import Admin
+from proxy.server.api.pipeline import Pipeline
+from proxy.server.auth.authenticate import (
+    Authenticator,
+    ForwardAuthenticator,
+    OpenAuthenticator,
+)
+from proxy.server.auth.key_spellings import KeyFinder
+from proxy.server.auth.permissions import PermissionSets
+from proxy.server.compose.services import Services
+from proxy.server.config.load import Config
+from proxy.server.config.rules import is_loopback
+from proxy.server.limits.rules import ConcurrentStreams
+from proxy.server.middleware.access import AccessMiddleware
+from proxy.server.middleware.admission import AdmissionControl
+from proxy.server.middleware.cors import Cors
+from proxy.server.middleware.page_guard import HostRule, PageGuard
+from proxy.server.peers import Peers
+from proxy.server.serving.application import ConnectionBounds
+from proxy.server.serving.client_address import TrustedProxies
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.heads.pending_heads import PendingHeads
+from proxy.server.serving.target import Targets
+from proxy.server.telemetry.instruments import Instruments
+from proxy.server.telemetry.snapshots import METRICS, merge
+from proxy.server.websockets.session import WebSocketBounds
+
+__all__ = [
+    "connection_bounds",
+    "make_access",
+    "make_admin",
+    "make_admission",
+    "make_permissions",
+    "snapshot_of_all",
+    "websocket_bounds",
+]
+
+
+def make_access(
+    services: Services,
+    targets: Targets,
+    draining: Draining,
+    pipeline: Pipeline,
+    authenticator: Authenticator,
+    finder: KeyFinder,
+) -> AccessMiddleware:
+    """What every request passes first."""
+    server, instruments = services.config.server, services.instruments
+    cors = Cors(server.cors_origins)
+    # Whether callers show keys of ours.
+    keyed = not isinstance(authenticator, (OpenAuthenticator, ForwardAuthenticator))
+    loopback_only = is_loopback(server.host)
+    hosts = None
+    if loopback_only or server.allowed_hosts or not keyed:
+        hosts = HostRule(loopback_only, (server.host.lower(), *server.allowed_hosts))
+    return AccessMiddleware(
+        pipeline.serve,
+        targets,
+        guard=PageGuard(
+            targets, cors=cors, hosts=hosts, keyed=keyed, proxies=TrustedProxies(server.trusted_proxies)
+        ),
+        cors=cors,
+        draining=draining,
+        hooks=instruments.hooks,
+        models=instruments.models,
+        holds_key=finder.in_target,
+    )
+
+
+def make_admission(services: Services, draining: Draining) -> AdmissionControl:
+    """The way in."""
+    instruments = services.instruments
+    streams = instruments.watch_streams(ConcurrentStreams(services.config.limits.concurrent_streams))
+    return AdmissionControl(services.limiter, streams, draining, instruments.hooks.limited)
+
+
+def make_permissions(services: Services, router: Router) -> PermissionSets:
+    tools = services.config.tools
+    return PermissionSets(
+        router,
+        services.registry,
+        services.policy,
+        tools_enabled=tools.enabled,
+        trace=tools.trace,
+        trace_max=tools.trace_max,
+        direct=services.config.mcp.serve,
+    )
+
+
+def make_admin(services: Services, authenticator: Authenticator) -> Admin:
+    return Admin(
+        authenticator=authenticator,
+        store=services.store,
+        registry=services.registry,
+        policy=services.policy,
+        tools_enabled=services.config.tools.enabled,
+        declared=services.config.keys,
+        servers=services.mcp_overview,
+    )
+
+
+def snapshot_of_all(instruments: Instruments, peers: Peers) -> Callable[[], Awaitable[bytes]] | None:
+    """The metrics of every process of this port, as one; ``None`` where there are none."""
+    own = instruments.snapshot
+    if own is None:
+        return None
+    peers.publish(METRICS, own)
+
+    async def of_all() -> bytes:
+        answers = await peers.ask_all(METRICS)
+        return merge(answers.bodies, answers.ended)
+
+    return of_all
+
+
+def websocket_bounds(config: Config) -> WebSocketBounds:
+    """How many WebSocket connections are served, for how long, and how much each may send."""
+    server, limits = config.server, config.limits
+    return WebSocketBounds(
+        server.max_body_bytes,
+        server.max_json_values,
+        limits.websockets,
+        limits.websockets_per_caller,
+        server.websocket_idle_s,
+        server.websocket_lifetime_s,
+    )
+
+
+def connection_bounds(config: Config) -> ConnectionBounds:
+    server = config.server
+    return ConnectionBounds(
+        server.header_timeout_s,
+        server.send_timeout_s,
+        PendingHeads(server.max_pending_heads, server.max_pending_heads_per_address),
+        TrustedProxies(server.trusted_proxies),
+    )

@@ -1,0 +1,91 @@
+"""What answers requests that were let in."""
+
+from proxy.relay.direct_calls import DirectCalls
+from proxy.relay.memory.commit_waiter import CommitWaiter
+from proxy.relay.memory.deletion import UpstreamDeletion
+from proxy.relay.routing.router import Router
+from proxy.server.api.forwarder import Forwarder
+from proxy.server.api.generate import Generate
+from proxy.server.api.managed import Managed
+from proxy.server.api.models import Models
+from proxy.server.api.owned_stream import ClientStreams
+from proxy.server.api.passthrough import Passthrough
+from proxy.server.api.pipeline import EndpointHandler
+from proxy.server.api.request_reader import RequestReader
+from proxy.server.api.stored import Stored
+from proxy.server.api.stored_responses import StoredResponses
+from proxy.server.auth.principals import Principals
+from proxy.server.compose.overrides import Overrides
+from proxy.server.compose.runs import create_runs
+from proxy.server.compose.services import Services, built_in_wires, completion_wires
+from proxy.server.config.load import Config
+from proxy.server.mcp.endpoint import McpHandler
+from proxy.server.mcp.sessions import McpSessions
+from proxy.server.serving.body import BodyBounds
+from proxy.server.serving.draining import Draining
+from proxy.wires.dialect import Kind
+from proxy.wires.dialects.responses import DELETE
+from proxy.wires.responses.body import upstream_ids
+from proxy.wires.responses.stored_stream import stream_of_stored
+
+__all__ = ["make_endpoint_handlers"]
+
+
+def make_endpoint_handlers(
+    services: Services, given: Overrides, router: Router, draining: Draining, item_key: bytes
+) -> dict[Kind, EndpointHandler]:
+    """What answers requests that were let in, by the kind of their endpoint; ``other`` for all others."""
+    config, store, principals = services.config, services.store, Principals(services.config.auth.end_user)
+    wires = {**built_in_wires(item_key), **given.wires}
+    runs = create_runs(services, given, wires)
+    request_reader = RequestReader(_body_bounds(config), principals, store, runs.memory.commits)
+    clients = ClientStreams(
+        store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen
+    )
+    forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
+    passthrough = Passthrough(request_reader, forwarder, runs.prices)
+    generate = Generate(
+        {**wires, **completion_wires()},
+        runs,
+        request_reader=request_reader,
+        forwarder=forwarder,
+        clients=clients,
+        passthrough=passthrough,
+        history=config.store.history,
+    )
+    stored = Stored(_stored_responses(services, runs.memory.commits, router), request_reader, forwarder)
+    calls = DirectCalls(
+        services.runner,
+        store,
+        runs.memory.idempotency,
+        services.instruments.run_events(given.on_run_event),
+        budget_s=config.tools.request_timeout_s,
+    )
+    mcp = McpHandler(
+        calls,
+        McpSessions(item_key),
+        request_reader=request_reader,
+        clients=clients,
+        keepalive_s=config.tools.keepalive_s,
+    )
+    return {
+        "generate": generate,
+        "complete": generate,
+        "stored": stored,
+        "models": Models(forwarder, request_reader, runs.prices),
+        "manage": Managed(passthrough),
+        "mcp": mcp,
+        "other": passthrough,
+    }
+
+
+def _stored_responses(services: Services, commits: CommitWaiter, router: Router) -> StoredResponses:
+    forget = UpstreamDeletion(services.store, router, upstream_ids, DELETE)
+    return StoredResponses(services.store, commits, stream_of_stored, forget)
+
+
+def _body_bounds(config: Config) -> BodyBounds:
+    server = config.server
+    return BodyBounds(
+        server.max_body_bytes, server.max_json_values, server.max_upload_bytes, server.body_timeout_s
+    )

@@ -1,0 +1,95 @@
+"""What plans and carries out runs, whoever asks for one."""
+
+import time
+from collections.abc import Mapping
+
+from proxy.relay.base import RunSettings
+from proxy.relay.memory.commit_waiter import CommitWaiter
+from proxy.relay.memory.history import History
+from proxy.relay.memory.idempotency import Idempotency
+from proxy.relay.memory.references import ItemReferences
+from proxy.relay.memory.refusals import RefusalCache
+from proxy.relay.memory.run_memory import RunMemory
+from proxy.relay.memory.threads import Threads
+from proxy.relay.offer import OfferRules
+from proxy.relay.planning import Planner, PlanSettings
+from proxy.relay.routing.prices import Price, Prices, to_nanos
+from proxy.relay.run.orchestrator import Orchestrator
+from proxy.relay.runs import Runs
+from proxy.server.compose.overrides import Overrides
+from proxy.server.compose.services import Services
+from proxy.server.config.load import Config
+from proxy.wires.wire import Wire
+
+__all__ = ["create_runs"]
+
+
+def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire]) -> Runs:
+    """Make what runs need; requests over HTTP are one of those who ask.  ``wires`` are by their names."""
+    config, store = services.config, services.store
+    prices = _prices(config)
+    memory = RunMemory(
+        history=History(store, time.time),
+        items=ItemReferences(store),
+        threads=Threads(store),
+        refusals=RefusalCache(),
+        idempotency=Idempotency(forget=store.release_effect, settle=store.settle_effects),
+        commits=_commits(services),
+    )
+    planner = Planner(
+        memory=memory,
+        prices=prices,
+        settings=PlanSettings(
+            offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
+            keep_requests=config.store.content == "all",
+            people_in_bodies=not config.auth.end_user,
+        ),
+        wires=wires,
+    )
+    orchestrator = Orchestrator(
+        runner=services.runner,
+        store=store,
+        settings=_run_settings(config),
+        memory=memory,
+        approver=given.approver,
+        watch=services.instruments.run_events(given.on_run_event),
+        broken=services.instruments.hooks.broken,
+    )
+    return Runs(planner, orchestrator, prices, memory)
+
+
+def _commits(services: Services) -> CommitWaiter:
+    """Waits for the record where a client's next request may reach another process, or this one restarted."""
+    config = services.config
+    return CommitWaiter(
+        services.store,
+        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
+        late=services.instruments.hooks.late,
+    )
+
+
+def _prices(config: Config) -> Prices:
+    return Prices(
+        {
+            model: Price(
+                input=to_nanos(price.input),
+                cached_input=to_nanos(price.input if price.cached_input is None else price.cached_input),
+                output=to_nanos(price.output),
+            )
+            for model, price in config.prices.items()
+        }
+    )
+
+
+def _run_settings(config: Config) -> RunSettings:
+    tools = config.tools
+    return RunSettings(
+        max_turns=tools.max_turns,
+        max_calls=tools.max_calls,
+        max_tokens=tools.max_tokens,
+        max_cost=to_nanos(tools.max_cost),
+        request_timeout_s=tools.request_timeout_s,
+        keepalive_s=tools.keepalive_s,
+        parallel=tools.parallel,
+        max_argument_bytes=config.policy.max_argument_bytes,
+    )

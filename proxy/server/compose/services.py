@@ -1,0 +1,252 @@
+"""Everything that serves requests but the HTTP surface."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from proxy import __version__
+from proxy.errors import ConfigError, Guard
+from proxy.relay.routing.router import Router
+from proxy.server.compose.credentials import OpenCredentials
+from proxy.server.compose.overrides import Overrides
+from proxy.server.compose.tools import (
+    argument_bounds,
+    load_registry,
+    mcp_provider,
+    open_egress,
+    tool_capabilities,
+    tool_providers,
+)
+from proxy.server.compose.upstreams import open_upstreams, served
+from proxy.server.config.load import Config
+from proxy.server.config.tool_faults import misplaced_bounds, missing_connections
+from proxy.server.limits.limiter import RateLimiter
+from proxy.server.limits.rules import KeyLimits, parse_cost_limits, parse_limits
+from proxy.server.limits.storage import open_counters
+from proxy.server.open_record import open_record
+from proxy.server.serving.draining import ends_unhurried
+from proxy.server.telemetry.instruments import Instruments, known_models, open_instruments
+from proxy.server.telemetry.mcp_figures import figures_of
+from proxy.server.telemetry.refused_keys import RefusedKeys
+from proxy.store.base import Store
+from proxy.toolbox.clock import SystemClock
+from proxy.tools.access.catalog import Catalog, Registry
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.mcp.overview import ServerOverview
+from proxy.tools.mcp.provider import McpProvider
+from proxy.tools.running.runner import Runner
+from proxy.upstreams.base import Upstream
+from proxy.wires.anthropic import AnthropicWire
+from proxy.wires.chat import ChatWire
+from proxy.wires.dialect import EndpointTable
+from proxy.wires.ollama import OllamaWire
+from proxy.wires.ollama.completions import OllamaCompletionWire
+from proxy.wires.responses import ResponsesWire
+from proxy.wires.wire import Wire
+
+__all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that serves requests, made from one configuration."""
+
+    config: Config
+    registry: Registry
+    policy: Policy
+    runner: Runner
+    store: Store
+    upstreams: Mapping[str, Upstream]
+    limiter: RateLimiter
+    egress: EgressPool | None
+    credentials: OpenCredentials | None
+    instruments: Instruments
+    mcp: Sequence[McpProvider] = ()
+
+    async def mcp_overview(self) -> Sequence[ServerOverview]:
+        """How each MCP server is, and what of its tools is allowed.  Raises StoreError."""
+        return [one for provider in self.mcp for one in await provider.overview()]
+
+    @property
+    def catalog(self) -> Catalog:
+        """The tools that are served now."""
+        return self.registry.current
+
+    def missing_connections(self) -> list[ConfigError]:
+        """One fault for each tool that is allowed by its very name and lacks its credentials."""
+        return missing_connections(self.catalog, self.policy)
+
+    def misplaced_bounds(self, *, whole: bool = True) -> list[ConfigError]:
+        """One fault for each bound of arguments that bounds nothing; ``whole``: no tool is missing."""
+        return self._misplaced_bounds(self.catalog, whole=whole)
+
+    def check_catalog(self, catalog: Catalog) -> None:
+        """Raise :class:`~proxy.errors.ConfigError` for tools that cannot take the place of the present ones.
+
+        A bound may have nothing to bound meanwhile: its tool may come again.
+        """
+        faults = [
+            *missing_connections(catalog, self.policy),
+            *self._misplaced_bounds(catalog, whole=False),
+        ]
+        if faults:
+            raise faults[0]
+
+    def _misplaced_bounds(self, catalog: Catalog, *, whole: bool) -> list[ConfigError]:
+        keys = {f"keys.{name}.arguments": key.arguments for name, key in self.config.keys.items()}
+        written = {self.policy.arguments_setting: self.policy.arguments, **keys}
+        return [
+            fault
+            for where in written
+            for fault in misplaced_bounds(catalog, where, written[where], whole=whole)
+        ]
+
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """Where each wire with server tools is served."""
+        dialects = {name: wire.dialect for name, wire in built_in_wires().items()}
+        return {name: dialect.shown(dialect.path) for name, dialect in dialects.items()}
+
+    def router(self) -> Router:
+        """The upstreams in the order of the configuration."""
+        return Router([served(self.config, name, upstream) for name, upstream in self.upstreams.items()])
+
+    async def aclose(self, hurried: asyncio.Event | None = None) -> None:
+        """Let effects end, unless somebody is in a hurry; then close everything, the record last."""
+        if not await ends_unhurried(self.runner.drain(self.config.server.drain_s), hurried):
+            await self.runner.drain(0.0)
+        await self.registry.aclose()
+        for upstream in self.upstreams.values():
+            await upstream.aclose()
+        for outgoing in (self.egress, self.credentials):
+            if outgoing is not None:
+                await outgoing.aclose()
+        await self.limiter.aclose()
+        await self.store.aclose()
+        await self.instruments.aclose()
+
+
+def built_in_wires(item_key: bytes | None = None) -> dict[str, Wire]:
+    """The dialects that are built in, by their names; ``item_key`` signs items of ours in Responses."""
+    return {
+        "chat": ChatWire(),
+        "responses": ResponsesWire(item_key),
+        "anthropic": AnthropicWire(),
+        "ollama": OllamaWire(),
+    }
+
+
+def completion_wires() -> dict[str, Wire]:
+    """What reads requests without server tools, by the names that endpoints have for it."""
+    return {"ollama_generate": OllamaCompletionWire()}
+
+
+async def create_services(
+    config: Config, *, overrides: Overrides | None = None, reap: bool = False, guard: Guard = nullcontext
+) -> Services:
+    """Make everything but the HTTP surface.
+
+    ``reap`` marks what dead processes left open on record as interrupted; for the server alone.
+    ``guard`` stands around each tool, module of tools and upstream, which nothing else needs.
+    Raises :class:`~proxy.errors.ConfigError` and :class:`~proxy.errors.StoreError`.
+    """
+    given = overrides or Overrides()
+    clock = given.clock or SystemClock()
+    egress = open_egress(config) if given.http is None else None
+    store = open_record(config, reap=reap)
+    shelf = ResultShelf(record=store)
+    capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
+    broker = credentials.broker if credentials is not None else None
+    providers = tool_providers(config, capabilities, clock, shelf, guard)
+    mcp = mcp_provider(config, given, store, credentials, guard)
+    registry = await load_registry([*providers, *mcp], given, guard)
+    policy = Policy(
+        **{**dict(config.policy), "arguments": argument_bounds(config)},
+        connections=broker.names if broker is not None else None,
+    )
+    instruments = _instruments(config, registry, given.endpoints)
+    instruments.watch_store(store)
+    limiter = _limiter(config, instruments)
+    upstreams = open_upstreams(config, given, instruments, guard)
+    runner = Runner(
+        registry,
+        policy,
+        store,
+        None,
+        clock,
+        default_timeout_s=config.tools.timeout_s,
+        shelf=shelf,
+        max_read_only=config.limits.concurrent_tools,
+        max_read_only_per_caller=config.limits.concurrent_tools_per_caller,
+        max_parallel=config.tools.max_parallel,
+        on_crash=given.on_tool_crash,
+        on_closed=instruments.hooks.invocation_ended,
+        effects=store,
+        credentials=broker if given.connect else None,
+        log_arguments=config.store.content != "none",
+    )
+    services = Services(
+        config=config,
+        registry=registry,
+        policy=policy,
+        runner=runner,
+        store=store,
+        upstreams=upstreams,
+        limiter=limiter,
+        egress=egress,
+        credentials=credentials,
+        instruments=instruments,
+        mcp=mcp,
+    )
+    await _start(services)
+    return services
+
+
+async def _start(services: Services) -> None:
+    """Open the record, and serve the tools of MCP servers that are pinned there."""
+    registry, mcp = services.registry, services.mcp
+    if mcp:
+        services.instruments.add_source(figures_of(lambda: [one for each in mcp for one in each.counted]))
+    await services.store.start()
+    try:
+        for provider in mcp:
+            if await provider.begin():
+                await registry.refresh(quiet=True)
+            provider.follow(registry.refresh)
+    except BaseException:  # A start that fails or is cancelled leaves nothing open.
+        await services.aclose()
+        raise
+
+
+def _instruments(config: Config, registry: Registry, endpoints: EndpointTable) -> Instruments:
+    """Figures and traces; their labels are what the configuration and the registry name."""
+    return open_instruments(
+        count=config.telemetry.metrics,
+        otlp_endpoint=config.telemetry.otlp_endpoint,
+        upstreams={name: upstream.base_url for name, upstream in config.upstreams.items()},
+        models=known_models((upstream.models for upstream in config.upstreams.values()), config.prices),
+        tools=registry,
+        keys=RefusedKeys(config.key_settings()),
+        endpoints=endpoints,
+        version=__version__,
+        servers=tuple(config.mcp.servers),
+    )
+
+
+def _limiter(config: Config, instruments: Instruments) -> RateLimiter:
+    limits = config.limits
+    general = KeyLimits(
+        requests=parse_limits("limits.requests", limits.requests),
+        tool_calls=parse_limits("limits.tool_calls", limits.tool_calls),
+        tokens=parse_limits("limits.tokens", limits.tokens),
+        cost=parse_cost_limits("limits.cost", limits.cost),
+    )
+    return RateLimiter(
+        general,
+        open_counters(limits.storage_url),
+        on_error=limits.on_error,
+        limited=instruments.hooks.limited,
+    )

@@ -1,0 +1,131 @@
+"""The sources of tools, and what tools are handed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy.errors import Guard
+from proxy.net.aiohttp_resolver import AiohttpResolver
+from proxy.net.resolver import Resolver
+from proxy.records import TokenVault
+from proxy.server.compose.credentials import OpenCredentials, open_credentials
+from proxy.server.compose.overrides import Overrides
+from proxy.server.config.load import Config
+from proxy.store.base import Store
+from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
+from proxy.toolbox.core import core_provider
+from proxy.toolbox.flights import DUFFEL_URL, flights_provider
+from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
+from proxy.toolbox.web import web_provider
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.contract.bounds import ArgumentBound
+from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
+from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.provider import ToolProvider
+from proxy.tools.mcp.authorization import ServerAuthorizer
+from proxy.tools.mcp.host_client import HostClient
+from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
+from proxy.tools.mcp.provider import McpProvider
+from proxy.tools.providers.modules import load_module
+
+__all__ = [
+    "argument_bounds",
+    "load_registry",
+    "mcp_provider",
+    "open_egress",
+    "tool_capabilities",
+    "tool_providers",
+]
+
+
+_MAX_ANSWER = 8 << 20
+"""Bytes of a service's answer to a tool: a search for flights has thousands of offers."""
+
+
+async def load_registry(providers: Sequence[ToolProvider], given: Overrides, guard: Guard) -> Registry:
+    wrap = given.wrap_provider or (lambda provider: provider)
+    return await Registry.load(map(wrap, providers), guard)
+
+
+def mcp_provider(
+    config: Config, given: Overrides, store: Store, credentials: OpenCredentials | None, guard: Guard
+) -> Sequence[McpProvider]:
+    """The one that has the tools of all MCP servers; none where no server is configured."""
+    if not config.mcp.servers:
+        return ()
+    pins: PinSource = RecordedPins(store)
+    if given.pins is not None:
+        pins = given.pins
+    elif config.mcp.pins:
+        with guard():
+            pins = FiledPins(Path(config.mcp.pins))
+    servers = config.mcp.known()
+    host = None
+    if given.mcp_socket is not None:
+        authorize = ServerAuthorizer(credentials.broker, servers) if credentials is not None else None
+        host = HostClient(given.mcp_socket, authorize)
+    return (McpProvider(servers, pins, host, timeout_s=config.tools.timeout_s),)
+
+
+def tool_providers(
+    config: Config, capabilities: Capabilities, clock: Clock, shelf: ResultShelf, guard: Guard
+) -> list[ToolProvider]:
+    """The curated tools, and the operator's own."""
+    if capabilities.http is None:
+        raise RuntimeError("no HTTP source for tools")
+    tools, urls = config.tools, config.tools.base_urls
+    providers: list[ToolProvider] = [
+        core_provider(
+            clock,
+            capabilities.http,
+            geocoding_url=urls.get("geocoding", GEOCODING_URL),
+            forecast_url=urls.get("weather", FORECAST_URL),
+            shelf=shelf,
+        ),
+        flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
+        calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
+    ]
+    if tools.web_hosts:
+        with guard():
+            providers.append(web_provider(capabilities, hosts=tools.web_hosts))
+    for module in tools.modules:
+        with guard():
+            loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)
+            providers.append(loaded)
+    return providers
+
+
+def open_egress(config: Config) -> EgressPool:
+    """Outgoing HTTP of tools, with a little less time than a tool has, so that it can still say why."""
+    networks = config.tools.networks
+    return EgressPool(
+        allowed_networks=networks,
+        schemes=("https", "http") if networks else ("https",),
+        timeout_s=0.8 * config.tools.timeout_s,
+        max_bytes=_MAX_ANSWER,
+        resolver=AiohttpResolver(Resolver("tools")),
+    )
+
+
+def tool_capabilities(
+    config: Config,
+    clock: Clock,
+    http: HttpSource | None,
+    egress: EgressPool | None,
+    vault: TokenVault | None,
+) -> tuple[Capabilities, OpenCredentials | None]:
+    """What tools are handed, and who has their credentials; ``None`` where none are needed."""
+    if egress is None:
+        given = http
+        if given is None:
+            raise RuntimeError("no HTTP source for tools")
+        return Capabilities(clock, given, connected=lambda name, hosts: given(hosts)), None
+    opened = open_credentials(config, egress, vault)
+    return Capabilities(clock, egress.client, connected=opened.broker.client), opened
+
+
+def argument_bounds(config: Config) -> dict[str, dict[str, ArgumentBound]]:
+    return {
+        pattern: {path: bound.bound() for path, bound in bounds.items()}
+        for pattern, bounds in config.policy.arguments.items()
+    }

@@ -1,0 +1,215 @@
+"""The settings of connections: how tools and MCP servers get their credentials."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, PlainValidator, model_validator
+
+from proxy.errors import ConfigError
+from proxy.net.public_addresses import is_confidential
+from proxy.server.config.addresses import check_token_url
+from proxy.server.config.mcp import McpConfig
+from proxy.server.config.secret import Secret
+from proxy.server.config.types import OptionalSecret, Section, Strings, read_header_value, setting_fault
+from proxy.tools.oauth.parameters import PROTOCOL_PARAMETERS, read_scopes
+
+__all__ = ["CredentialConfig", "find_credential_conflicts", "server_of"]
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_OF_GRANTS = ("issuer", "client_metadata_url", "scopes", "redirect_uri", "authorization_parameters")
+_OF_LOGINS = ("client_metadata_url", "redirect_uri", "authorization_parameters")
+
+
+def _check_issuer(value: str) -> str:
+    if value and (not is_confidential(value) or urlsplit(value).query or "#" in value):
+        raise setting_fault("is not an issuer; write one like https://auth.example.com, as it writes itself")
+    return value
+
+
+def _check_document(value: str) -> str:
+    if value:
+        parts = urlsplit(value)
+        if parts.scheme != "https" or parts.path in ("", "/") or not is_confidential(value) or parts.fragment:
+            raise setting_fault("is not the address of a document; write https://example.com/client.json")
+    return value
+
+
+def _check_redirect(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme == "http" and parts.hostname in _LOOPBACK and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not parts.path.startswith("/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise setting_fault(
+            "is not an address of this machine; write http://127.0.0.1/callback, with a port for a fixed one"
+        )
+    return value
+
+
+def _check_scopes(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if read_scopes([value]) != (value,):
+            raise setting_fault(f"{value[:80]!r} is not a scope; write each one for itself, without spaces")
+    return values
+
+
+def _check_parameters(values: Mapping[str, str]) -> Mapping[str, str]:
+    for name in values:
+        if name in PROTOCOL_PARAMETERS:
+            raise setting_fault(f"{name!r} is a parameter that toolrelay sets by itself")
+    return values
+
+
+class CredentialConfig(Section):
+    """One connection that tools or an MCP server use by its name: a token, OAuth 2 with a refresh token, or
+    an OAuth grant."""
+
+    token: OptionalSecret = Field(default=None, description="The token as env:NAME or file:/path.")
+    grant: Literal["", "authorization_code", "client_credentials"] = Field(
+        default="",
+        description="How OAuth tokens are got: authorization_code (you log in once with `toolrelay "
+        "credentials login NAME`) or client_credentials. Empty: by token or refresh_token.",
+    )
+    issuer: Annotated[str, AfterValidator(_check_issuer)] = Field(
+        default="",
+        max_length=2048,
+        description="The authorization server, as it writes itself: https://accounts.google.com. Empty: the "
+        "one that the MCP server names.",
+    )
+    client_id: Annotated[str | Secret | None, PlainValidator(lambda value: _read_client_id(value))] = Field(
+        default=None,
+        description="OAuth client id. Empty with authorization_code: toolrelay registers itself.",
+    )
+    client_secret: OptionalSecret = Field(
+        default=None, description="OAuth client secret. Leave it empty for a public client."
+    )
+    client_metadata_url: Annotated[str, AfterValidator(_check_document)] = Field(
+        default="",
+        max_length=2048,
+        description="Address of your client id metadata document, which is the client id where the "
+        "authorization server takes one.",
+    )
+    scopes: Annotated[Strings, AfterValidator(_check_scopes)] = Field(
+        default=(), description="Scopes to ask for. Empty: those that the MCP server asks for."
+    )
+    redirect_uri: Annotated[str, AfterValidator(_check_redirect)] = Field(
+        default="http://127.0.0.1/callback",
+        max_length=200,
+        description="Where a login listens on this machine; without a port, on any free one.",
+    )
+    authorization_parameters: Annotated[dict[str, str], AfterValidator(_check_parameters)] = Field(
+        default={},
+        description='Further parameters of a login, as some providers ask for: {access_type = "offline"}.',
+    )
+    refresh_token: OptionalSecret = Field(
+        default=None, description="OAuth 2 refresh token that you have got elsewhere."
+    )
+    token_url: Annotated[str, AfterValidator(check_token_url)] = Field(
+        default="",
+        description="Address that takes the refresh token: https://oauth2.googleapis.com/token.",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "CredentialConfig":
+        if self.grant:
+            return self._fits_grant()
+        oauth = {
+            "client_id": self.client_id,
+            "refresh_token": self.refresh_token,
+            "token_url": self.token_url,
+        }
+        for name in _OF_GRANTS:
+            if name in self.model_fields_set and getattr(self, name):
+                raise setting_fault(f'has {name}, which needs grant: write grant = "authorization_code"')
+        given = [name for name, value in (*oauth.items(), ("client_secret", self.client_secret)) if value]
+        if self.token is not None and given:
+            raise setting_fault(f"has both token and {given[0]}; write one of them")
+        missing = [name for name, value in oauth.items() if not value]
+        if self.token is None and missing:
+            raise setting_fault(
+                "needs token or grant" if not given else f"also needs {' and '.join(missing)}, or grant"
+            )
+        return self
+
+    def _fits_grant(self) -> "CredentialConfig":
+        for name in ("token", "refresh_token", "token_url"):
+            if getattr(self, name):
+                raise setting_fault(f"has both grant and {name}; write one of them")
+        if self.grant == "client_credentials":
+            for name in _OF_LOGINS:
+                if name in self.model_fields_set and getattr(self, name):
+                    raise setting_fault(f'has {name}, which belongs to grant = "authorization_code"')
+            missing = [name for name in ("issuer", "client_id", "client_secret") if not getattr(self, name)]
+            if missing:
+                raise setting_fault(f"also needs {' and '.join(missing)}")
+        if self.client_id and self.client_metadata_url:
+            raise setting_fault("has both client_id and client_metadata_url; write one of them")
+        if self.client_secret and not self.client_id:
+            raise setting_fault("also needs client_id")
+        if self.client_secret and not self.issuer:
+            # Otherwise the MCP server would choose who gets the secret.
+            raise setting_fault("also needs issuer: it says who gets the client secret")
+        return self
+
+    @property
+    def own_client_id(self) -> str:
+        """The client id, revealed; empty for none."""
+        return self.client_id.reveal() if isinstance(self.client_id, Secret) else self.client_id or ""
+
+
+def _read_client_id(value: object) -> "str | Secret | None":
+    return None if value in ("", None) else read_header_value(value)
+
+
+def server_of(name: str, mcp: McpConfig) -> str:
+    """The name of the MCP server that uses a connection; empty for none."""
+    return next((server for server, config in mcp.servers.items() if config.connection == name), "")
+
+
+def find_credential_conflicts(
+    credentials: Mapping[str, CredentialConfig], mcp: McpConfig, *, seals: bool
+) -> Iterator[ConfigError]:
+    """What of the connections cannot work, though each setting is fine by itself.
+
+    ``seals`` says whether the record keeps secrets sealed, for all processes.
+    """
+    users: dict[str, str] = {}
+    for name, server in mcp.servers.items():
+        where, connection = f"mcp.servers.{name}.connection", server.connection
+        if not connection:
+            continue
+        if connection not in credentials:
+            yield ConfigError(
+                where,
+                f"there is no connection {connection[:80]!r}",
+                f'Write [credentials.{connection[:80]}] with grant = "authorization_code", or with token',
+            )
+        elif connection in users:
+            yield ConfigError(
+                where,
+                f"mcp.servers.{users[connection]} uses {connection!r} already, and a token is for one server",
+                "Write a connection of its own",
+            )
+        users.setdefault(connection, name)
+        if server.url and not is_confidential(server.url):
+            yield ConfigError(
+                f"mcp.servers.{name}.url", "is not encrypted, and its connection has a token", "Use https"
+            )
+    for name, config in credentials.items():
+        if config.grant != "authorization_code":
+            continue
+        if not config.issuer and name not in users:
+            yield ConfigError(
+                f"credentials.{name}.issuer",
+                "is missing, and no MCP server uses the connection and could name one",
+                f'Write the address of the authorization server, or mcp.servers.NAME.connection = "{name}"',
+            )
+        if not seals:
+            yield ConfigError(
+                "store.seal_key",
+                f"is missing, or store.url is memory:, and credentials.{name} needs both: a login is kept in "
+                "the record, sealed",
+                'Write seal_key = "env:TOOLRELAY_SEAL_KEY", with a key that `openssl rand -hex 32` makes',
+            )

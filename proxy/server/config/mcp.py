@@ -1,0 +1,277 @@
+"""The settings of MCP servers, and what is made of them."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, PlainValidator, model_validator
+
+from proxy.errors import ConfigError
+from proxy.records import ToolEffect
+from proxy.server.config.addresses import check_networks
+from proxy.server.config.secret import Secret
+from proxy.server.config.types import (
+    Patterns,
+    Seconds,
+    Section,
+    Strings,
+    check_headers,
+    read_header_value,
+    setting_fault,
+)
+from proxy.tools.contract.spec import Redaction
+from proxy.tools.mcp.names import SERVER_NAME
+from proxy.tools.mcp.servers import HostSettings, Server
+
+__all__ = [
+    "McpConfig",
+    "McpServerConfig",
+    "RedactConfig",
+    "find_mcp_conflicts",
+    "resolve_mcp",
+    "resolve_mcp_paths",
+    "secrets_of",
+]
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+Resolve = Callable[[str, Secret], Secret | None]
+
+
+def _check_server_names(servers: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in servers:
+        if not SERVER_NAME.fullmatch(name):
+            raise setting_fault(
+                f"{name[:80]!r} is not a valid server name; use 1 to 25 lower-case letters, digits and -"
+            )
+    return servers
+
+
+def _check_env(env: Mapping[str, "str | Secret"]) -> Mapping[str, "str | Secret"]:
+    for name in env:
+        if not _ENV_NAME.fullmatch(name):
+            raise setting_fault(f"{name[:80]!r} is not a valid name for an environment variable")
+    return env
+
+
+def _check_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname)
+        _ = parts.port
+    except ValueError:
+        known = False
+    if url and (not known or "@" in parts.netloc or parts.fragment):
+        raise setting_fault(
+            "is not a valid address; write one like https://mcp.example.com/mcp, without a password"
+        )
+    return url
+
+
+class RedactConfig(Section):
+    """What of a server's tools traces, logs and rows may show."""
+
+    output: Strings = Field(
+        default=(),
+        description="Paths within results that logs and records may show: dotted, like items.*.name.",
+    )
+    private_arguments: Strings = Field(
+        default=(), description="Paths within arguments that logs and records must not show."
+    )
+
+
+class McpServerConfig(Section):
+    """One MCP server: a command that is started, or an address."""
+
+    command: str = Field(default="", max_length=4096, description="The program to start as the server.")
+    args: Strings = Field(default=(), description="Its arguments.")
+    env: Annotated[
+        dict[str, Annotated[str | Secret, PlainValidator(read_header_value)]], AfterValidator(_check_env)
+    ] = Field(
+        default={},
+        description='Environment variables for the program: {TOKEN = "env:TOKEN"}; write secrets as '
+        "env:NAME or file:/path.",
+    )
+    cwd: str = Field(default="", max_length=4096, description="The folder to start the program in.")
+    url: Annotated[str, AfterValidator(_check_url)] = Field(
+        default="", max_length=2048, description="The address of a server over streamable HTTP."
+    )
+    headers: Annotated[
+        dict[str, Annotated[str | Secret, PlainValidator(read_header_value)]], AfterValidator(check_headers)
+    ] = Field(
+        default={},
+        description='Headers of every request to the server: {authorization = "env:MCP_AUTHORIZATION"}.',
+    )
+    connection: str = Field(
+        default="",
+        max_length=64,
+        description="The connection whose token each request carries: the NAME of [credentials.NAME].",
+    )
+    tools: Patterns = Field(
+        default=("*",),
+        description="Tools of this server that the operator may allow: the server's own names, or patterns.",
+    )
+    effects: dict[str, Literal["read_only", "state_change", "external_side_effect"]] = Field(
+        default={},
+        description='What the tools do, by the server\'s own names or patterns: {"read_*" = '
+        '"read_only"}. Not listed: external_side_effect.',
+    )
+    redact: RedactConfig = Field(
+        default=RedactConfig(),
+        description="What logs and records may show of the tools: output, private_arguments.",
+    )
+    timeout_s: Seconds | None = Field(
+        default=None, description="Seconds that one call may take. Empty: tools.timeout_s."
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "McpServerConfig":
+        if bool(self.command) == bool(self.url):
+            raise setting_fault(
+                "needs command or url" if not self.command else "has both command and url; write one of them"
+            )
+        foreign = ("args", "env", "cwd") if self.url else ("headers", "connection")
+        for key in foreign:
+            if getattr(self, key):
+                raise setting_fault(f"has {key}, which works only with {'command' if self.url else 'url'}")
+        if self.connection and any(name.lower() == "authorization" for name in self.headers):
+            raise setting_fault("has both connection and headers.authorization; write one of them")
+        return self
+
+
+class McpConfig(Section):
+    """MCP servers whose tools models may use, and server tools for clients that speak MCP."""
+
+    serve: bool = Field(
+        default=False,
+        description="Serve the server tools at /mcp to MCP clients. Each client gets the tools that its "
+        "key may use.",
+    )
+    connect_timeout_s: Seconds = Field(
+        default=30, description="Seconds to wait for a connection to a server."
+    )
+    max_tools: int = Field(
+        default=200,
+        ge=1,
+        le=1000,
+        description="Number of tools that the proxy reads from one server; it ignores the others.",
+    )
+    networks: Annotated[Strings, AfterValidator(check_networks)] = Field(
+        default=(), description="Address ranges that a server's url may use beside public addresses."
+    )
+    pins: str = Field(
+        default="",
+        max_length=4096,
+        description="A file of pinned tools, written by `toolrelay tools allow --file`. Empty: pins are "
+        "in the store.",
+    )
+    imports: Strings = Field(
+        default=(),
+        alias="import",
+        description="Files of other programs (Claude Desktop, Claude Code, Cursor, VS Code, Codex, Gemini) "
+        "whose servers are used, too.",
+    )
+    memory_bytes: int = Field(
+        default=2 << 30,
+        ge=0,
+        description="Most address space, in bytes, of the process that talks to the servers; 0: no limit.",
+    )
+    servers: Annotated[dict[str, McpServerConfig], AfterValidator(_check_server_names)] = Field(
+        default={},
+        description="The servers.",
+        json_schema_extra={
+            "shown_as": "files",
+            "example": 'command = "npx"\n'
+            'args = ["-y", "@modelcontextprotocol/server-filesystem", "/srv/docs"]\n'
+            'effects = {"read_*" = "read_only", "list_*" = "read_only"}',
+        },
+    )
+
+    def known(self) -> dict[str, Server]:
+        """The servers as the tools' side takes them, secrets revealed."""
+        return {name: _server(name, one) for name, one in self.servers.items()}
+
+    def host_settings(self) -> HostSettings:
+        """What the process that talks to the servers is told."""
+        return HostSettings(
+            tuple(self.known().values()),
+            self.connect_timeout_s,
+            self.max_tools,
+            self.networks,
+            self.memory_bytes,
+        )
+
+
+def _server(name: str, config: McpServerConfig) -> Server:
+    return Server(
+        name=name,
+        command=config.command,
+        args=config.args,
+        env={key: _revealed(value) for key, value in config.env.items()},
+        cwd=config.cwd,
+        url=config.url,
+        headers={key: _revealed(value) for key, value in config.headers.items()},
+        connection=config.connection,
+        tools=config.tools,
+        effects={pattern: ToolEffect(effect) for pattern, effect in config.effects.items()},
+        redaction=Redaction(config.redact.output, config.redact.private_arguments),
+        timeout_s=config.timeout_s,
+    )
+
+
+def _revealed(value: str | Secret) -> str:
+    return value.reveal() if isinstance(value, Secret) else value
+
+
+def resolve_mcp_paths(config: McpConfig, folder: Path) -> McpConfig:
+    """The same with absolute paths, relative ones starting at ``folder``."""
+
+    def absolute(text: str) -> str:
+        return str((folder / Path(text).expanduser()).absolute()) if text else ""
+
+    servers = {}
+    for name, server in config.servers.items():
+        command = absolute(server.command) if "/" in server.command else server.command
+        servers[name] = server.model_copy(update={"command": command, "cwd": absolute(server.cwd)})
+    paths = {"pins": absolute(config.pins), "imports": tuple(map(absolute, config.imports))}
+    return config.model_copy(update={"servers": servers, **paths})
+
+
+def resolve_mcp(config: McpConfig, resolve: Resolve) -> McpConfig:
+    """The same with the values of its secrets.  A server that lacks one is left out where ``resolve`` says
+    nothing of a secret: a command that talks to none needs none."""
+    servers = {}
+    for name, server in config.servers.items():
+        tables = {"env": server.env, "headers": server.headers}
+        made: dict[str, dict[str, str | Secret | None]] = {
+            table: {
+                key: resolve(f"mcp.servers.{name}.{table}.{key}", value)
+                if isinstance(value, Secret)
+                else value
+                for key, value in values.items()
+            }
+            for table, values in tables.items()
+        }
+        if not any(value is None for values in made.values() for value in values.values()):
+            servers[name] = server.model_copy(update=made)
+    return config.model_copy(update={"servers": servers})
+
+
+def secrets_of(config: McpConfig) -> Iterator[Secret]:
+    """Every secret of the servers."""
+    for server in config.servers.values():
+        for value in (*server.env.values(), *server.headers.values()):
+            if isinstance(value, Secret):
+                yield value
+
+
+def find_mcp_conflicts(config: McpConfig) -> Iterator[ConfigError]:
+    """What of the servers cannot work, though each setting is fine by itself."""
+    for name, server in config.servers.items():
+        if server.url.startswith("http://") and not config.networks:
+            yield ConfigError(
+                f"mcp.servers.{name}.url",
+                f"{server.url} is not encrypted; that is allowed only within mcp.networks",
+                'Use https, or add the network: mcp.networks = ["127.0.0.0/8"]',
+            )

@@ -1,0 +1,279 @@
+"""MCP servers in the files of other programs, read and bounded; nothing of a file is carried out here.
+
+Shapes, as each program documents its file: Claude Desktop, Claude Code, Cursor and Windsurf ``mcpServers``;
+VS Code ``servers``, also below ``mcp`` in its settings; Gemini CLI ``mcpServers`` with ``httpUrl``; Codex
+``mcp_servers`` in TOML.  VS Code and Gemini CLI take comments and commas at the end of a list.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.plain_text import plain_text
+from proxy.tools.mcp.names import SERVER_NAME
+
+__all__ = [
+    "ForeignServer",
+    "UnknownVariable",
+    "UnusableFile",
+    "UnusableServer",
+    "Variable",
+    "pieces_of",
+    "read_servers",
+    "variable_name",
+]
+
+_MAX_BYTES: Final = 1 << 20
+_MAX_SERVERS: Final = 64
+_MAX_TEXT: Final = 4096
+_TABLES = (("mcpServers",), ("mcp_servers",), ("servers",), ("mcp", "servers"))
+_NOT_KEPT = ("trust", "alwaysAllow", "autoApprove", "excludeTools", "disabled_tools", "startup_timeout_sec")
+"""Keys that are known and say nothing that can be said here; each server still needs its tools allowed."""
+
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
+
+
+_VARIABLE = re.compile(r"\$\{([^{}]{1,200})\}")
+_NAMED = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_ASKED = "input:"
+
+
+class UnknownVariable(Exception):
+    """A variable in a text that is not known here; says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable in a text: the ``name`` that it has in the environment, and what stands for it where it is
+    not set, if anything does.  ``asked`` is the id of what VS Code asks a person for; here nobody is asked.
+    """
+
+    name: str
+    default: str | None = None
+    asked: str = ""
+
+
+class UnusableFile(Exception):
+    """Why a file cannot be read as one with MCP servers, in words that follow its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnusableServer:
+    """An entry of a file that cannot be a server here, and why, in words that follow its name."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignServer:
+    """A server as another program's file has it.
+
+    ``key`` is its name there, ``name`` the one that it gets here.  Texts are as they were written, with
+    variables such as ``${NAME}``.  ``timeout_s`` are seconds.  ``not_kept`` are the keys of the file that
+    nothing here stands for.  One that is ``disabled`` is not to be started.
+    """
+
+    key: str
+    name: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    cwd: str = ""
+    url: str = ""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tools: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    not_kept: tuple[str, ...] = ()
+    disabled: bool = False
+
+
+class _Unfit(Exception):
+    """Why an entry cannot be a server."""
+
+
+def read_servers(path: Path) -> list[ForeignServer | UnusableServer]:
+    """The servers of a file, in its order.  Raises :class:`UnusableFile`."""
+    found: list[ForeignServer | UnusableServer] = []
+    for key, written in _table(_parsed(path)).items():
+        try:
+            found.append(_server(key, written))
+        except _Unfit as fault:
+            found.append(UnusableServer(plain_text(key), str(fault)))
+    return found
+
+
+def pieces_of(server: str, text: str) -> list[str | Variable]:
+    """The parts of a text: what stands for itself, and variables.
+
+    ``server`` goes into the names that answers to VS Code's questions get.  Raises :class:`UnknownVariable`.
+    """
+    pieces: list[str | Variable] = []
+    for place, part in enumerate(_VARIABLE.split(text)):
+        if place % 2:
+            pieces.append(_variable(server, part))
+        elif part:
+            pieces.append(part)
+    return pieces
+
+
+def _variable(server: str, said: str) -> Variable:
+    if said.startswith(_ASKED):
+        asked = said.removeprefix(_ASKED)
+        return Variable(variable_name(server, asked), asked=asked)
+    if said == "userHome":
+        return Variable("HOME")
+    named = _NAMED.fullmatch(said)
+    if named is None or said == "workspaceFolder":
+        raise UnknownVariable(f"${{{plain_text(said)}}}")
+    return Variable(named[1], named[2])
+
+
+def variable_name(*parts: str) -> str:
+    """A name for a variable of the environment."""
+    return re.sub(r"[^A-Z0-9_]", "_", "_".join(parts).upper())
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        # A wrong path may be anything, a device too.
+        if not path.is_file():
+            raise UnusableFile("is not there, or is no file")
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise UnusableFile(f"cannot be read: {error.strerror}") from None
+    if len(raw) > _MAX_BYTES:
+        raise UnusableFile(f"has more than {_MAX_BYTES} bytes")
+    is_toml = path.suffix == ".toml"
+    try:
+        text = raw.decode("utf-8-sig")
+        return tomllib.loads(text) if is_toml else json.loads(_plain_json(text))
+    except UnicodeDecodeError:
+        raise UnusableFile("is no text in UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise UnusableFile(f"is no {'TOML' if is_toml else 'JSON'}: {plain_text(str(error))}") from None
+
+
+def _plain_json(text: str) -> str:
+    """The text without comments and without commas behind which nothing follows."""
+    text = _COMMENT.sub(lambda found: found[1] or " ", text)
+    return _LAST_COMMA.sub(lambda found: found[1] or "", text)
+
+
+def _table(read: Any) -> Mapping[str, Any]:
+    for keys in _TABLES:
+        found = read
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        if isinstance(found, dict):
+            if len(found) > _MAX_SERVERS:
+                raise UnusableFile(f"has more than {_MAX_SERVERS} servers")
+            return found
+    raise UnusableFile("has no servers: none of mcpServers, mcp_servers and servers is in it")
+
+
+def _server(key: str, written: Any) -> ForeignServer:
+    """One entry; raises :class:`_Unfit`."""
+    if not isinstance(written, dict):
+        raise _Unfit("it is no table")
+    name = re.sub(r"[^a-z0-9-]+", "-", key.lower()).strip("-")[:25].strip("-")
+    if not SERVER_NAME.fullmatch(name):
+        raise _Unfit("its name has no letters and digits")
+    if written.get("type") == "sse":
+        raise _Unfit("it speaks the older HTTP with SSE, which is not served; name its streamable address")
+    if "envFile" in written:
+        raise _Unfit("its envFile is not read; write what is in it as env")
+    command, url = written.get("command"), _address(written)
+    if not command and not url:
+        raise _Unfit("it has neither command nor url")
+    reached: dict[str, Any] = {
+        "command": _text("command", command or ""),
+        "args": tuple(_texts("args", written.get("args"))),
+        "cwd": _text("cwd", written.get("cwd") or ""),
+        "env": dict(_env(written)),
+    }
+    if not command:
+        reached = {"url": _text("url", url), "headers": dict(_headers(written))}
+    return ForeignServer(
+        key,
+        name,
+        **reached,
+        tools=tuple(_texts("tools", written.get("enabled_tools") or written.get("includeTools"))),
+        timeout_s=_timeout_s(written),
+        not_kept=tuple(sorted(set(written) & set(_NOT_KEPT))),
+        disabled=written.get("disabled") is True or written.get("enabled") is False,
+    )
+
+
+def _address(written: Mapping[str, Any]) -> Any:
+    # Where Gemini CLI has both, the other one is of the older HTTP with SSE.
+    return written.get("httpUrl") or written.get("url") or written.get("serverUrl")
+
+
+def _env(written: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Codex also forwards variables by their names alone."""
+    for name in _texts("env_vars", written.get("env_vars")):
+        yield name, f"${{{name}}}"
+    yield from _values("env", written.get("env"))
+
+
+def _headers(written: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Codex has the names of variables for some of them."""
+    yield from _values("headers", written.get("headers") or written.get("http_headers"))
+    for header, variable in _values("env_http_headers", written.get("env_http_headers")):
+        yield header, f"${{{variable}}}"
+    if bearer := written.get("bearer_token_env_var"):
+        yield "authorization", f"Bearer ${{{_text('bearer_token_env_var', bearer)}}}"
+
+
+def _values(where: str, values: Any) -> Iterator[tuple[str, str]]:
+    if values is None:
+        return
+    if not isinstance(values, dict):
+        raise _Unfit(f"its {where} is no table")
+    for name, value in values.items():
+        yield _text(where, name), _text(f"{where}.{name}", value)
+
+
+def _texts(where: str, values: Any) -> list[str]:
+    if values is None:
+        return []
+    if not isinstance(values, list):
+        raise _Unfit(f"its {where} is no list")
+    return [_text(f"{where}[{place}]", value) for place, value in enumerate(values)]
+
+
+def _text(where: str, value: Any) -> str:
+    """A text; numbers and switches are taken as they are written."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str):
+        raise _Unfit(f"its {plain_text(where)} is no text")
+    if len(value) > _MAX_TEXT or "\0" in value or not _is_encodable(value):
+        raise _Unfit(f"its {plain_text(where)} is too long, or is no text")
+    return value
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _timeout_s(written: Mapping[str, Any]) -> float | None:
+    """Seconds of one call: Codex has seconds, Gemini CLI milliseconds."""
+    seconds, milliseconds = written.get("tool_timeout_sec"), written.get("timeout")
+    for value, unit in ((seconds, 1.0), (milliseconds, 1000.0)):
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            return value / unit
+    return None

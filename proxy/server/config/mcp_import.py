@@ -1,0 +1,222 @@
+"""``mcp.import``: servers of other programs' files, as if they stood below ``[mcp.servers]``.
+
+The files are read whenever the configuration is: at the start, and again at a reload.  What they say is
+checked like what ``toolrelay.toml`` says, and every fault names the setting and the file.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.errors import ConfigError, Faults
+from proxy.plain_text import plain_text
+from proxy.server.config.mcp_files import (
+    ForeignServer,
+    UnknownVariable,
+    UnusableFile,
+    UnusableServer,
+    Variable,
+    pieces_of,
+    read_servers,
+    variable_name,
+)
+from proxy.server.config.secret import Secret
+
+__all__ = ["imported_files", "merge_imports"]
+
+_SETTING: Final = "mcp.import"
+_MAX_FILES: Final = 16
+_OF_ONE_SERVER: Final = ("command", "args", "env", "cwd", "url", "headers")
+"""What of a section says how a server is reached; the rest may be said of one that is imported."""
+
+_SECRET_NAME = re.compile(
+    r"(?i)(^|[^a-z])(auth|authorization|bearer|cookie|credentials?|pat|passwd|password|secret|token)([^a-z]|$)"
+    r"|(api|access|private|secret|auth)[_-]?key"
+)
+_SECRET_VALUE = re.compile(
+    r"(?i)bearer |basic |sk-|gh[opsu]_|github_pat_|glpat-|xox[abeprs]-|akia|aiza|eyj|-----begin"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file, as the setting names it and for a person, and the variables of the environment."""
+
+    name: str
+    folder: Path
+    env: Mapping[str, str]
+
+    def fault(self, words: str, remedy: str) -> ConfigError:
+        return ConfigError(_SETTING, f'"{self.name}" {words}', remedy)
+
+    def fault_of(self, key: str, words: str, remedy: str) -> ConfigError:
+        return ConfigError(_SETTING, f'"{self.name}": {plain_text(key)}: {words}', remedy)
+
+
+def imported_files(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]]:
+    """The files that ``mcp.import`` names in the raw tables of a configuration, each with its path; nothing
+    where it is no list of texts, which is found and told elsewhere."""
+    mcp = data.get("mcp")
+    named = mcp.get("import") if isinstance(mcp, dict) else None
+    for name in named if isinstance(named, list | tuple) else ():
+        if isinstance(name, str):
+            yield name, (folder / Path(name).expanduser()).absolute()
+
+
+def merge_imports(
+    data: dict[str, Any], folder: Path, env: Mapping[str, str], sources: dict[str, str], own: str
+) -> list[ConfigError]:
+    """Put the servers of the files that ``mcp.import`` names into the raw tables of a configuration.
+
+    A section of the same name may say of an imported server what its file cannot, such as effects.
+    ``sources`` say in words where each setting was written; ``own`` is the name of the configuration's file.
+    Returns the faults.
+    """
+    files = list(imported_files(data, folder))
+    if not files:
+        return []
+    if len(files) > _MAX_FILES:
+        return [ConfigError(_SETTING, f"names more than {_MAX_FILES} files", "Name fewer")]
+    servers = data["mcp"].setdefault("servers", {})
+    if not isinstance(servers, dict):
+        return []  # Validation finds that.
+    sections = {name: table for name, table in servers.items() if isinstance(table, dict)}
+    faults = Faults()
+    seen: dict[str, str] = {}
+    for name, path in files:
+        file = _File(plain_text(name), path.parent, env)
+        with faults.kept():
+            for found in _read(file, path):
+                with faults.kept():
+                    if isinstance(found, UnusableServer):
+                        raise file.fault_of(found.key, found.reason, "Correct it, or take it out of the file")
+                    section = sections.get(found.name, {})
+                    if found.disabled:
+                        if not any(key in section for key in _OF_ONE_SERVER):
+                            servers.pop(found.name, None)
+                        continue
+                    _check_name(file, found, section, seen)
+                    servers[found.name] = {**_table(file, found), **section}
+                    where = f"mcp.servers.{found.name}"
+                    sources[where] = f"from {file.name}"
+                    sources.update({f"{where}.{key}": f"in {own}" for key in section})
+    return list(faults)
+
+
+def _read(file: _File, path: Path) -> list[ForeignServer | UnusableServer]:
+    try:
+        return read_servers(path)
+    except UnusableFile as fault:
+        raise file.fault(str(fault), f"Correct the file, or {_SETTING}") from None
+
+
+def _check_name(file: _File, found: ForeignServer, section: Mapping[str, Any], seen: dict[str, str]) -> None:
+    """Raise ConfigError for a server whose name another one has."""
+    shown = plain_text(found.key)
+    if any(key in section for key in _OF_ONE_SERVER):
+        raise file.fault(
+            f"has the server {shown}, and so has [mcp.servers.{found.name}]",
+            "Rename one of them, or keep in the section only what no file says: effects, tools, redact",
+        )
+    if found.name in seen:
+        raise file.fault(
+            f"has the server {shown}, which is {found.name} here, and so is {seen[found.name]}",
+            "Rename one of them",
+        )
+    seen[found.name] = f'{shown} of "{file.name}"'
+
+
+def _table(file: _File, found: ForeignServer) -> dict[str, Any]:
+    """The section that a server would have; raises ConfigError."""
+    table: dict[str, Any] = {}
+    if found.command:
+        command, cwd = (_plain(file, found, key, getattr(found, key)) for key in ("command", "cwd"))
+        # Paths of a file start where the file is.
+        table["command"] = str(file.folder / command) if "/" in command else command
+        table["args"] = tuple(
+            _plain(file, found, f"args[{place}]", text) for place, text in enumerate(found.args)
+        )
+        if cwd:
+            table["cwd"] = str(file.folder / Path(cwd).expanduser())
+        table["env"] = {name: _value(file, found, "env", name, text) for name, text in found.env.items()}
+    else:
+        table["url"] = _plain(file, found, "url", found.url)
+        table["headers"] = {
+            name: _value(file, found, "headers", name, text) for name, text in found.headers.items()
+        }
+    if found.tools:
+        table["tools"] = found.tools
+    if found.timeout_s is not None:
+        table["timeout_s"] = found.timeout_s
+    return table
+
+
+def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
+    """A text with its variables filled in; none may be a secret, since commands and addresses are shown."""
+    filled = []
+    for piece in _pieces(file, found, key, text):
+        if isinstance(piece, str):
+            filled.append(piece)
+            continue
+        if piece.asked or _SECRET_NAME.search(piece.name):
+            raise file.fault_of(
+                f"{found.key}.{key}",
+                f"a command line and an address can be seen by others, and {piece.name} may be a secret",
+                "Pass it in env or headers",
+            )
+        value = file.env.get(piece.name) or piece.default
+        if value is None:
+            raise file.fault_of(
+                f"{found.key}.{key}",
+                f"the environment variable {piece.name} is not set",
+                f"Set {piece.name}",
+            )
+        filled.append(value)
+    return "".join(filled)
+
+
+def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) -> str | Secret:
+    """A value of ``env`` or ``headers``, as a section of ``toolrelay.toml`` may have it."""
+    where = f"{table}.{name}"
+    pieces = _pieces(file, found, where, text)
+    variables = [piece for piece in pieces if isinstance(piece, Variable)]
+    if not variables:
+        if text.startswith("env:"):
+            return text
+        if text and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(text)):
+            own = variable_name(found.name, name)
+            raise file.fault_of(
+                f"{found.key}.{where}",
+                "it may be a secret, which may not stand here as plain text",
+                f'Write "${{{own}}}" there, and set {own}',
+            )
+        # What begins like this is a reference in toolrelay.toml alone.
+        return Secret(f"{file.name}:{found.key}.{where}", text) if text.startswith("file:") else text
+    filled = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            filled.append(piece)
+            continue
+        value = file.env.get(piece.name, "").strip() or piece.default
+        if value is None:
+            return Secret(f"env:{piece.name}")  # Which says itself that it is not set.
+        filled.append(value)
+    whole = "".join(filled)
+    if not whole.isascii() or not whole.isprintable():
+        raise file.fault_of(
+            f"{found.key}.{where}",
+            "with its variables filled in it holds characters that no HTTP header may carry",
+            "Store one line of printable ASCII",
+        )
+    return Secret(f"env:{variables[0].name}", whole)
+
+
+def _pieces(file: _File, found: ForeignServer, key: str, text: str) -> list[str | Variable]:
+    try:
+        return pieces_of(found.name, text)
+    except UnknownVariable as fault:
+        raise file.fault_of(
+            f"{found.key}.{key}", f"the variable {fault} is not known here", "Write what it stands for"
+        ) from None

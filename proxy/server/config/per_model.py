@@ -1,0 +1,41 @@
+"""What may be different about some models of an upstream."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from proxy.server.config.types import Section, setting_fault
+
+__all__ = ["ModelConfig", "ModelTable", "TextCallForm"]
+
+
+def check_model_patterns(values: dict[str, Any]) -> dict[str, Any]:
+    """Patterns of models' names as the keys of a table."""
+    for pattern in values:
+        if not pattern.strip() or len(pattern) > 200:
+            raise setting_fault(
+                f"{pattern[:80]!r} is not a model name; write a name, with * for any part of it"
+            )
+    return values
+
+
+TextCallForm = Literal[
+    "off", "auto", "seed", "hermes", "qwen-xml", "llama3", "mistral", "deepseek", "dsml", "kimi", "glm",
+    "harmony", "minimax", "cohere",
+]  # fmt: skip
+"""The form in which models write tool calls into their text."""
+
+
+class ModelConfig(Section):
+    """What is different about some models of an upstream."""
+
+    text_calls: TextCallForm | None = Field(default=None, description="As for the upstream.")
+    text_calls_repair: bool | None = Field(default=None, description="As for the upstream.")
+    tools: Literal["native", "prompt"] | None = Field(
+        default=None,
+        description="native: send tools in the tools field; prompt: describe them in the prompt.",
+    )
+
+
+ModelTable = Annotated[dict[str, ModelConfig], AfterValidator(check_model_patterns)]
+"""What is different about some models, by patterns of their names."""

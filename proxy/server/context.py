@@ -1,0 +1,27 @@
+"""One request of the API, with all that is settled about it before its body is read."""
+
+from typing import NamedTuple
+
+from proxy.server.auth.permissions import Permissions
+from proxy.server.callers import Caller
+from proxy.server.limits.limiter import Admission
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.target import Target
+from proxy.server.telemetry.hooks import RequestFacts
+
+__all__ = ["Context"]
+
+
+class Context(NamedTuple):
+    """A request that was let in: it is complete when it is made, and nothing of it changes.
+
+    ``request`` is its HTTP, and ``facts`` are what is counted and logged of it.  ``target`` has its endpoint.
+    ``permissions`` are what its caller sees of models, upstreams and tools, and ``admission`` counts its use.
+    """
+
+    request: EdgeRequest
+    facts: RequestFacts
+    target: Target
+    caller: Caller
+    permissions: Permissions
+    admission: Admission

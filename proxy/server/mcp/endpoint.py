@@ -1,0 +1,400 @@
+"""``/mcp``: the server tools for clients that run a model themselves, over streamable HTTP.
+
+A client of the Model Context Protocol sees the tools that its key may use, and calls them; each call takes
+the path that a model's calls take.  Every request is answered by itself: in one piece, or, where that takes
+long or there is progress to tell, as a stream that ends with the answer.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+import structlog
+from aiohttp import hdrs, web
+from multidict import istr
+
+from proxy import __version__
+from proxy.caches import Derived
+from proxy.errors import RequestError
+from proxy.events import ToolCall, ToolProgress, ToolResult
+from proxy.http.headers import Headers
+from proxy.records import ToolEffect
+from proxy.relay.ask import Identity
+from proxy.relay.direct_calls import DirectCall, DirectCalls
+from proxy.relay.memory.idempotency import NO_REPEAT, repeat_of
+from proxy.relay.run.keepalive import Notifier, with_keepalive
+from proxy.relay.stopping import stopped
+from proxy.server.api.owned_stream import AnyClientStream, ClientStreams
+from proxy.server.api.request_options import attempt_of
+from proxy.server.api.request_reader import RequestReader
+from proxy.server.context import Context
+from proxy.server.mcp.sessions import McpSessions
+from proxy.server.serving.errors import ERROR_CODE
+from proxy.server.serving.request import EdgeRequest, new_ids
+from proxy.tools.access.catalog import Selection
+from proxy.tools.contract.spec import ToolSpec
+from proxy.wires.dialects.mcp import INTERNAL_ERROR, INVALID_REQUEST
+from proxy.wires.mcp import results
+from proxy.wires.mcp.messages import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    Message,
+    ProtocolFault,
+    RoutingHeaders,
+    read_message,
+)
+
+__all__ = ["McpHandler"]
+
+_VERSION: Final = istr("MCP-Protocol-Version")
+_METHOD: Final = istr("Mcp-Method")
+_NAME: Final = istr("Mcp-Name")
+_SESSION: Final = istr("Mcp-Session-Id")
+_JSON: Final = "application/json"
+_LISTS_BYTES: Final = 16 << 20
+_CODES: Final[Mapping[int, str]] = {
+    HEADER_MISMATCH: "header_mismatch",
+    INTERNAL_ERROR: "draining",
+    INVALID_PARAMS: "invalid_params",
+    METHOD_NOT_FOUND: "method_not_found",
+    UNSUPPORTED_VERSION: "unsupported_version",
+    results.REQUEST_CANCELLED: "cancelled",
+}
+"""What the log says of an error."""
+
+_STREAM_HEAD: Final[Headers] = (
+    ("Cache-Control", "no-cache, no-transform"),
+    ("X-Accel-Buffering", "no"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request of a client's: its message, the session that it belongs to, and what it takes as an answer.
+
+    ``session`` is empty where it names none.
+    """
+
+    context: Context
+    message: Message
+    session: str
+    takes_json: bool
+    takes_stream: bool
+
+
+class McpHandler:
+    """Answers for the path at which tools are served."""
+
+    def __init__(
+        self,
+        calls: DirectCalls,
+        sessions: McpSessions,
+        *,
+        request_reader: RequestReader,
+        clients: ClientStreams,
+        keepalive_s: float,
+    ) -> None:
+        """``keepalive_s`` are the seconds of silence after which a client that waits is told of it."""
+        self._calls = calls
+        self._sessions = sessions
+        self._request_reader = request_reader
+        self._clients = clients
+        self._keepalive_s = keepalive_s
+        self._run_ids = new_ids("run_")
+        self._lists: Derived[Selection, tuple[Mapping[str, Any], ...]] = Derived(
+            "mcp_lists", _LISTS_BYTES, lambda selection, _: 1000 + 4000 * len(selection.offered)
+        )
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.mcp")
+
+    async def answer(self, context: Context) -> web.StreamResponse:
+        """Answer one message; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
+        request = context.request
+        _check_request(context)
+        takes_json, takes_stream = _accepted(request, _stream_type(context))
+        session = request.head.sole(_SESSION) or ""
+        body = await self._request_reader.read(context)
+        try:
+            message = read_message(body.payload, _routing(request))
+            if message is not None and not message.modern and session:
+                self._check_session(context, session, message)
+            if message is None or not message.is_request:
+                return self._note(session, message)
+            asked = _Asked(context, message, session, takes_json, takes_stream)
+            return await self._answer(asked)
+        except ProtocolFault as fault:
+            return _refused(fault)
+
+    def _check_session(self, context: Context, session: str, message: Message) -> None:
+        """Refuse a session that is none of the caller's: its client begins a new one then."""
+        if message.method != "initialize" and not self._sessions.knows(session, context.caller.name):
+            raise ProtocolFault(
+                INVALID_REQUEST,
+                "there is no such session; begin one with initialize",
+                status=404,
+                number=message.id,
+            )
+
+    def _note(self, session: str, message: Message | None) -> web.StreamResponse:
+        """Take note of what asks for no answer: of a cancellation, and of nothing else."""
+        if message is not None and message.method == "notifications/cancelled" and not message.modern:
+            number = message.params.get("requestId")
+            if isinstance(number, str | int):
+                self._sessions.cancel(session, number)
+        return web.Response(status=202)
+
+    async def _answer(self, asked: _Asked) -> web.StreamResponse:
+        """Answer a request.  Raises :class:`~proxy.wires.mcp.messages.ProtocolFault`."""
+        message = asked.message
+        match message.method:
+            case "initialize" if not message.modern:
+                result = results.initialized(message, __version__)
+                session = self._sessions.issue(asked.context.caller.name)
+                return self._whole(asked, result, {_SESSION: session})
+            case "ping" if not message.modern:
+                return self._whole(asked, {})
+            case "server/discover" if message.modern:
+                return self._whole(asked, results.discovered(__version__))
+            case "tools/list":
+                tools = self._listed(asked.context.permissions.direct)
+                return self._whole(asked, results.tool_list(tools, message, __version__))
+            case "tools/call":
+                return await self._call(asked)
+        status = 404 if message.modern else 200
+        words = f"this server has no method {message.method[:100]}"
+        raise ProtocolFault(METHOD_NOT_FOUND, words, status=status, number=message.id)
+
+    def _listed(self, selection: Selection) -> Sequence[Mapping[str, Any]]:
+        """The tools of a selection as they are listed, worked out once."""
+        lists = self._lists.of(selection.catalog)
+        known = lists.get(selection)
+        if known is None:
+            known = tuple(map(_listed, selection.offered))
+            lists.put(selection, known)
+        return known
+
+    @staticmethod
+    def _whole(
+        asked: _Asked, result: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """An answer that is there at once, in the form that the client takes."""
+        body, kind = results.answer(asked.message.id, result), _JSON
+        if not asked.takes_json:
+            body, kind = results.as_event(body), _stream_type(asked.context)
+        return web.Response(body=body, content_type=kind, headers=headers)
+
+    # Calls.
+
+    async def _call(self, asked: _Asked) -> web.StreamResponse:
+        """Make a call, and stay in touch with a client for which it takes long."""
+        context, message = asked.context, asked.message
+        call = self._direct_call(asked)
+        client = self._clients.open(context, call.identity.caller)
+        client.set_header("x-toolrelay-run", call.identity.run_id)
+        context.facts.run_id = call.identity.run_id
+        open_call = self._calls.open(call, lambda: client.cut_off)
+
+        told = _Told(message)
+
+        async def tick(silent: bool) -> None:
+            if asked.takes_stream and (data := results.KEEP_ALIVE if silent else told.take()):
+                await self._push(asked, client, data)
+
+        bound = structlog.contextvars.bind_contextvars(run_id=call.identity.run_id)
+        fault: ProtocolFault | None = None
+        try:
+            work = self._cancellable(asked, open_call.run(told.progressed if told.wanted else None))
+            result = await with_keepalive(work, self._keepalive_s, tick, told.notifier)
+            said = self._result(asked, call, result)
+        except ProtocolFault as refusal:
+            fault = refusal
+        except asyncio.CancelledError:
+            if not client.cut_off:
+                raise
+            ended = stopped()
+            fault = ProtocolFault(INTERNAL_ERROR, ended.message, status=ended.status, number=message.id)
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
+        if fault is not None:
+            context.facts.error_code = _CODES.get(fault.code, "invalid_request")
+            await self._finish(asked, client, results.failure(fault), fault.status)
+        else:
+            await self._finish(asked, client, said)
+            open_call.answered()
+        return client.response
+
+    def _direct_call(self, asked: _Asked) -> DirectCall:
+        """The call that a message asks for; raises :class:`~proxy.wires.mcp.messages.ProtocolFault`."""
+        context, message = asked.context, asked.message
+        tool, arguments = message.params.get("name"), message.params.get("arguments")
+        status = 400 if message.modern else 200
+        if not isinstance(tool, str):
+            raise ProtocolFault(
+                INVALID_PARAMS, "params.name must name a tool", status=status, number=message.id
+            )
+        if arguments is not None and not isinstance(arguments, dict):
+            raise ProtocolFault(
+                INVALID_PARAMS, "params.arguments must be an object", status=status, number=message.id
+            )
+        principal = self._request_reader.principal(context, None)
+        repeat = NO_REPEAT
+        if principal.is_person:
+            attempt = replace(context.request.head[attempt_of], session=asked.session)
+            said = {"name": tool, "arguments": arguments or {}}
+            repeat = repeat_of(principal.name, "", context.target.path, said, attempt)
+        run_id, request_id, key = next(self._run_ids), context.facts.request_id, context.caller.name
+        return DirectCall(
+            identity=Identity(run_id, request_id, principal.name, key, principal.is_person),
+            wire=context.target.endpoint.dialect.wire,
+            tool=tool,
+            arguments=orjson.dumps(arguments or {}).decode(),
+            policy=context.permissions.policy,
+            selection=context.permissions.direct,
+            meter=context.admission,
+            repeat=repeat,
+        )
+
+    async def _cancellable(
+        self, asked: _Asked, work: Coroutine[Any, Any, ToolResult | None]
+    ) -> ToolResult | None:
+        """What work comes to; raises :class:`~proxy.wires.mcp.messages.ProtocolFault` where the client says
+        meanwhile that it does not want that any more."""
+        number = asked.message.id
+        task = asyncio.get_running_loop().create_task(work)
+        with self._sessions.open(asked.session, number, task.cancel):
+            try:
+                return await task
+            except asyncio.CancelledError:
+                own = asyncio.current_task()
+                if own is not None and own.cancelling():
+                    raise
+        words = "the request was cancelled; a tool that had begun may have taken effect all the same"
+        raise ProtocolFault(results.REQUEST_CANCELLED, words, status=200, number=number)
+
+    def _result(self, asked: _Asked, call: DirectCall, result: ToolResult | None) -> bytes:
+        """The answer to a call; raises :class:`~proxy.wires.mcp.messages.ProtocolFault` for a tool that the
+        client may not use, in the same words whether or not there is one."""
+        message = asked.message
+        if result is None:
+            status = 400 if message.modern else 200
+            raise ProtocolFault(
+                INVALID_PARAMS, f"there is no tool {call.tool[:200]}", status=status, number=message.id
+            )
+        said = results.call_result(message, __version__, result.content, result.images, failed=not result.ok)
+        return results.answer(message.id, said)
+
+    async def _push(self, asked: _Asked, client: AnyClientStream, data: bytes) -> None:
+        """Send a piece of a stream, which begins with the first."""
+        if not client.started:
+            client.start(200, ((hdrs.CONTENT_TYPE, _stream_type(asked.context)), *_STREAM_HEAD))
+        await client.write(data)
+
+    async def _finish(self, asked: _Asked, client: AnyClientStream, said: bytes, status: int = 200) -> None:
+        """Send the answer, in one piece where no stream has begun and the client takes one."""
+        if client.started or (status == 200 and not asked.takes_json):
+            await self._push(asked, client, results.as_event(said))
+        else:
+            head = ((hdrs.CONTENT_TYPE, _JSON), (hdrs.CONTENT_LENGTH, str(len(said))))
+            client.start(status, head)
+            if (wait := client.push(said, last=True)) is not None:
+                await wait
+        client.finish()
+
+
+class _Told:
+    """What a client is told of the progress of its call, if it asked to be told."""
+
+    def __init__(self, message: Message) -> None:
+        self._token = message.progress_token
+        self._pending: list[bytes] = []
+        self.notifier = Notifier()
+
+    @property
+    def wanted(self) -> bool:
+        return self._token is not None
+
+    def progressed(self, call: ToolCall, progress: ToolProgress) -> None:
+        """The call has come so far."""
+        if self._token is not None:
+            said = results.progress(self._token, progress.done, progress.total, progress.message)
+            self._pending.append(results.as_event(said))
+            self.notifier.notify()
+
+    def take(self) -> bytes:
+        """What there is to tell, and to be told once."""
+        data = b"".join(self._pending)
+        self._pending.clear()
+        return data
+
+
+def _check_request(context: Context) -> None:
+    """Refuse what is not asked in the way of this transport, before its body is read."""
+    request, dialect = context.request, context.target.endpoint.dialect
+    if context.target.below != dialect.prefix:
+        raise RequestError(404, f"Nothing is served at {context.target.shown}.", code="not_found")
+    if request.method != "POST":
+        # No stream is offered for what answers no request, and there is no session to be ended.
+        raise RequestError(
+            405,
+            f"{request.method} is not served at {dialect.prefix}: each message is a POST of its own.",
+            code="method_not_allowed",
+            headers={"Allow": "POST"},
+        )
+    if request.content_type != _JSON:
+        raise RequestError(
+            415,
+            f"A message must be JSON: send Content-Type: {_JSON}.",
+            param="Content-Type",
+            code="content_type_not_allowed",
+        )
+
+
+def _accepted(request: EdgeRequest, stream: str) -> tuple[bool, bool]:
+    """Whether a client takes JSON, and whether it takes a stream of events; both where it does not say.
+
+    Raises :class:`~proxy.errors.RequestError` (406) where it takes neither.
+    """
+    said = [one.partition(";")[0].strip().lower() for one in request.head.listed(hdrs.ACCEPT)]
+    if not said:
+        return True, True
+    takes = [
+        any(one in ("*/*", f"{kind.partition('/')[0]}/*", kind) for one in said) for kind in (_JSON, stream)
+    ]
+    if not any(takes):
+        raise RequestError(
+            406, f"Accept must name {_JSON} and {stream}.", param="Accept", code="not_acceptable"
+        )
+    return takes[0], takes[1]
+
+
+def _stream_type(context: Context) -> str:
+    return context.target.endpoint.dialect.framing.content_type
+
+
+def _routing(request: EdgeRequest) -> RoutingHeaders:
+    headers = request.headers
+    return RoutingHeaders(
+        headers.getall(_VERSION, ()), headers.getall(_METHOD, ()), headers.getall(_NAME, ())
+    )
+
+
+def _refused(fault: ProtocolFault) -> web.Response:
+    """The answer to a message that cannot be served."""
+    response = web.Response(status=fault.status, body=results.failure(fault), content_type=_JSON)
+    response[ERROR_CODE] = _CODES.get(fault.code, "invalid_request")
+    return response
+
+
+def _listed(spec: ToolSpec) -> Mapping[str, Any]:
+    """A tool as it is listed.  Its hints are the operator's word, and what is not known is the worst."""
+    reads = spec.effect is ToolEffect.READ_ONLY
+    hints = {
+        "readOnlyHint": reads,
+        "destructiveHint": not reads,
+        "openWorldHint": spec.egress or spec.effect is ToolEffect.EXTERNAL_SIDE_EFFECT,
+    }
+    # What may be left out is no wire's strict form here: clients send what they have.
+    return results.listed_tool(spec.name, spec.description, spec.schema_with_defaults, hints)

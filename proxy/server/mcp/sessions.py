@@ -1,0 +1,72 @@
+"""Sessions of MCP clients that shake hands: an id that tells them apart, and their calls that are open.
+
+The id says itself that this server gave it to this caller, so no session is kept: any worker knows it, after
+a restart too, and a client may have as many as it likes.  It is needed for one thing.  A client cancels a
+request by its number, and numbers are one client's own: two programs with one key both begin at 1.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from proxy.wires.mcp.messages import RequestId
+
+__all__ = ["McpSessions"]
+
+_RANDOM: Final = 16
+_MAC: Final = 16
+
+
+class McpSessions:
+    """The sessions of a process."""
+
+    def __init__(self, key: bytes) -> None:
+        """``key`` is one that all processes of the record share, and nobody else has."""
+        self._key = hashlib.blake2b(b"toolrelay mcp sessions", key=key, digest_size=32).digest()
+        self._open: dict[tuple[str, RequestId], Callable[[], object]] = {}
+
+    def issue(self, caller: str) -> str:
+        """The id of a new session of a caller's."""
+        random = os.urandom(_RANDOM)
+        return base64.urlsafe_b64encode(random + self._mac(random, caller)).decode().rstrip("=")
+
+    def knows(self, session: str, caller: str) -> bool:
+        """Whether this is the id of a session of that caller's."""
+        try:
+            said = base64.urlsafe_b64decode(session + "=" * (-len(session) % 4))
+        except (binascii.Error, ValueError):
+            return False
+        if len(said) != _RANDOM + _MAC:
+            return False
+        return hmac.compare_digest(said[_RANDOM:], self._mac(said[:_RANDOM], caller))
+
+    @contextmanager
+    def open(self, session: str, number: RequestId | None, cancel: Callable[[], object]) -> Iterator[None]:
+        """While this lasts the request of that number can be cancelled; one without a session cannot.
+
+        Where a client gives two open requests one number, it is the older one that can be.
+        """
+        place = (session, number if number is not None else "")
+        if not session or place in self._open:
+            yield
+            return
+        self._open[place] = cancel
+        try:
+            yield
+        finally:
+            del self._open[place]
+
+    def cancel(self, session: str, number: RequestId) -> None:
+        """Cancel a request, if it is open in this process; else there is nothing to do."""
+        cancel = self._open.get((session, number))
+        if session and cancel is not None:
+            cancel()
+
+    def _mac(self, random: bytes, caller: str) -> bytes:
+        said = random + caller.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(said, key=self._key, digest_size=_MAC).digest()

@@ -1,0 +1,51 @@
+"""What stands behind a server's connections, and the bounds that each of them keeps."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiohttp import web
+
+from proxy.server.serving.client_address import TrustedProxies
+from proxy.server.serving.descriptors import Descriptors
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.heads.pending_heads import OncePerMinute, PendingHeads
+from proxy.server.serving.request import EdgeRequest
+
+__all__ = ["Application", "ConnectionBounds", "Handler"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """How long, in seconds, a client may take to send a head, and to take something of a response.
+
+    ``pending_heads`` counts heads that have begun, of peers that are not ``trusted`` by their address;
+    ``descriptors`` says when none are left for another client.  ``refusals`` are of both kinds, for the log.
+    """
+
+    header_timeout_s: float = 20.0
+    send_timeout_s: float = 60.0
+    pending_heads: PendingHeads = field(default_factory=PendingHeads, compare=False)
+    trusted: TrustedProxies = field(default_factory=TrustedProxies, compare=False)
+    descriptors: Descriptors = field(default_factory=Descriptors, compare=False)
+    refusals: OncePerMinute = field(default_factory=OncePerMinute, compare=False)
+
+
+Handler = Callable[[EdgeRequest], Awaitable[web.StreamResponse]]
+
+
+class Application(Protocol):
+    """What answers behind the connections.  ``handle`` raises nothing but cancellations."""
+
+    @property
+    def handle(self) -> Handler: ...
+
+    @property
+    def bounds(self) -> ConnectionBounds: ...
+
+    @property
+    def draining(self) -> Draining: ...
+
+    async def aclose(self) -> None:
+        """Close what serves; called when all connections have ended."""
+        ...

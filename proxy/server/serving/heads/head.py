@@ -1,0 +1,65 @@
+"""What a request's head says, and what follows from it alone."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiohttp import HttpVersion11
+from aiohttp.http import RawRequestMessage
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from proxy.errors import RequestError
+
+__all__ = ["GONE", "Head"]
+
+GONE: Final = RawRequestMessage(
+    "GET", "/", HttpVersion11, CIMultiDictProxy(CIMultiDict[str]()), (), False, None, False, False, URL("/")
+)
+"""In place of a message that was let go of."""
+
+Found = TypeVar("Found")
+
+
+class Head(dict[Any, Any]):
+    """A head as the parser read it, and what has been decided by it.
+
+    ``head[rule]`` is what ``rule``, a function of the head and of nothing else, makes of it.  A head may be
+    that of many requests (:class:`~proxy.server.serving.heads.known_heads.KnownHeads`), so a rule is asked
+    once for all of them, and what it returns is shared; one that raises is asked again.  Whoever decides by
+    something else as well may keep under itself what it still asks about each time.  Rules stay with those
+    whose business they are.  Nothing of a request's peer or body stands here, its length neither.
+    """
+
+    __slots__ = ("headers", "message")
+
+    def __init__(self, message: RawRequestMessage) -> None:
+        self.message = message
+        self.headers = message.headers
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, rule: Callable[["Head"], Found]) -> Found: ...
+
+    # A dictionary asks this for what it lacks: what is there is found without a call.
+    def __missing__(self, rule: Callable[["Head"], Found]) -> Found:
+        found = self[rule] = rule(self)
+        return found
+
+    def sole(self, name: str) -> str | None:
+        """The value of a header that has one meaning; ``None`` where it is not there.
+
+        Raises :class:`~proxy.errors.RequestError` (400) where it stands twice: readers take the first, the
+        last or both.
+        """
+        if name not in self.headers:
+            return None
+        values = self.headers.getall(name)
+        if len(values) > 1:
+            raise RequestError(400, f"The header {name} occurs more than once. Send it once.", param=name)
+        return values[0]
+
+    def listed(self, name: str) -> Sequence[str]:
+        """What a header lists, in lower case; several lines of it are one list (RFC 9110, 5.3)."""
+        if name not in self.headers:
+            return ()
+        return [part.strip().lower() for part in ",".join(self.headers.getall(name)).split(",")]

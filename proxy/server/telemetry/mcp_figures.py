@@ -1,0 +1,22 @@
+"""What ``/metrics`` says of MCP servers."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from proxy.server.telemetry.metrics import Sources
+from proxy.tools.mcp.overview import ServerOverview
+
+__all__ = ["figures_of"]
+
+
+def figures_of(overviews: Callable[[], Sequence[ServerOverview]]) -> Sources:
+    """What ``/metrics`` says of the servers, as they are when it is asked."""
+
+    def read() -> Mapping[str, Mapping[tuple[str, ...], float]]:
+        servers = overviews()
+        return {
+            "toolrelay_mcp_up": {(one.server.name,): float(one.is_ready) for one in servers},
+            "toolrelay_mcp_reconnects_total": {(one.server.name,): float(one.reconnects) for one in servers},
+            "toolrelay_mcp_drifted": {(one.server.name,): float(one.drifted) for one in servers},
+        }
+
+    return read

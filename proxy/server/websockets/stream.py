@@ -1,0 +1,236 @@
+"""A response as messages of a WebSocket: one for each event, and an error for what has no events.
+
+Source: OpenAI's guide "WebSocket mode" and the SDK's ``responses_server_event``: the events are those of the
+stream over HTTP, without an end mark; an error has ``status`` beside it, and ``stream_id`` names the lane.
+"""
+
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from proxy.http.headers import Headers
+from proxy.http.rules import media_type
+from proxy.http.secrets import Secrets
+from proxy.server.serving.request import EdgeRequest, WebSocketMessage
+from proxy.server.serving.response import sent_response
+from proxy.server.websockets.websocket import WebSocket
+from proxy.wires.dialect import Framing
+from proxy.wires.stream.sse import SSEEvent, SSEParser
+
+__all__ = ["Own", "Settle", "WebSocketStream", "error_message"]
+
+Own = Callable[[str, Callable[[bool], None]], None]
+"""Takes the id of a response, and what it calls once the note of the owner was committed or was lost."""
+
+Settle = Callable[[], Awaitable[None]]
+"""Waits until all notes so far are committed, for a bounded time."""
+
+_MAX_UNREAD_BYTES: Final = 64 * 1024
+_MAX_BODY_BYTES: Final = 1024 * 1024
+"""Kept of a body that is no stream of events: an error, which goes out as one message."""
+
+_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_TYPE: Final = re.compile(rb'\A\s*\{\s*"type"\s*:\s*"([a-z_.]{1,80})"')
+_TOLD: Final = frozenset({"retry-after", "retry-after-ms", "x-request-id", "x-should-retry"})
+"""Headers that an error message repeats, because a message has no head."""
+
+_BROKEN: Final = (
+    b'{"error":{"type":"upstream_error","code":"upstream_broken","message":"The response broke."}}'
+)
+
+
+class WebSocketStream:
+    """A :class:`~proxy.relay.base.ClientStream` that answers one message.
+
+    ``own`` is called once with the id of the response.  ``settle`` waits until that is committed, and the
+    last event goes out only then.
+    """
+
+    def __init__(
+        self,
+        request: EdgeRequest,
+        message: WebSocketMessage,
+        framing: Framing,
+        own: Own | None = None,
+        settle: Settle | None = None,
+    ) -> None:
+        self._request = request
+        self._message = message
+        self._framing = framing
+        self._own = own
+        self._settle = settle
+        self._pending = False
+        self._secrets: Secrets | None = None
+        self._status = 0
+        self._headers: Headers = ()
+        self._events: SSEParser | None = None
+        self._body = bytearray()
+        self._error = b""
+        self._ended = False
+        self._unsent = 0
+        self.first_byte_at = 0.0
+        self.sent = 0
+
+    @property
+    def _socket(self) -> WebSocket:
+        return self._message.socket
+
+    @property
+    def started(self) -> bool:
+        return self._status != 0
+
+    @property
+    def cut_off(self) -> bool:
+        return self._request.cut_off
+
+    @property
+    def response(self) -> web.StreamResponse:
+        """What was sent, for the server to take note of."""
+        return sent_response(self._status, keep_alive=True)
+
+    @property
+    def completed(self) -> int:
+        """The status once all of the response has gone out, 0 until then."""
+        return self._status if self._ended else 0
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._secrets = secrets
+
+    def set_header(self, name: str, value: str) -> None:
+        """Do nothing: a message has no headers, and the record has what they would say."""
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._status, self._headers = status, headers
+        if status < 300 and media_type(headers) == self._framing.content_type:
+            self._events = SSEParser()
+        self._request.answer_begins()
+
+    def flush(self) -> None:
+        """Do nothing: no bytes wait."""
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if self._secrets is not None:
+            data = self._secrets.blanked(data)
+        if self._events is None:
+            # An error that is longer loses its words, not its status: what is left of it is no JSON.
+            self._body += data[: _MAX_BODY_BYTES - len(self._body)]
+            return None
+        self._events.take(data)
+        while (event := self._events.next()) is not None:
+            if (wait := self._take(event)) is not None:
+                return self._push_rest(wait)
+        return self._drained()
+
+    async def _push_rest(self, wait: Awaitable[None]) -> None:
+        await wait
+        if (more := self.push(b"")) is not None:
+            await more
+
+    async def write(self, data: bytes) -> None:
+        if (wait := self.push(data)) is not None:
+            await wait
+
+    def before_finish(self) -> Awaitable[None] | None:
+        return None
+
+    def finish(self) -> None:
+        if self._events is None:
+            self._fail(bytes(self._body))
+        elif not self._ended:
+            # The stream ended without a final event, perhaps after an error of the upstream's.
+            self._fail(self._error or _BROKEN)
+        self._ended = True
+
+    def abort(self) -> None:
+        if not self._ended and not self._socket.closed:
+            self._fail(self._error or _BROKEN)
+        self._ended = True
+
+    def _take(self, event: SSEEvent) -> Awaitable[None] | None:
+        """Send an event; return what has to be awaited before the next one."""
+        if not event.data:
+            self._socket.ping()
+            return None
+        if event.is_end_mark or self._ended:
+            return None
+        name = _name_of(event)
+        if name == "error":
+            # ``response.failed`` follows and says the same; without it, this goes out at the end.
+            self._error = event.data
+            return None
+        if name == "response.created" and self._own is not None:
+            self._note(event.data)
+        if name not in _ENDS:
+            self._say(event.data)
+            return None
+        self._ended = True
+        self._message.failed = name == "response.failed"
+        if self._pending and self._settle is not None:
+            return self._say_settled(event.data, self._settle)
+        self._say(event.data)
+        return None
+
+    async def _say_settled(self, data: bytes, settle: Settle) -> None:
+        await settle()
+        self._say(data)
+
+    def _note(self, data: bytes) -> None:
+        """Read the response's id from its first event, and note its owner."""
+        response = orjson.loads(data).get("response")
+        found = response.get("id") if isinstance(response, dict) else None
+        own, self._own = self._own, None
+        if own is not None and isinstance(found, str) and found:
+            self._pending = self._settle is not None
+            own(found, self._noted)
+
+    def _noted(self, committed: bool) -> None:
+        self._pending = False
+
+    def _fail(self, body: bytes) -> None:
+        """Send an error in place of a response, or of the rest of one."""
+        self._message.failed = True
+        status = self._status if self._status >= 400 else 502
+        self._say(error_message(status, body, self._headers))
+
+    def _say(self, data: bytes) -> None:
+        if not self.first_byte_at:
+            self.first_byte_at = time.monotonic()
+        if self._message.lane:
+            lane = orjson.dumps(self._message.lane)
+            data = data.rstrip()[:-1] + b',"stream_id":' + lane + b"}"
+        self.sent += len(data)
+        self._unsent = self._socket.send(data)
+
+    def _drained(self) -> Awaitable[None] | None:
+        if self._unsent <= _MAX_UNREAD_BYTES:
+            return None
+        self._unsent = 0
+        return self._request.writer.drain()
+
+
+def _name_of(event: SSEEvent) -> str:
+    """The type of an event, which some servers write into its data alone."""
+    if event.event:
+        return event.event.decode("ascii", "replace")
+    if (found := _TYPE.match(event.data)) is not None:
+        return found[1].decode()
+    said = orjson.loads(event.data)
+    return str(said.get("type", "")) if isinstance(said, dict) else ""
+
+
+def error_message(status: int, body: bytes, headers: Headers = ()) -> bytes:
+    """The message that stands for an HTTP response with this status and body, which say an error."""
+    try:
+        said: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    error = said.get("error") if isinstance(said, dict) else None
+    if not isinstance(error, dict):
+        error = {"type": "upstream_error", "code": None, "message": "The upstream answered with an error."}
+    told = {name.lower(): value for name, value in headers if name.lower() in _TOLD}
+    whole = {"param": None, **error, **({"headers": told} if told else {})}
+    return orjson.dumps({"type": "error", "status": status, "error": whole})

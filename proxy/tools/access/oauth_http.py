@@ -1,0 +1,142 @@
+"""Requests to the addresses that OAuth documents name, which are strangers' words.
+
+An address must be https, or lie on the machine or in a private network and be written as such.  The networks
+that the operator opened are open to a document's addresses only if the addresses that the operator wrote are
+in them, too: otherwise a server of the world could name an address inside.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from aiohttp.abc import AbstractResolver
+from yarl import URL
+
+from proxy.net.public_addresses import is_confidential
+from proxy.tools.access.egress import AddressForbidden, EgressClient, EgressPool
+from proxy.tools.access.hosts import host_entry
+from proxy.tools.contract.capabilities import HttpFailure
+
+__all__ = ["MAX_DOCUMENT", "CheckedOAuthHttp", "OAuthPools"]
+
+MAX_DOCUMENT: Final = 256 << 10
+"""Bytes of a document, and of a token endpoint's answer."""
+
+_PATIENCE_S: Final = 10.0
+
+T = TypeVar("T")
+
+_PROBE: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "server/discover",
+    "params": {
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+    },
+}
+"""A request that no server keeps anything of: whoever wants a token refuses it."""
+
+_PROBE_HEADERS: Final = {
+    "Accept": "application/json, */*",
+    "MCP-Protocol-Version": "2026-07-28",
+    "Mcp-Method": "server/discover",
+}
+
+
+class CheckedOAuthHttp:
+    """:class:`~proxy.tools.oauth.port.OAuthHttp` for one connection.
+
+    Args:
+        pool: reaches the networks that the operator opened, too.
+        public: reaches public addresses only.
+        written: the addresses that the operator wrote: of the server, of the issuer, or both.
+        setting: the setting that opens networks, for faults.
+    """
+
+    def __init__(self, pool: EgressPool, public: EgressPool, written: Sequence[str], setting: str) -> None:
+        self._pool = pool
+        self._public = public
+        self._written = [URL(address) for address in written]
+        self._setting = setting
+        self._is_inside: bool | None = None
+
+    async def get_json(self, url: str) -> Any:
+        """See :class:`~proxy.tools.oauth.port.OAuthHttp`."""
+        return await self._ask(url, lambda client: client.get_json(url))
+
+    async def post_json(self, url: str, body: Any) -> Any:
+        """See :class:`~proxy.tools.oauth.port.OAuthHttp`."""
+        return await self._ask(url, lambda client: client.post_json(url, body))
+
+    async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
+        """See :class:`~proxy.tools.oauth.port.OAuthHttp`."""
+        return await self._ask(url, lambda client: client.post_form(url, fields, authorization))
+
+    async def challenge(self, url: str) -> str:
+        """See :class:`~proxy.tools.oauth.port.OAuthHttp`."""
+        return await self._ask(url, lambda client: client.challenge(url, _PROBE, _PROBE_HEADERS))
+
+    async def _ask(self, url: str, work: Callable[[EgressClient], Awaitable[T]]) -> T:
+        if not is_confidential(url):
+            raise HttpFailure("its address is not https")
+        pool = self._pool if await self._may_go_inside(url) else self._public
+        try:
+            return await work(pool.client((host_entry(url),)))
+        except AddressForbidden:
+            hint = f"; {self._setting} can open its network" if pool is self._pool else ""
+            raise HttpFailure(f"its address is not public{hint}") from None
+
+    async def _may_go_inside(self, url: str) -> bool:
+        """Whether the networks that the operator opened are open to this address."""
+        if not self._pool.allowed:
+            return False
+        if URL(url).origin() in [address.origin() for address in self._written]:
+            return True
+        if self._is_inside is None:
+            found = [await self._pool.leads_inside(address) for address in self._written]
+            self._is_inside = all(found)
+        return self._is_inside
+
+
+class OAuthPools:
+    """The connections to authorization servers, for all connections of a process.
+
+    Make one in the event loop that uses it; close it at the end.
+    """
+
+    def __init__(
+        self,
+        *,
+        tools: Sequence[str] = (),
+        servers: Sequence[str] = (),
+        resolver: Callable[[], AbstractResolver] | None = None,
+    ) -> None:
+        """``tools`` are the networks that are open to tools (``tools.networks``), ``servers`` those that are
+        open to MCP servers (``mcp.networks``); ``resolver`` makes what looks names up, the system's unless
+        given."""
+        self._public = _pool((), resolver)
+        self._tools = _pool(tools, resolver)
+        self._servers = _pool(servers, resolver)
+
+    def http(self, *, issuer: str = "", server_url: str = "") -> CheckedOAuthHttp:
+        """The requests of one connection, by the addresses that the operator wrote."""
+        pool, setting = (self._servers, "mcp.networks") if server_url else (self._tools, "tools.networks")
+        written = [address for address in (server_url, issuer) if address]
+        return CheckedOAuthHttp(pool, self._public, written, setting)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for pool in (self._public, self._tools, self._servers):
+            await pool.aclose()
+
+
+def _pool(networks: Sequence[str], resolver: Callable[[], AbstractResolver] | None) -> EgressPool:
+    return EgressPool(
+        allowed_networks=networks,
+        schemes=("https", "http") if networks else ("https",),
+        max_bytes=MAX_DOCUMENT,
+        timeout_s=_PATIENCE_S,
+        resolver=resolver() if resolver is not None else None,
+    )

@@ -1,0 +1,116 @@
+"""What authorizes requests to servers: workers have the credentials, and are asked for one header at a time.
+
+This process keeps nothing of it, since it reads what strangers send.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from proxy.net.channel import Channel
+
+__all__ = ["Ask", "Authorizations", "NotAuthorized"]
+
+_WORKER_S: Final = 10.0
+"""Until there is a worker that can be asked."""
+
+_ANSWER_S: Final = 30.0
+
+Ask = Callable[[str, Sequence[str] | None], Awaitable[str]]
+"""Gives the value of ``Authorization`` for one server: ``(refused, scopes)``.
+
+``refused`` is a value that the server did not take, empty at first; ``scopes`` are those that it wants for
+the request, ``None`` where it is not scopes that are missing.  Raises :class:`NotAuthorized`.
+"""
+
+
+class NotAuthorized(Exception):
+    """There is nothing to authorize a request with; the message is for the operator.
+
+    ``needs_login`` says that only a login helps, ``lacks_scope`` that other requests may be authorized.
+    """
+
+    def __init__(self, reason: str, *, needs_login: bool = False, lacks_scope: bool = False) -> None:
+        self.needs_login = needs_login
+        self.lacks_scope = lacks_scope
+        super().__init__(reason)
+
+
+class _Gone(Exception):
+    """The worker that was asked has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    worker: Channel
+    answer: "asyncio.Future[dict[str, Any]]"
+
+
+class Authorizations:
+    """The workers that can be asked.  Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._workers: list[Channel] = []
+        self._joined = asyncio.Event()
+        self._open: dict[int, _Question] = {}
+        self._numbers = itertools.count(1)
+
+    def joined(self, worker: Channel) -> None:
+        """A worker says that it can be asked."""
+        if worker not in self._workers:
+            self._workers.append(worker)
+            self._joined.set()
+
+    def left(self, worker: Channel) -> None:
+        """A worker has ended; others are asked in its place."""
+        with contextlib.suppress(ValueError):
+            self._workers.remove(worker)
+        if not self._workers:
+            self._joined.clear()
+        for question in self._open.values():
+            if question.worker is worker and not question.answer.done():
+                question.answer.set_exception(_Gone())
+
+    def heed(self, worker: Channel, number: int, body: bytes) -> None:
+        """Take a worker's answer."""
+        question = self._open.get(number)
+        if question is not None and question.worker is worker and not question.answer.done():
+            question.answer.set_result(orjson.loads(body))
+
+    async def ask(self, server: str, refused: str, scopes: Sequence[str] | None) -> str:
+        """See :data:`Ask`."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                while True:
+                    with contextlib.suppress(_Gone):
+                        told = await self._ask_one(server, refused, scopes)
+                        break
+        except TimeoutError:
+            raise NotAuthorized("no worker has answered in time") from None
+        value = told.get("value")
+        if isinstance(value, str):
+            return value
+        raise NotAuthorized(told["reason"], needs_login=told["needs_login"], lacks_scope=scopes is not None)
+
+    async def _ask_one(self, server: str, refused: str, scopes: Sequence[str] | None) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(_WORKER_S):
+                await self._joined.wait()
+        except TimeoutError:
+            raise NotAuthorized("no worker runs that has its credentials") from None
+        worker = self._workers[0]
+        number = next(self._numbers)
+        question = self._open[number] = _Question(worker, asyncio.get_running_loop().create_future())
+        asked = {"server": server, "refused": refused, "scopes": None if scopes is None else list(scopes)}
+        body = orjson.dumps(asked)
+        try:
+            if not worker.send("authorize", body, id=number):
+                self.left(worker)
+            return await question.answer
+        finally:
+            del self._open[number]

@@ -1,0 +1,388 @@
+"""The connection to one server: made, kept, made anew where it is lost, and borrowed by calls.
+
+One task owns the session from its beginning to its end, as the SDK asks; calls use it from tasks of their
+own.  A call is sent once.  Where the connection is lost meanwhile, nobody knows whether the server did it,
+and the call says so; whether it may be made again is for whoever made it.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Protocol
+
+from mcp.shared.exceptions import MCPError
+
+from proxy.plain_text import plain_text
+from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition, read_listing
+from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
+from proxy.tools.mcp.host.http import UNAUTHORIZED, HttpServer
+from proxy.tools.mcp.host.sdk import OnProgress, Session
+from proxy.tools.mcp.host.stdio import OnGroup, StdioServer, Streams
+from proxy.tools.mcp.servers import HostSettings, Server
+
+__all__ = ["CallFailed", "Connection", "FailureKind", "History", "State"]
+
+State = Literal["starting", "ready", "reconnecting", "unauthorized"]
+
+FailureKind = Literal["error", "away", "lost", "timeout", "busy", "drift", "unauthorized"]
+"""Why a call has no result: the server answered with an error, is not connected, was lost during the call,
+took too long, has too many calls open, describes the tool in another way than it was allowed, or refused the
+token."""
+
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 60.0
+_STEADY_S: Final = 60.0
+_LOGIN_S: Final = 5.0
+"""Between two looks whether somebody has logged in meanwhile; the server is not asked."""
+
+_AWAY_S: Final = 2.0
+"""The longest that a call waits for a server that is just being connected."""
+
+_MAX_OPEN: Final = 32
+_MAX_PAGES: Final = 100
+_LIST_S: Final = 30.0
+_STALE_S: Final = 60.0
+_CONNECTION_CLOSED, _REQUEST_TIMEOUT = -32000, -32001
+
+
+class CallFailed(Exception):
+    """A call that has no result.  ``error`` is the server's own error, where it answered with one."""
+
+    def __init__(self, kind: FailureKind, words: str, error: Mapping[str, Any] | None = None) -> None:
+        self.kind = kind
+        self.words = words
+        self.error = error
+        super().__init__(words)
+
+
+class Transport(Protocol):
+    """How a server is reached."""
+
+    @property
+    def stderr(self) -> str: ...
+
+    def open(self) -> AbstractAsyncContextManager[Streams]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is known of a connection now.  A server that is ready has a reason if it asks for scopes that its
+    token lacks."""
+
+    state: State
+    reason: str = ""
+    version: str = ""
+    server_info: tuple[str, str] = ("", "")
+    listing: Listing | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """What has become of a connection so far.
+
+    ``connects`` counts how often it was made, ``last_error`` says why it was lost or not made last, and
+    ``cause`` the same in a few words of ours, with none of the server's.  ``list_ms`` are the milliseconds
+    in which the server listed its tools last.
+    """
+
+    connects: int = 0
+    last_error: str = ""
+    cause: str = ""
+    list_ms: float = 0.0
+
+
+class Connection:
+    """Keeps one server connected from :meth:`run` on, until that is cancelled."""
+
+    def __init__(
+        self,
+        server: Server,
+        settings: HostSettings,
+        changed: Callable[[], None],
+        on_group: OnGroup,
+        ask: Ask,
+    ) -> None:
+        """``changed`` is called whenever the status is another; ``on_group`` is that of
+        :class:`~proxy.tools.mcp.host.stdio.StdioServer`; ``ask`` authorizes its requests."""
+        self.server = server
+        self.status = Status("starting")
+        self.history = History()
+        self.stderr = ""
+        self._settings = settings
+        self._changed = changed
+        self._on_group = on_group
+        self._ask = ask
+        self._refusal: NotAuthorized | None = None
+        self._session: Session | None = None
+        self._usable = asyncio.Event()
+        self._listed_at = 0.0
+        self._list_again = asyncio.Event()
+        self._open = 0
+        self._tried = asyncio.Event()
+
+    async def run(self) -> None:
+        """Connect, and connect again where the server is lost, later each time it is lost soon."""
+        wait_s = _FIRST_WAIT_S
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            reason = self.history.cause = "the connection was closed"
+            try:
+                await self._serve()
+            # The boundary to the SDK and to a stranger's server: either may raise anything.
+            except BaseException as error:
+                # The SDK's task groups may raise errors of their own in place of a cancellation.
+                if _is_cancelled() or not isinstance(error, Exception):
+                    raise
+                reason = _words(error)
+                self.history.cause = _cause(error)
+            finally:
+                self._session = None
+                self._usable.clear()
+            if loop.time() - began > _STEADY_S:
+                wait_s = _FIRST_WAIT_S
+            self.history.last_error = self._with_stderr(reason)
+            refusal = self._refusal
+            if refusal is not None and not refusal.lacks_scope:
+                self.history.last_error = str(refusal)
+                self._tell(Status("unauthorized", str(refusal), listing=self.status.listing))
+            else:
+                self._tell(Status("reconnecting", self.history.last_error, listing=self.status.listing))
+            is_cheap = refusal is not None and refusal.needs_login
+            await asyncio.sleep((_LOGIN_S if is_cheap else wait_s) * random.uniform(0.8, 1.2))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _serve(self) -> None:
+        """One connection, from its beginning to its end."""
+        self._refusal = None
+        transport = self._transport()
+        try:
+            async with transport.open() as streams:
+                watched = _Watched(streams, self._lost)
+                async with Session(watched.streams, self._list_again.set) as session:
+                    async with asyncio.timeout(self._settings.connect_timeout_s):
+                        await session.negotiate()
+                        await self._list(session)
+                    self._session = session
+                    self._usable.set()
+                    await self._attend(session, watched)
+        finally:
+            self.stderr = transport.stderr
+
+    def _lost(self) -> None:
+        """The server says nothing more: no call is to be given to this session, before anybody is told."""
+        if self._session is not None:
+            self._session = None
+            self._usable.clear()
+            self._tell(Status("reconnecting", "the connection was closed", listing=self.status.listing))
+
+    def _transport(self) -> Transport:
+        if self.server.command:
+            return StdioServer(self.server, self._on_group)
+        return HttpServer(self.server, self._settings.networks, self._ask, self._refused)
+
+    def _refused(self, refusal: NotAuthorized | None) -> None:
+        """A request was not authorized; ``None``: scopes that were missing are there now."""
+        self._refusal = refusal
+        if self.status.state == "ready" and (refusal is None or refusal.lacks_scope):
+            self._tell(replace(self.status, reason="" if refusal is None else str(refusal)))
+
+    async def _attend(self, session: Session, watched: "_Watched") -> None:
+        """List the tools again whenever the server says so, until the connection ends."""
+        ended = asyncio.ensure_future(watched.ended.wait())
+        try:
+            while not ended.done():
+                again = asyncio.ensure_future(self._list_again.wait())
+                await asyncio.wait({ended, again}, return_when=asyncio.FIRST_COMPLETED)
+                again.cancel()
+                if ended.done():
+                    return
+                # A server may say it a hundred times a second.
+                since_s = asyncio.get_running_loop().time() - self._listed_at
+                await asyncio.wait({ended}, timeout=max(0.1, self._settings.list_every_s - since_s))
+                if not ended.done():
+                    await self._list(session)
+        finally:
+            ended.cancel()
+
+    async def _list(self, session: Session) -> None:
+        """Read the server's tools, and tell what they are now."""
+        began = asyncio.get_running_loop().time()
+        self._list_again.clear()
+        tools: list[Any] = []
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            params = {} if cursor is None else {"cursor": cursor}
+            page = await session.request("tools/list", params, _LIST_S)
+            listed = page.get("tools")
+            if not isinstance(listed, list):
+                raise UnusableDefinition("the server's list of tools is none")
+            tools += listed
+            cursor = page.get("nextCursor")
+            # An empty cursor is one; only its absence says that this was the last page.
+            if not isinstance(cursor, str) or len(tools) > self._settings.max_tools:
+                break
+        # Schemas of a stranger's are checked, which takes a while for large ones.
+        listing = await asyncio.to_thread(
+            read_listing, self.server.name, tools[: self._settings.max_tools + 1], self._settings.max_tools
+        )
+        self._listed_at = asyncio.get_running_loop().time()
+        self.history.list_ms = (self._listed_at - began) * 1000
+        self.history.connects += self._session is None
+        name, version = session.server_info
+        info = (plain_text(name, 100), plain_text(version, 100))
+        lacking = self.status.reason if self.status.state == "ready" else ""
+        self._tell(Status("ready", lacking, session.version, info, listing))
+
+    def definition(self, tool: str) -> Definition | None:
+        """What the server says of a tool, as far as it was listed."""
+        listing = self.status.listing
+        found = (one for one in listing.definitions if one.name == tool) if listing is not None else iter(())
+        return next(found, None)
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        digest: str,
+        timeout_s: float,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, Any]:
+        """The unread result of one call.  Raises :class:`CallFailed`."""
+        session = await self._ready(min(_AWAY_S, timeout_s))
+        live = self.definition(tool)
+        if live is None:
+            raise CallFailed("drift", "the server does not list this tool any more")
+        if live.digest != digest:
+            raise CallFailed("drift", "its definition has changed; an operator has to allow it again")
+        if self._open >= _MAX_OPEN:
+            raise CallFailed("busy", f"the server has {_MAX_OPEN} calls open; try again later")
+        self._open += 1
+        params = {"name": tool, "arguments": dict(arguments)}
+        until = asyncio.get_running_loop().time() + timeout_s
+        try:
+            return await session.request("tools/call", params, timeout_s, on_progress)
+        except MCPError as error:
+            raise self._failure(error, lost=self._session is not session, until=until) from None
+        finally:
+            self._open -= 1
+            if asyncio.get_running_loop().time() - self._listed_at > _STALE_S:
+                self._list_again.set()
+
+    async def _ready(self, within_s: float) -> Session:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._usable.wait()
+        if self._session is None:
+            raise CallFailed("away", f"the server {self.server.name} is not connected")
+        return self._session
+
+    def _failure(self, error: MCPError, *, lost: bool, until: float) -> CallFailed:
+        """Why a call failed that was to end at ``until``; ``lost`` says that its session is no more.
+
+        The SDK's own codes are codes that servers answer with, too.
+        """
+        if error.code == _REQUEST_TIMEOUT and asyncio.get_running_loop().time() >= until:
+            return CallFailed("timeout", "the tool took too long")
+        if error.code == UNAUTHORIZED and self._refusal is not None:
+            why = "lacks a scope for this" if self._refusal.lacks_scope else "is not accepted"
+            return CallFailed(
+                "unauthorized", f"the token for the server {why}; an operator has to look at its login"
+            )
+        if error.code == _CONNECTION_CLOSED and lost:
+            return CallFailed("lost", f"the connection to the server {self.server.name} was lost")
+        return CallFailed("error", error.message, {"code": error.code, "message": error.message})
+
+    async def wait(self, within_s: float) -> None:
+        """Return when the server is connected, or has failed once, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._tried.wait()
+
+    def _with_stderr(self, reason: str) -> str:
+        """The reason, with the last line that the process wrote to its standard error."""
+        lines = [line for line in self.stderr.splitlines() if line.strip()]
+        return f"{reason} ({plain_text(lines[-1])})" if lines else reason
+
+    def _tell(self, status: Status) -> None:
+        self.status = status
+        self._tried.set()
+        self._changed()
+
+
+class _Watched:
+    """The streams of a transport, with word of their end: a session alone tells nobody."""
+
+    def __init__(self, streams: Streams, lost: Callable[[], None]) -> None:
+        read, write = streams
+        self.ended = asyncio.Event()
+        self._lost = lost
+        self.streams: Streams = (_Watching(read, self._end), write)  # type: ignore[assignment]
+
+    def _end(self) -> None:
+        self._lost()
+        self.ended.set()
+
+
+class _Watching:
+    """A stream that is read, and what is called at its end."""
+
+    def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    async def receive(self) -> Any:
+        return await self._stream.receive()
+
+    def __aiter__(self) -> "_Watching":
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except BaseException:  # However a stream ends, its end is told, and raised to whoever reads it.
+            self._ended()
+            raise
+
+    async def __aenter__(self) -> "_Watching":
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: Any) -> Any:
+        self._ended()
+        return await self._stream.__aexit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _cause(error: BaseException) -> str:
+    """Why a connection failed, for a log: none of a server's words, which may hold anything."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    if isinstance(error, MCPError):
+        return f"the server answered with the error {error.code}"
+    if isinstance(error, TimeoutError):
+        return "the server did not answer in time"
+    return type(error).__name__
+
+
+def _words(error: BaseException) -> str:
+    """Why a connection failed, for a person."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    if isinstance(error, TimeoutError):
+        return "the server did not answer in time"
+    if isinstance(error, FileNotFoundError):
+        return f"the command was not found: {plain_text(str(error.filename))}"
+    said = plain_text(str(error)) or type(error).__name__
+    return said if isinstance(error, MCPError | UnusableDefinition) else f"{type(error).__name__}: {said}"

@@ -1,0 +1,197 @@
+"""A server behind an address: the SDK's streamable HTTP, over a client that goes only where it may.
+
+A request to a server with a connection gets the header that a worker gives for it; see
+:mod:`proxy.tools.mcp.host.authorization`.
+
+The address of every request is looked up and checked here, and the connection is made to the address that
+was checked, so that a name which changes its address meanwhile leads nowhere.  Redirects are not followed,
+proxies of the environment are not used, and an answer has a bound.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+
+from proxy.net.public_addresses import is_public_address
+from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
+from proxy.tools.mcp.host.stdio import MAX_LINE, Streams
+from proxy.tools.mcp.servers import Server
+from proxy.tools.oauth.challenges import read_challenge
+
+__all__ = ["UNAUTHORIZED", "AuthorizedTransport", "CheckedTransport", "HttpServer", "OnRefused"]
+
+_READ_S: Final = 3600.0
+"""Between two pieces of a response: calls have their own time, and an open stream may say nothing."""
+
+UNAUTHORIZED: Final = -32401
+"""Code of the JSON-RPC error that stands for a request which was not authorized."""
+
+_MOST_TRIES: Final = 2
+
+OnRefused = Callable[[NotAuthorized | None], None]
+"""Told why a request was not authorized; ``None`` where scopes were missing and are there now."""
+
+
+class CheckedTransport(httpx2.AsyncBaseTransport):
+    """Sends requests to addresses that may be reached, and reads no more of an answer than its bound."""
+
+    def __init__(
+        self, networks: Sequence[str] = (), *, inner: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
+        self._networks = [ipaddress.ip_network(network) for network in networks]
+        self._inner = inner or httpx2.AsyncHTTPTransport(trust_env=False, retries=0)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Raises httpx2.ConnectError for a host that must not be reached."""
+        host = request.url.host
+        address = await self._address(
+            host, request.url.port or (443 if request.url.scheme == "https" else 80)
+        )
+        sent = httpx2.Request(
+            request.method,
+            request.url.copy_with(host=address),
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": host},
+        )
+        response = await self._inner.handle_async_request(sent)
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _Bounded(response.stream, MAX_LINE)
+        return response
+
+    async def _address(self, host: str, port: int) -> str:
+        """The first of the host's addresses; none is used where one of them must not be reached."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise httpx2.ConnectError(f"the host was not found: {error.strerror}") from None
+        addresses = [str(one[4][0]) for one in found]
+        for address in addresses:
+            if not is_public_address(address, self._networks):
+                raise httpx2.ConnectError(
+                    "the address is not public; add its network to mcp.networks to reach it all the same"
+                )
+        return addresses[0]
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A response's body up to a bound; an event stream begins to count anew with each event."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
+        self._stream = stream
+        self._most = most
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for piece in self._stream:
+            end = piece.rfind(b"\n\n")
+            read = len(piece) - end if end >= 0 else read + len(piece)
+            if read > self._most:
+                raise httpx2.ReadError(f"the answer is longer than {self._most} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class AuthorizedTransport(httpx2.AsyncBaseTransport):
+    """Puts the header of the server's connection on each request to the server, and on no other.
+
+    A request that the server refuses (401, or 403 for a scope) is sent once more if there is another token.
+    Where there is none, its answer is a JSON-RPC error, so that the session and its other calls go on.
+    """
+
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, server: Server, ask: Ask, refused: OnRefused
+    ) -> None:
+        self._inner = inner
+        self._server = server
+        self._ask = ask
+        self._refused = refused
+        self._origin = _origin(httpx2.URL(server.url))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Raises httpx2.ConnectError for a request to another origin."""
+        if not self._server.connection:
+            return await self._without_token(request)
+        if _origin(request.url) != self._origin:
+            raise httpx2.ConnectError("a token of this server goes to no other origin")
+        try:
+            value = await self._ask("", None)
+            scopes: tuple[str, ...] | None = None
+            for _ in range(_MOST_TRIES):
+                request.headers["authorization"] = value
+                response = await self._inner.handle_async_request(request)
+                lacked, scopes = scopes, _missing_scopes(response)
+                if response.status_code != 401 and scopes is None:
+                    if lacked is not None:
+                        self._refused(None)
+                    return response
+                await response.aclose()
+                value = await self._ask(value, scopes)
+            raise NotAuthorized("the server refuses every token")
+        except NotAuthorized as reason:
+            self._refused(reason)
+            error = {"code": UNAUTHORIZED, "message": "the request was not authorized"}
+            return httpx2.Response(401, json={"jsonrpc": "2.0", "id": None, "error": error})
+
+    async def _without_token(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        if response.status_code == 401:
+            where = f"mcp.servers.{self._server.name}"
+            self._refused(NotAuthorized(f"the server wants a token (401); write {where}.connection"))
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _missing_scopes(response: httpx2.Response) -> tuple[str, ...] | None:
+    """The scopes for which a request was refused, as far as they are named; ``None`` for any other answer."""
+    if response.status_code != 403:
+        return None
+    challenge = read_challenge(response.headers.get("www-authenticate", ""))
+    return challenge.scopes if challenge.error == "insufficient_scope" else None
+
+
+class HttpServer:
+    """A server that is reached over HTTP."""
+
+    def __init__(self, server: Server, networks: Sequence[str], ask: Ask, refused: OnRefused) -> None:
+        self._server = server
+        self._networks = networks
+        self._ask = ask
+        self._refused = refused
+        self.stderr = ""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Streams]:
+        """The streams of a session; nothing is sent yet."""
+        client = httpx2.AsyncClient(
+            transport=AuthorizedTransport(
+                CheckedTransport(self._networks), self._server, self._ask, self._refused
+            ),
+            headers={"user-agent": "toolrelay", **self._server.headers},
+            timeout=httpx2.Timeout(30.0, read=_READ_S),
+            follow_redirects=False,
+            trust_env=False,
+        )
+        async with client:
+            connected = streamable_http_client(
+                self._server.url, http_client=client, max_sse_event_size=MAX_LINE
+            )
+            async with connected as (read, write):
+                yield read, write  # type: ignore[misc]

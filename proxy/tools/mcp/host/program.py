@@ -1,0 +1,102 @@
+"""The process: told its servers over a pipe, it serves workers over a socket of the file system.
+
+It ends when whoever started it has gone, and then ends its servers.  It holds no key of a provider and none
+of a client: its environment is a short list of names, and the secrets of servers come over the pipe.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+
+import orjson
+
+from proxy.net.channel import Channel, ChannelBroken
+from proxy.tools.mcp.host.connection import Connection, State
+from proxy.tools.mcp.host.sdk import quiet_sdk
+from proxy.tools.mcp.host.service import Service
+from proxy.tools.mcp.servers import HostSettings
+
+__all__ = ["main"]
+
+_END_S = 8.0
+
+
+def main(fd: int) -> int:
+    """Serve until the other end of ``fd`` closes; the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    quiet_sdk()
+    asyncio.run(_serve(fd))
+    return 0
+
+
+async def _serve(fd: int) -> None:
+    channel = await Channel.over(socket.socket(fileno=fd))
+    first = await channel.receive()
+    if first is None:
+        return
+    settings = HostSettings.read(orjson.loads(first[1]))
+    _bound_memory(settings.memory_bytes)
+    path = first[0]["path"]
+    groups: set[int] = set()
+
+    def on_group(group: int, runs: bool) -> None:
+        """Tell whoever started this process what to kill where it can no longer do so itself."""
+        (groups.add if runs else groups.discard)(group)
+        channel.send("groups", orjson.dumps(sorted(groups)))
+
+    def on_state(name: str, before: State, connection: Connection) -> None:
+        """Tell whoever started this process what its log is to say: this one writes none."""
+        listing = connection.status.listing
+        told = {
+            "state": connection.status.state,
+            "before": before,
+            "protocol": connection.status.version,
+            "tools": len(listing.definitions) if listing is not None else 0,
+            "cause": connection.history.cause,
+        }
+        channel.send("server", orjson.dumps(told), name=name)
+
+    service = Service(settings, on_group, on_state)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    listening = await asyncio.start_unix_server(service.serve, path, backlog=64)
+    os.chmod(path, 0o600)
+    connections = [asyncio.create_task(_keep(one)) for one in service.connections.values()]
+    channel.send("ready")
+    gone = asyncio.create_task(_until_gone(channel))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        listening.close()
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        for task in (*connections, gone, stopping):
+            task.cancel()
+        # A server that does not end is killed with its group well before that.
+        await asyncio.wait([*connections, gone, stopping], timeout=_END_S)
+        channel.close()
+
+
+async def _keep(connection: Connection) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await connection.run()
+
+
+async def _until_gone(channel: Channel) -> None:
+    """Return when whoever started this process has closed its end, or is no more."""
+    with contextlib.suppress(ChannelBroken):
+        while await channel.receive() is not None:
+            pass
+
+
+def _bound_memory(most: int) -> None:
+    """Bound the address space of this process; its servers take the bound off again."""
+    if most:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_AS, (most, hard))

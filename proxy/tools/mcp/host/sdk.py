@@ -1,0 +1,93 @@
+"""What is used of the official SDK beyond its public names, in one place.
+
+:class:`~mcp.client.session.ClientSession` validates a whole list of tools at once and a whole result, so that
+one bad definition hides all tools of its server, and an unknown kind of content loses the result.  Here
+requests are sent through the session's dispatcher, under the stamp of the protocol revision that the session
+has negotiated, and answers come back as they are.  ``tests/tools/mcp/host/test_tools_mcp_host_sdk.py`` fails
+where an update of the SDK changes any of it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp.client._probe import negotiate_auto
+from mcp.client.session import ClientSession
+from mcp.shared.dispatcher import CallOptions, ProgressFnT
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+
+from proxy import __version__
+from proxy.tools.mcp.host.stdio import Streams
+
+__all__ = ["OnProgress", "Session", "quiet_sdk"]
+
+OnProgress = ProgressFnT
+"""Told of the progress of a request: how much, of how much if known, and a word on it."""
+
+
+class Session:
+    """A session over the streams of a transport, to be entered and left by one task."""
+
+    def __init__(self, streams: Streams, on_changed: Callable[[], None]) -> None:
+        """``on_changed`` is called when the server says that its list of tools has changed."""
+        self._on_changed = on_changed
+        self._dispatcher = JSONRPCDispatcher(*streams)
+        self._session = ClientSession(
+            dispatcher=self._dispatcher,
+            client_info=types.Implementation(name="toolrelay", version=__version__),
+            message_handler=self._heed,
+        )
+
+    async def __aenter__(self) -> "Session":
+        await self._session.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: Any) -> None:
+        await self._session.__aexit__(*exception)
+
+    async def negotiate(self) -> None:
+        """Agree on a revision of the protocol: the newest, else by the handshake of earlier ones.
+
+        Raises MCPError and whatever a transport raises.
+        """
+        await negotiate_auto(self._session)
+
+    @property
+    def version(self) -> str:
+        """The revision that was agreed on."""
+        return self._session.protocol_version or ""
+
+    @property
+    def server_info(self) -> tuple[str, str]:
+        """The server's name and version, as it says; empty where it says nothing."""
+        info = self._session.server_info
+        return (info.name, info.version) if info is not None else ("", "")
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        timeout_s: float,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, Any]:
+        """The result of a request, unread.  Raises MCPError for an error, a time-out or a lost connection."""
+        data: dict[str, Any] = {"method": method, "params": dict(params)}
+        options: CallOptions = {"timeout": timeout_s}
+        if on_progress is not None:
+            options["on_progress"] = on_progress
+        self._session._stamp(data, options)
+        return await self._dispatcher.send_raw_request(method, data["params"], options)
+
+    async def _heed(self, message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._on_changed()
+
+
+def quiet_sdk() -> None:
+    """Have the SDK log nothing: its loggers print what servers send, word for word."""
+    for name in ("mcp", "client", "httpx2", "httpcore2"):
+        logger = logging.getLogger(name)
+        logger.handlers = [logging.NullHandler()]
+        logger.propagate = False
+        logger.setLevel(logging.CRITICAL + 1)

@@ -1,0 +1,204 @@
+"""What the process does for workers: it calls tools, tells how servers are, and lists what they have."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
+from proxy.tools.mcp.definitions import visible_text
+from proxy.tools.mcp.host.authorization import Authorizations
+from proxy.tools.mcp.host.connection import CallFailed, Connection, State
+from proxy.tools.mcp.host.sdk import OnProgress
+from proxy.tools.mcp.host.stdio import OnGroup
+from proxy.tools.mcp.servers import HostSettings
+
+__all__ = ["OnState", "Service"]
+
+_MAX_CALLS: Final = 1024
+"""Calls of one worker that may be open."""
+
+OnState = Callable[[str, State, Connection], None]
+"""Told a server's name, the state that it was in before, and its connection."""
+
+_PROGRESS_EVERY_S: Final = 0.25
+_MAX_WORDS: Final = 200
+_MOST_PROGRESS: Final = 1e15
+"""What every reader of JSON takes for the number that it is."""
+
+
+class Service:
+    """The servers, and the workers that use them."""
+
+    def __init__(self, settings: HostSettings, on_group: OnGroup, on_state: OnState) -> None:
+        """``on_state`` is told when a server was connected, was lost, or cannot be reached."""
+        self._on_state = on_state
+        self._states: dict[str, State] = {}
+        self._authorizations = Authorizations()
+        self.connections = {
+            server.name: Connection(
+                server,
+                settings,
+                partial(self._changed, server.name),
+                on_group,
+                partial(self._authorizations.ask, server.name),
+            )
+            for server in settings.servers
+        }
+        self._workers: set[Channel] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One worker, until it closes its end; its open calls are cancelled then."""
+        channel = Channel(reader, writer)
+        calls: dict[int, asyncio.Task[None]] = {}
+        self._workers.add(channel)
+        self._tell_all(channel)
+        try:
+            while (message := await channel.receive()) is not None:
+                self._heed(channel, calls, *message)
+        except ChannelBroken:
+            pass
+        finally:
+            self._workers.discard(channel)
+            self._authorizations.left(channel)
+            for task in calls.values():
+                task.cancel()
+            channel.close()
+
+    def _heed(
+        self, channel: Channel, calls: dict[int, asyncio.Task[None]], header: dict[str, Any], body: bytes
+    ) -> None:
+        number = header.get("id", 0)
+        match header["kind"]:
+            case "call" if len(calls) < _MAX_CALLS:
+                self._begin(calls, number, self._call(channel, number, header, body))
+            case "call":
+                _send_failure(channel, number, CallFailed("busy", "too many calls are open"))
+            case "list":
+                self._begin(calls, number, self._list(channel, number, header))
+            case "cancel" if number in calls:
+                calls[number].cancel()
+            case "authorizes":
+                self._authorizations.joined(channel)
+            case "authorization":
+                self._authorizations.heed(channel, number, body)
+
+    @staticmethod
+    def _begin(calls: dict[int, asyncio.Task[None]], number: int, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+
+        task = calls[number] = asyncio.create_task(run())
+        task.add_done_callback(lambda _: calls.pop(number, None))
+
+    async def _call(self, channel: Channel, number: int, header: dict[str, Any], body: bytes) -> None:
+        try:
+            connection = self.connections.get(header["server"])
+            if connection is None:
+                raise CallFailed("away", "the server is not configured")
+            result = await connection.call(
+                header["tool"],
+                orjson.loads(body),
+                digest=header["digest"],
+                timeout_s=header["within_s"],
+                on_progress=_progress(channel, number) if header["progress"] else None,
+            )
+            written = orjson.dumps(result)
+            if len(written) > MAX_BODY:
+                raise CallFailed("error", f"the result is larger than {MAX_BODY} bytes")
+            if not channel.send("result", written, id=number):
+                # A worker that takes nothing any more must not wait for this.
+                channel.close()
+        except CallFailed as failure:
+            _send_failure(channel, number, failure)
+        except (orjson.JSONEncodeError, RecursionError):
+            _send_failure(channel, number, CallFailed("error", "the result cannot be read"))
+        # The boundary to the SDK: whatever it raises, the worker is not to wait for its time-out.
+        except Exception:  # noqa: BLE001
+            words = f"the connection to the server {header['server']} failed"
+            _send_failure(channel, number, CallFailed("lost", words))
+
+    async def _list(self, channel: Channel, number: int, header: dict[str, Any]) -> None:
+        """Everything that one server has, once it is connected or has failed."""
+        connection = self.connections.get(header["server"])
+        if connection is None:
+            return _send_failure(channel, number, CallFailed("away", "the server is not configured"))
+        await connection.wait(header["within_s"])
+        listing = connection.status.listing
+        told: dict[str, Any] = {
+            "status": self._status_of(connection),
+            "stderr": connection.stderr[-2000:],
+            "definitions": [one.written() for one in listing.definitions] if listing is not None else [],
+        }
+        written = orjson.dumps(told)
+        if len(written) > MAX_BODY:
+            return _send_failure(channel, number, CallFailed("error", "the server's tools are too large"))
+        channel.send("result", written, id=number)
+        return None
+
+    def _changed(self, name: str) -> None:
+        """The status of a server is another one."""
+        one = self.connections[name]
+        before = self._states.get(name, "starting")
+        self._states[name] = state = one.status.state
+        if state != before:
+            self._on_state(name, before, one)
+        # Of this one alone: others may have hundreds of tools, and this one may come and go all the time.
+        told = orjson.dumps({name: self._status_of(one)})
+        for channel in self._workers:
+            channel.send("status", told)
+
+    def _tell_all(self, channel: Channel) -> None:
+        told = {name: self._status_of(one) for name, one in self.connections.items()}
+        channel.send("status", orjson.dumps(told))
+
+    @staticmethod
+    def _status_of(connection: Connection) -> dict[str, Any]:
+        """How a server is; ``digests`` are those of its tools by their own names, ``None`` before the first
+        list."""
+        status, listing = connection.status, connection.status.listing
+        return {
+            "state": status.state,
+            "reason": status.reason,
+            "version": status.version,
+            "server_info": list(status.server_info),
+            "digests": None if listing is None else {one.name: one.digest for one in listing.definitions},
+            "reconnects": max(0, connection.history.connects - 1),
+            "last_error": connection.history.last_error,
+            "list_ms": round(connection.history.list_ms, 1),
+            "left_out": [] if listing is None else [[one.name, one.reason] for one in listing.left_out],
+        }
+
+
+def _send_failure(channel: Channel, number: int, failure: CallFailed) -> None:
+    told = {"kind": failure.kind, "words": failure.words, "error": failure.error}
+    channel.send("failed", orjson.dumps(told), id=number)
+
+
+def _progress(channel: Channel, number: int) -> OnProgress:
+    """Tells a worker how far a call has come, a few times a second at most.
+
+    What a server says of it may be anything; it has to be numbers, and to rise.
+    """
+    loop = asyncio.get_running_loop()
+    told, last = -math.inf, -math.inf
+
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        nonlocal told, last
+        if not _is_number(progress) or progress <= last or loop.time() - told < _PROGRESS_EVERY_S:
+            return
+        told, last = loop.time(), progress
+        words = visible_text(message)[:_MAX_WORDS] if isinstance(message, str) else ""
+        whole = total if _is_number(total) else None
+        channel.send("progress", orjson.dumps([progress, whole, words]), id=number)
+
+    return tell
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST_PROGRESS

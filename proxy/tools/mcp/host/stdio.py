@@ -1,0 +1,232 @@
+"""A server that is a child process: JSON-RPC messages, one a line, over its standard input and output.
+
+The official SDK's own transport lets one bad byte end the session, waits for ever behind a line that is no
+message, and bounds no line.  This one answers the call that such a line was meant for, and ends a server
+that does not stop writing.
+
+Source: the specification's stdio transport, the same in revisions 2024-11-05 to 2026-07-28.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import resource
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+import orjson
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+from proxy.tools.mcp.process import own_environment
+from proxy.tools.mcp.servers import Server
+
+__all__ = ["MAX_LINE", "OnGroup", "StdioServer", "Streams"]
+
+MAX_LINE: Final = 16 << 20
+"""Bytes of one message; a server that writes a longer line is ended."""
+
+_MAX_STDERR = 8192
+_NOTIFICATIONS_A_SECOND = 100
+_PARSE_ERROR = -32700
+_PATIENCE_S = 2.0
+_PR_SET_PDEATHSIG = 1
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+"""Loaded before anything is forked: a child of a process with threads must load nothing."""
+
+_ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?[0-9]{1,18})')
+
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+OnGroup = Callable[[int, bool], None]
+
+
+class StdioServer:
+    """The process of one server, from :meth:`open` to its end."""
+
+    def __init__(self, server: Server, on_group: "OnGroup") -> None:
+        """``on_group`` is told the number of the process group, and whether it is running."""
+        self._server = server
+        self._on_group = on_group
+        self._stderr = b""
+        self._open: set[types.RequestId] = set()
+
+    @property
+    def stderr(self) -> str:
+        """The end of what the process wrote to its standard error."""
+        return self._stderr.decode("utf-8", "replace")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Streams]:
+        """Start the process; the streams of its session.  Raises OSError where it cannot be started.
+
+        At the end its standard input is closed; where that does not end it in two seconds, its process group
+        gets SIGTERM, and after two more SIGKILL.
+        """
+        server = self._server
+        process = await asyncio.create_subprocess_exec(
+            server.command,
+            *server.args,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**own_environment(), **server.env},
+            cwd=server.cwd or None,
+            start_new_session=True,
+            limit=MAX_LINE,
+            preexec_fn=_prepare,
+        )
+        self._on_group(process.pid, True)
+        into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        write, out_of = anyio.create_memory_object_stream[SessionMessage](0)
+        tasks = [
+            asyncio.create_task(work)
+            for work in (self._read(process, into), self._write(process, out_of), self._note_stderr(process))
+        ]
+        try:
+            yield read, write
+        finally:
+            for stream in (write, read):
+                stream.close()
+            await asyncio.shield(self._end(process))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for stream in (into, out_of):
+                stream.close()
+
+    async def _read(
+        self, process: asyncio.subprocess.Process, into: MemoryObjectSendStream[SessionMessage | Exception]
+    ) -> None:
+        """Hand on each line as a message, until the output ends or a line is too long."""
+        stdout = process.stdout
+        assert stdout is not None
+        budget = _Budget(_NOTIFICATIONS_A_SECOND)
+        async with into:
+            with contextlib.suppress(
+                anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError, ValueError
+            ):
+                # readline raises ValueError for a line past the limit.
+                while line := await stdout.readline():
+                    message = self._message(line, budget)
+                    if message is not None:
+                        await into.send(SessionMessage(message))
+
+    def _message(self, line: bytes, budget: "_Budget") -> types.JSONRPCMessage | None:
+        """A line as a message; for one that is none, the answer of its call, where that is known."""
+        if not line.strip():
+            return None
+        try:
+            message = types.jsonrpc_message_adapter.validate_python(orjson.loads(line), by_name=False)
+        except (orjson.JSONDecodeError, ValidationError, RecursionError):
+            return self._answer_for(line)
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            if message.id not in self._open:
+                return None
+            self._open.discard(message.id)
+        elif isinstance(message, types.JSONRPCNotification) and not budget.take():
+            return None
+        return message
+
+    def _answer_for(self, line: bytes) -> types.JSONRPCError | None:
+        """An error for the call that a broken line was meant for: its id can be read, or only one is open."""
+        meant: types.RequestId | None = None
+        for found in _ID.finditer(line[:4096]):
+            with contextlib.suppress(orjson.JSONDecodeError):
+                number = orjson.loads(found[1])
+                meant = number if number in self._open else meant
+        if meant is None and len(self._open) == 1:
+            (meant,) = self._open
+        if meant is None:
+            return None
+        self._open.discard(meant)
+        fault = types.ErrorData(code=_PARSE_ERROR, message="the server sent a line that is no message")
+        return types.JSONRPCError(jsonrpc="2.0", id=meant, error=fault)
+
+    async def _write(
+        self, process: asyncio.subprocess.Process, out_of: MemoryObjectReceiveStream[SessionMessage]
+    ) -> None:
+        stdin = process.stdin
+        assert stdin is not None
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            async with out_of:
+                async for sent in out_of:
+                    if isinstance(sent.message, types.JSONRPCRequest):
+                        self._open.add(sent.message.id)
+                    text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    stdin.write(text.encode("utf-8", "replace") + b"\n")
+                    await stdin.drain()
+
+    async def _note_stderr(self, process: asyncio.subprocess.Process) -> None:
+        """Keep the end of it for ``toolrelay mcp test``; none of it is logged."""
+        assert process.stderr is not None
+        while piece := await process.stderr.read(4096):
+            self._stderr = (self._stderr + piece)[-_MAX_STDERR:]
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """End the process and all that it started."""
+        if process.stdin is not None:
+            process.stdin.close()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if await _has_ended(process):
+                break
+            _signal_group(process.pid, number)
+        await _has_ended(process)
+        # What it started and left behind is in its group still.
+        _signal_group(process.pid, signal.SIGKILL)
+        self._on_group(process.pid, False)
+        transport: Any = getattr(process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+
+class _Budget:
+    """So many a second."""
+
+    def __init__(self, most: int, clock: Callable[[], float] | None = None) -> None:
+        self._most = most
+        self._clock = clock or asyncio.get_running_loop().time
+        self._since = self._clock()
+        self._taken = 0
+
+    def take(self) -> bool:
+        """Whether there is room for one more."""
+        now = self._clock()
+        if now - self._since >= 1:
+            self._since, self._taken = now, 0
+        self._taken += 1
+        return self._taken <= self._most
+
+
+async def _has_ended(process: asyncio.subprocess.Process) -> bool:
+    """Whether the process ends in time.
+
+    Not by ``wait()``, which also waits for pipes that a child of it may hold open.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _PATIENCE_S
+    while process.returncode is None and loop.time() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    return process.returncode is not None
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _prepare() -> None:
+    """In the child, before its program: be killed when the process that started it is gone, and take the
+    bound of its memory off.  Node reserves more address space than this process may ever use."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))

@@ -1,0 +1,297 @@
+"""How a process that serves clients reaches the one that talks to MCP servers."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from proxy.errors import ToolFailure
+from proxy.events import ToolProgress
+from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
+from proxy.tools.mcp.definitions import Definition, LeftOutTool
+from proxy.tools.mcp.results import failure_of_error
+
+__all__ = ["Authorization", "Authorize", "HostClient", "ServerListing", "ServerStatus"]
+
+_RETRY_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_MAX_ASKED: Final = 1024
+_DOUBT = "; it may have taken effect all the same"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """How a server is.
+
+    ``state`` is ``starting``, ``ready``, ``reconnecting`` or ``unauthorized``.  ``reason`` says why it is not
+    connected, or, of one that is ready, which scopes its token lacks.
+    ``version`` is the protocol revision that was agreed on, ``server_info`` the server's name and version as
+    it says.  ``digests`` has those of its tools by their own names; ``None`` before it listed any.
+    ``reconnects`` counts how often it was connected again, ``last_error`` says why it was lost or not
+    connected last, and ``list_ms`` are the milliseconds in which it listed its tools.
+    """
+
+    state: str = "starting"
+    reason: str = ""
+    version: str = ""
+    server_info: tuple[str, str] = ("", "")
+    digests: Mapping[str, str] | None = None
+    left_out: Sequence[LeftOutTool] = ()
+    reconnects: int = 0
+    last_error: str = ""
+    list_ms: float = 0.0
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> "ServerStatus":
+        """What the host process tells."""
+        name, version = told["server_info"]
+        left_out = tuple(LeftOutTool(*one) for one in told["left_out"])
+        return cls(
+            state=told["state"],
+            reason=told["reason"],
+            version=told["version"],
+            server_info=(name, version),
+            digests=told["digests"],
+            left_out=left_out,
+            reconnects=told["reconnects"],
+            last_error=told["last_error"],
+            list_ms=told["list_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerListing:
+    """A server with all that it has; ``stderr`` is the end of what its process wrote there."""
+
+    status: ServerStatus
+    definitions: Sequence[Definition] = ()
+    stderr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """The value of ``Authorization`` for one server, or why there is none, for the operator."""
+
+    value: str | None = field(default=None, repr=False)
+    reason: str = ""
+    needs_login: bool = False
+
+
+Authorize = Callable[[str, str, tuple[str, ...] | None], Awaitable[Authorization]]
+"""Gives what authorizes requests to a server: its name, a value that it refused (empty at first), and the
+scopes that it wants for a request (``None`` where they are not what is missing).  Raises nothing."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that waits for its answer."""
+
+    done: "asyncio.Future[bytes]"
+    on_progress: Callable[[ToolProgress], None] | None = None
+
+
+@dataclass(slots=True)
+class HostClient:
+    """A connection to the host process, made anew where it is lost.  Belongs to one event loop.
+
+    ``statuses`` are those of all servers, as they were told last; :meth:`watch` says when they are others.
+    ``reconnects`` counts how often each was connected again, over all host processes so far.
+    With ``authorize`` the host process may ask this one for what authorizes its requests.
+    """
+
+    path: Path
+    authorize: Authorize | None = None
+    statuses: Mapping[str, ServerStatus] = field(default_factory=dict)
+    reconnects: dict[str, int] = field(default_factory=dict)
+    _channel: Channel | None = None
+    _open: dict[int, _Open] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _connected: asyncio.Event = field(default_factory=asyncio.Event)
+    _watchers: list[Callable[[], None]] = field(default_factory=list)
+    _task: "asyncio.Task[None] | None" = None
+    _asked: "set[asyncio.Task[None]]" = field(default_factory=set)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Have ``changed`` called whenever the statuses are others."""
+        self._watchers.append(changed)
+
+    def start(self) -> None:
+        """Connect, and stay connected until :meth:`aclose`."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def aclose(self) -> None:
+        """Let go of the host process."""
+        tasks = {*self._asked, *([self._task] if self._task is not None else [])}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        digest: str,
+        arguments: Any,
+        within_s: float,
+        on_progress: Callable[[ToolProgress], None] | None = None,
+    ) -> Any:
+        """The result of one call, as the server gave it.
+
+        ``digest`` is that of the definition which was allowed: where the server's is another, nothing is
+        called.  Raises :class:`~proxy.errors.ToolFailure`; cancelling this cancels the call at the server.
+        """
+        body = orjson.dumps(arguments)
+        header = {
+            "server": server,
+            "tool": tool,
+            "digest": digest,
+            "within_s": within_s,
+            "progress": on_progress is not None,
+        }
+        return orjson.loads(await self._ask("call", server, header, body, on_progress))
+
+    async def listing(self, server: str, within_s: float) -> ServerListing:
+        """A server with all that it has, once it is connected or has failed, or the time is over.
+
+        Raises :class:`~proxy.errors.ToolFailure` where the host process is not there.
+        """
+        told = orjson.loads(
+            await self._ask("list", server, {"server": server, "within_s": within_s}, b"", None, within_s + 5)
+        )
+        definitions = tuple(Definition.read(one) for one in told["definitions"])
+        return ServerListing(ServerStatus.read(told["status"]), definitions, told["stderr"])
+
+    async def _ask(
+        self,
+        kind: str,
+        server: str,
+        header: Mapping[str, Any],
+        body: bytes,
+        on_progress: Callable[[ToolProgress], None] | None,
+        connect_s: float = 2.0,
+    ) -> bytes:
+        if len(body) > MAX_BODY:
+            raise ToolFailure("the arguments are too large", code="invalid_arguments")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(connect_s):
+                await self._connected.wait()
+        channel = self._channel
+        if channel is None:
+            raise _away(server)
+        number = next(self._numbers)
+        waiting = self._open[number] = _Open(asyncio.get_running_loop().create_future(), on_progress)
+        try:
+            if not channel.send(kind, body, id=number, **header):
+                raise _away(server)
+            return await waiting.done
+        except asyncio.CancelledError:
+            channel.send("cancel", id=number)
+            raise
+        finally:
+            del self._open[number]
+
+    async def _run(self) -> None:
+        tries = 0
+        while True:
+            with contextlib.suppress(OSError, ChannelBroken):
+                channel = Channel(*await asyncio.open_unix_connection(self.path))
+                tries = 0
+                try:
+                    await self._read(channel)
+                finally:
+                    self._channel = None
+                    self._connected.clear()
+                    channel.close()
+                    self._lose()
+            await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+            tries += 1
+
+    async def _read(self, channel: Channel) -> None:
+        """Take what the host process says until its end."""
+        self._channel = channel
+        self._connected.set()
+        if self.authorize is not None:
+            channel.send("authorizes")
+        while (message := await channel.receive()) is not None:
+            header, body = message
+            waiting = self._open.get(header.get("id", 0))
+            match header["kind"]:
+                case "status":
+                    told = orjson.loads(body)
+                    self._note({name: ServerStatus.read(one) for name, one in told.items()})
+                    self._tell()
+                case "progress" if waiting is not None and waiting.on_progress is not None:
+                    waiting.on_progress(ToolProgress(*orjson.loads(body)))
+                case "result" if waiting is not None and not waiting.done.done():
+                    waiting.done.set_result(body)
+                case "authorize" if self.authorize is not None and len(self._asked) < _MAX_ASKED:
+                    task = asyncio.create_task(self._answer(channel, self.authorize, header["id"], body))
+                    self._asked.add(task)
+                    task.add_done_callback(self._asked.discard)
+                case "failed" if waiting is not None and not waiting.done.done():
+                    waiting.done.set_exception(_failure(orjson.loads(body)))
+
+    @staticmethod
+    async def _answer(channel: Channel, authorize: Authorize, number: int, body: bytes) -> None:
+        asked = orjson.loads(body)
+        scopes = None if asked["scopes"] is None else tuple(asked["scopes"])
+        found = await authorize(asked["server"], asked["refused"], scopes)
+        told = {"value": found.value, "reason": found.reason, "needs_login": found.needs_login}
+        channel.send("authorization", orjson.dumps(told), id=number)
+
+    def _lose(self) -> None:
+        """The host process has gone: what it was doing nobody knows."""
+        for waiting in self._open.values():
+            if not waiting.done.done():
+                waiting.done.set_exception(
+                    ToolFailure(f"the connection to the server was lost{_DOUBT}", transient=True)
+                )
+        reason = "the process that talks to it has ended"
+        self.statuses = {
+            name: replace(one, state="reconnecting", reason=reason, last_error=reason)
+            for name, one in self.statuses.items()
+        }
+        self._tell()
+
+    def _note(self, statuses: Mapping[str, ServerStatus]) -> None:
+        """Take in the statuses of some servers.  A host process that was started anew counts anew."""
+        for name, status in statuses.items():
+            before = self.statuses.get(name)
+            counted = (
+                before.reconnects if before is not None and before.reconnects <= status.reconnects else 0
+            )
+            self.reconnects[name] = self.reconnects.get(name, 0) + status.reconnects - counted
+        self.statuses = {**self.statuses, **statuses}
+
+    def _tell(self) -> None:
+        for watcher in self._watchers:
+            watcher()
+
+
+def _away(server: str) -> ToolFailure:
+    return ToolFailure(f"the server {server} is not connected", transient=True)
+
+
+def _failure(told: Mapping[str, Any]) -> ToolFailure:
+    """A failed call in words for the model."""
+    words = told["words"]
+    match told["kind"]:
+        case "error" if told["error"] is not None:
+            return failure_of_error(told["error"])
+        case "away":
+            return ToolFailure(words, transient=True)
+        case "lost":
+            return ToolFailure(words + _DOUBT, transient=True)
+        case "timeout":
+            return ToolFailure(words + _DOUBT, code="timeout")
+        case "busy":
+            return ToolFailure(words, code="rate_limited", transient=True)
+        case "drift":
+            return ToolFailure(words, code="policy_denied")
+    return ToolFailure(words)

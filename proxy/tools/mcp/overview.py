@@ -1,0 +1,71 @@
+"""How the configured servers are, and what of their tools is allowed: for people who look from outside."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from proxy.tools.mcp.host_client import ServerStatus
+from proxy.tools.mcp.names import mcp_tool_id
+from proxy.tools.mcp.pins import Pin, PinState, compare
+from proxy.tools.mcp.servers import Server
+
+__all__ = ["ServerOverview", "ToolOverview", "oversee"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOverview:
+    """One tool: its id, the server's own name of it, and what it is to its pin."""
+
+    id: str
+    name: str
+    state: PinState
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOverview:
+    """One server, and its tools sorted by id; ``reconnects`` counts how often it was connected again."""
+
+    server: Server
+    status: ServerStatus
+    tools: Sequence[ToolOverview]
+    reconnects: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is connected."""
+        return self.status.state == "ready"
+
+    @property
+    def drifted(self) -> int:
+        """How many of its tools were allowed and are withheld, since they are others now or not there."""
+        return sum(tool.state not in ("pinned", "new") for tool in self.tools)
+
+
+def oversee(
+    servers: Mapping[str, Server],
+    pins: Sequence[Pin],
+    statuses: Mapping[str, ServerStatus],
+    reconnects: Mapping[str, int],
+) -> Sequence[ServerOverview]:
+    """Every server in the order of the configuration; ``statuses`` are those that were told last."""
+    return [
+        ServerOverview(
+            server,
+            status := statuses.get(name, ServerStatus()),
+            _tools(server, [pin for pin in pins if pin.definition.server == name], status),
+            reconnects.get(name, 0),
+        )
+        for name, server in servers.items()
+    ]
+
+
+def _tools(server: Server, pins: Sequence[Pin], status: ServerStatus) -> Sequence[ToolOverview]:
+    pinned = {pin.definition.name: pin for pin in pins}
+    live = status.digests or {}
+    found = []
+    for name in pinned.keys() | live.keys():
+        pin, digest = pinned.get(name), live.get(name)
+        # Of a server that has never listed its tools nothing is known: they are as they were pinned.
+        known = status.digests is not None or (pin is not None and pin.transport != server.identity)
+        state: PinState = compare(pin, digest, server.identity) if known else "pinned"
+        found.append(ToolOverview(mcp_tool_id(server.name, name), name, state))
+    return sorted(found, key=lambda tool: tool.id)

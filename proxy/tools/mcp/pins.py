@@ -1,0 +1,202 @@
+"""Pins: the definitions of MCP tools that an operator has allowed.
+
+A tool is offered as it was pinned, never as its server describes it now.  So a server that changes a
+definition changes nothing here, a server that is away changes no prompt, and nobody waits for one at the
+start.  Where the server's own definition differs from the pin, the tool is quarantined until somebody allows
+it again.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from proxy.errors import ConfigError
+from proxy.plain_text import plain_text
+from proxy.tools.mcp.definitions import Definition, UnusableDefinition
+
+__all__ = [
+    "FiledPins",
+    "GivenPins",
+    "Pin",
+    "PinRecord",
+    "PinSource",
+    "PinState",
+    "RecordedPins",
+    "compare",
+    "read_pin_file",
+    "write_pin_file",
+]
+
+_log = logging.getLogger(__name__)
+
+PinState = Literal["pinned", "new", "changed", "moved", "gone"]
+"""What a live definition is to its pin.
+
+``pinned``: it is the same.  ``new``: there is no pin.  ``changed``: the definition is another.  ``moved``:
+the server is reached in another way than when the tool was allowed, so it may be another server.  ``gone``:
+the server does not list the tool any more.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A definition that somebody allowed.
+
+    ``transport`` is the identity of the server's transport at that time (see
+    :meth:`~proxy.tools.mcp.servers.Server.identity`), ``allowed_at`` seconds since 1970, ``allowed_by`` the
+    user of the machine or a name that the operator gave.
+    """
+
+    definition: Definition
+    transport: str
+    allowed_at: float
+    allowed_by: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.definition.id
+
+    @property
+    def digest(self) -> str:
+        return self.definition.digest
+
+    def written(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "definition": self.definition.written(),
+            "digest": self.digest,
+            "transport": self.transport,
+            "allowed_at": self.allowed_at,
+            "allowed_by": self.allowed_by,
+        }
+
+    @classmethod
+    def read(cls, written: Any) -> "Pin":
+        """The pin that :meth:`written` wrote; raises :class:`UnusableDefinition`, also where the
+        digest says that the definition was edited by hand."""
+        if not isinstance(written, dict) or not isinstance(written.get("definition"), dict):
+            raise UnusableDefinition("it is no pin")
+        definition = Definition.read(written["definition"])
+        if written.get("digest") != definition.digest:
+            raise UnusableDefinition("its digest is not that of its definition")
+        transport, at, by = (written.get(key) for key in ("transport", "allowed_at", "allowed_by"))
+        if not isinstance(transport, str) or not isinstance(at, int | float) or not isinstance(by, str):
+            raise UnusableDefinition("it is no pin")
+        return cls(definition, transport, float(at), by)
+
+
+class PinRecord(Protocol):
+    """Where the definitions of MCP tools are kept that an operator has allowed, each as JSON by its id."""
+
+    async def read_pins(self) -> Mapping[str, str]:
+        """All of them, sorted by id; raises StoreError."""
+        ...
+
+    async def put_pins(self, pins: Mapping[str, str]) -> None:
+        """Keep pins in place of earlier ones of the same ids, committed on return; raises StoreError."""
+        ...
+
+    async def delete_pin(self, pin_id: str) -> bool:
+        """Forget one, committed on return; whether there was one.  Raises StoreError."""
+        ...
+
+
+class PinSource(Protocol):
+    """Where pins are kept."""
+
+    async def pins(self) -> Sequence[Pin]:
+        """All pins.  Raises :class:`~proxy.errors.StoreError` where they cannot be read."""
+        ...
+
+
+class RecordedPins:
+    """:class:`PinSource` in the record."""
+
+    def __init__(self, record: PinRecord) -> None:
+        self._record = record
+
+    async def pins(self) -> Sequence[Pin]:
+        """All pins that can be read; one that cannot is left out and named in the log."""
+        found = []
+        for name, text in (await self._record.read_pins()).items():
+            try:
+                found.append(Pin.read(json.loads(text)))
+            except (UnusableDefinition, ValueError) as fault:
+                _log.warning("the pin of %s cannot be used: %s", plain_text(name), fault)
+        return found
+
+
+class GivenPins:
+    """:class:`PinSource` of pins that somebody has read."""
+
+    def __init__(self, pins: Sequence[Pin]) -> None:
+        self._pins = pins
+
+    async def pins(self) -> Sequence[Pin]:
+        """These pins."""
+        return self._pins
+
+
+class FiledPins(GivenPins):
+    """:class:`PinSource` in a file, which is read once."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises :class:`~proxy.errors.ConfigError`."""
+        super().__init__(read_pin_file(path))
+
+
+def compare(pin: Pin | None, live: str | None, transport: str) -> PinState:
+    """What a live definition is to its pin, by the digest of the first; one of both must be there."""
+    if pin is None:
+        return "new"
+    if pin.transport != transport:
+        return "moved"
+    if live is None:
+        return "gone"
+    return "pinned" if pin.digest == live else "changed"
+
+
+_VERSION = 1
+_SETTING = "mcp.pins"
+
+
+def write_pin_file(path: Path, pins: Iterable[Pin]) -> None:
+    """Write pins to a file that can be kept under version control: sorted, one key a line."""
+    listed = [pin.written() for pin in sorted(pins, key=lambda pin: pin.id)]
+    text = json.dumps({"version": _VERSION, "pins": listed}, indent=2, sort_keys=True, ensure_ascii=False)
+    path.write_text(text + "\n", "utf-8")
+
+
+def read_pin_file(path: Path) -> Sequence[Pin]:
+    """The pins of a file.  Raises :class:`~proxy.errors.ConfigError` that names the pin which is wrong."""
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(_SETTING, f'"{path}" cannot be read: {error.strerror}') from None
+    except UnicodeDecodeError:
+        raise ConfigError(_SETTING, f'"{path}" is not a text in UTF-8') from None
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict) or not isinstance(read.get("pins"), list):
+        raise ConfigError(
+            _SETTING, f'"{path}" is no file of pins', "Write one with toolrelay tools allow --file"
+        )
+    if read.get("version") != _VERSION:
+        raise ConfigError(_SETTING, f'"{path}" has version {str(read.get("version"))[:20]}', "Write it anew")
+    return [_read_listed(path, place, one) for place, one in enumerate(read["pins"])]
+
+
+def _read_listed(path: Path, place: int, written: Mapping[str, Any]) -> Pin:
+    try:
+        return Pin.read(written)
+    except UnusableDefinition as fault:
+        raise ConfigError(
+            _SETTING,
+            f'"{path}": pins[{place}] cannot be used: {fault}',
+            "Allow the tool again with toolrelay tools allow",
+        ) from None

@@ -1,0 +1,169 @@
+"""Starts the process that talks to MCP servers, starts it again when it dies, and leaves no orphan behind.
+
+It imports nothing of the SDK, so that a supervisor stays small.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from proxy.net.channel import Channel, ChannelBroken
+
+__all__ = ["INHERITED", "HostProcess", "own_environment"]
+
+INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+"""The variables that the process and its servers get of the operator's environment.  Keys of providers are
+none of them."""
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from proxy.tools.mcp.host.program import main; sys.exit(main(int(sys.argv[2])))"
+)
+_FIRST_WAIT_S: Final = 0.2
+_LONGEST_WAIT_S: Final = 30.0
+_STEADY_S: Final = 60.0
+_END_S: Final = 10.0
+
+
+def own_environment() -> dict[str, str]:
+    """Of the environment, what every server may have."""
+    return {name: os.environ[name] for name in INHERITED if name in os.environ}
+
+
+class HostProcess:
+    """The process, from :meth:`start` to :meth:`aclose`.  Belongs to one event loop.
+
+    ``path`` is the socket at which it serves, in a folder that only this user can enter.
+    """
+
+    def __init__(self, settings: bytes, *, tells: bool = False) -> None:
+        """``settings`` are those of :class:`~proxy.tools.mcp.servers.HostSettings`, written as JSON; with
+        ``tells`` the log says which servers were connected and which were lost."""
+        self._settings = settings
+        self._tells = tells
+        self._folder = Path(tempfile.mkdtemp(prefix="toolrelay-mcp-"))
+        self.path = self._folder / "host.sock"
+        self._task: asyncio.Task[None] | None = None
+        self._pid = 0
+        self._groups: set[int] = set()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.mcp")
+
+    def start(self) -> None:
+        """Start it, and keep it running."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def aclose(self) -> None:
+        """End it and its servers."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _run(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self._once()
+            except OSError as error:
+                self._log.error("mcp_host_failed", reason=error.strerror)
+            if loop.time() - began > _STEADY_S:
+                wait_s = _FIRST_WAIT_S
+            self._log.error("mcp_host_died", again_in_s=round(wait_s, 1))
+            await asyncio.sleep(wait_s * random.uniform(0.8, 1.2))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _once(self) -> None:
+        """Run it once, to its end."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._pid, self._groups = _spawn(theirs.fileno()), set()
+        channel = await Channel.over(ours)
+        try:
+            channel.send("settings", self._settings, path=str(self.path))
+            await self._heed(channel)
+        finally:
+            channel.close()
+            await asyncio.shield(self._end())
+
+    async def _heed(self, channel: Channel) -> None:
+        """Take note of the processes that it starts, and of how servers are, until it has gone."""
+        with contextlib.suppress(ChannelBroken):
+            while (message := await channel.receive()) is not None:
+                match message[0]["kind"]:
+                    case "groups":
+                        self._groups = set(orjson.loads(message[1]))
+                    case "server" if self._tells:
+                        self._tell(message[0]["name"], orjson.loads(message[1]))
+
+    def _tell(self, name: str, told: Mapping[str, Any]) -> None:
+        """Log that a server was connected, was lost, or was not reached at the first try."""
+        match told["before"], told["state"]:
+            case _, "ready":
+                facts = {"protocol": told["protocol"], "tools": told["tools"]}
+                self._log.info("mcp_connected", server=name, **facts)
+            case "ready", _:
+                self._log.warning("mcp_lost", server=name, cause=told["cause"])
+            case _:
+                self._log.warning("mcp_unreachable", server=name, cause=told["cause"])
+
+    async def _end(self) -> None:
+        """See that it has ended, and whatever it had started with it."""
+        ended = await _gone(self._pid, _END_S)
+        if not ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            await _gone(self._pid, _END_S)
+        for group in self._groups:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+
+
+def _spawn(fd: int) -> int:
+    """Start the process; its number."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _START, json.dumps(sys.path), str(fd)],
+        pass_fds=(fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=own_environment(),
+        start_new_session=True,
+    )
+    # A supervisor waits for all of its children itself; this object must not.
+    process.returncode = 0
+    return process.pid
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child has ended; it is waited for then, unless somebody else has done so."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+async def _gone(pid: int, within_s: float) -> bool:
+    """Whether a child ends in time."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + within_s
+    while not (ended := _has_ended(pid)) and loop.time() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    return ended

@@ -1,0 +1,237 @@
+"""The tools of all MCP servers as those of one provider: offered as pinned, called where they are."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from proxy.errors import ConfigError, ToolFailure, ToolRelayError
+from proxy.records import ToolEffect
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.schema import check_schema, spec_digest
+from proxy.tools.contract.spec import ToolOrigin, ToolSpec
+from proxy.tools.contract.validation import SchemaValidator
+from proxy.tools.mcp.host_client import HostClient
+from proxy.tools.mcp.names import PROVIDER, pattern_of_server
+from proxy.tools.mcp.overview import ServerOverview, oversee
+from proxy.tools.mcp.pins import Pin, PinSource
+from proxy.tools.mcp.results import read_result
+from proxy.tools.mcp.servers import Server
+
+__all__ = ["McpProvider", "spec_of"]
+
+_LOOK_EVERY_S: Final = 5.0
+"""Until a pin that another process made or removed is noticed."""
+
+_MOST_NAMED: Final = 10
+
+_SHOWN_HINTS = ("destructiveHint", "openWorldHint", "readOnlyHint", "idempotentHint")
+
+
+class McpProvider:
+    """:class:`~proxy.tools.contract.provider.ToolProvider` of the configured servers.
+
+    It is asked for its tools at the start and whenever pins or servers have changed; a server that is away
+    changes nothing.
+    """
+
+    name: Final = PROVIDER
+
+    def __init__(
+        self,
+        servers: Mapping[str, Server],
+        pins: PinSource,
+        host: HostClient | None,
+        *,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """``host`` is ``None`` where nothing is called: its tools are listed then and fail.
+
+        ``timeout_s`` are the seconds that a call may take at the server where nobody says otherwise.
+        """
+        self._servers = servers
+        self._source = pins
+        self._host = host
+        self._timeout_s = timeout_s
+        self._pins: Mapping[str, Pin] = {}
+        self._known: Sequence[Pin] = ()
+        self._new: dict[str, frozenset[str]] = {}
+        self._drifted: frozenset[str] = frozenset()
+        self._begun = False
+        self._look = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
+        if host is not None:
+            host.watch(self._look.set)
+
+    async def begin(self) -> bool:
+        """Say that pins can be read now; whether there are any.  Raises :class:`~proxy.errors.StoreError`."""
+        self._begun = True
+        return bool(await self._source.pins())
+
+    def follow(self, refresh: Callable[[], Awaitable[object]]) -> None:
+        """Connect, and have ``refresh`` called whenever the tools have become others: somebody allowed one or
+        took it back, or a server describes one in another way."""
+        if self._host is not None:
+            self._host.start()
+            self._following = asyncio.create_task(self._follow(refresh))
+
+    async def _follow(self, refresh: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._look.wait()
+            self._look.clear()
+            try:
+                if await self._has_changed():
+                    await refresh()
+            except ToolRelayError as error:
+                self._log.error("mcp_tools_not_refreshed", reason=str(error))
+
+    async def _has_changed(self) -> bool:
+        """Whether the tools to be listed are others than those that were listed last."""
+        self._known = await self._source.pins()
+        pins = {pin.id: pin for pin in self._known if self._is_usable(pin)}
+        drifted = frozenset(self._drift(pins))
+        for tool in sorted(drifted - self._drifted):
+            self._log.warning("tool_drifted", tool=tool)
+        self._tell_new()
+        digests = {name: pin.digest for name, pin in pins.items()}
+        listed = {name: pin.digest for name, pin in self._pins.items()}
+        return drifted != self._drifted or digests != listed
+
+    def _tell_new(self) -> None:
+        """Log, once for each server, that it has tools which nobody has allowed yet."""
+        for one in self._overview(self._known):
+            new = frozenset(
+                tool.id for tool in one.tools if tool.state == "new" and one.server.may_have(tool.name)
+            )
+            name = one.server.name
+            if more := new - self._new.get(name, frozenset()):
+                named = sorted(more)[:_MOST_NAMED]
+                self._log.info(
+                    "tool_new",
+                    server=name,
+                    tools=len(more),
+                    named=named,
+                    hint=f"to allow them: toolrelay tools allow '{pattern_of_server(name)}'",
+                )
+            self._new[name] = new
+
+    async def overview(self) -> Sequence[ServerOverview]:
+        """How each server is, and what of its tools is allowed.  Raises :class:`~proxy.errors.StoreError`."""
+        return self._overview(await self._source.pins())
+
+    @property
+    def counted(self) -> Sequence[ServerOverview]:
+        """The same by the pins that were read last, at once."""
+        return self._overview(self._known)
+
+    def _overview(self, pins: Sequence[Pin]) -> Sequence[ServerOverview]:
+        host = self._host
+        if host is None:
+            return oversee(self._servers, pins, {}, {})
+        return oversee(self._servers, pins, host.statuses, host.reconnects)
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """What was pinned of the servers that are configured, and is not described otherwise by now.
+
+        Nothing before :meth:`begin`.
+        """
+        if not self._begun:
+            return ()
+        self._known = await self._source.pins()
+        self._pins = {pin.id: pin for pin in self._known if self._is_usable(pin)}
+        self._drifted = frozenset(self._drift(self._pins))
+        offered = [pin for pin in self._pins.values() if pin.id not in self._drifted]
+        specs = (self._spec(pin) for pin in offered)
+        return [spec for spec in specs if spec is not None]
+
+    def _spec(self, pin: Pin) -> ToolSpec | None:
+        """The contract of a pinned tool; one that cannot be used takes no other with it."""
+        try:
+            check_schema(pin.definition.input_schema, f"tool {pin.id}")
+        except ConfigError as fault:
+            self._log.warning("mcp_pin_unusable", tool=pin.id, reason=fault.problem)
+            return None
+        return spec_of(pin, self._servers[pin.definition.server])
+
+    def _is_usable(self, pin: Pin) -> bool:
+        """Whether the server of a pin is configured as it was when the tool was allowed."""
+        server = self._servers.get(pin.definition.server)
+        return (
+            server is not None and server.identity == pin.transport and server.may_have(pin.definition.name)
+        )
+
+    async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
+        """See :meth:`proxy.tools.contract.provider.ToolProvider.call_tool`."""
+        origin = spec.origin
+        if origin is None or self._host is None:
+            raise RuntimeError("nothing was started that talks to MCP servers")
+        # A run goes on with the tools that it was planned with; what is allowed may have changed since.
+        pin = self._pins.get(spec.name)
+        if pin is None:
+            raise ToolFailure("an operator does not allow this tool any more", code="policy_denied")
+        if pin.digest != origin.digest:
+            raise ToolFailure("its definition has changed since it was offered", code="policy_denied")
+        within_s = self._servers[origin.server].timeout_s or self._timeout_s
+        result = await self._host.call(
+            origin.server, origin.name, origin.digest, arguments, within_s, context.on_progress
+        )
+        return read_result(result)
+
+    async def aclose(self) -> None:
+        """Let go of the host process."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait({self._following})
+        if self._host is not None:
+            await self._host.aclose()
+
+    def _drift(self, pins: Mapping[str, Pin]) -> Sequence[str]:
+        """The pinned tools that their servers describe otherwise now."""
+        statuses = self._host.statuses if self._host is not None else {}
+        drifted = []
+        for pin in pins.values():
+            status = statuses.get(pin.definition.server)
+            if status is None or status.digests is None:
+                continue
+            live = status.digests.get(pin.definition.name)
+            if live != pin.digest:
+                drifted.append(pin.id)
+        return drifted
+
+
+def spec_of(pin: Pin, server: Server) -> ToolSpec:
+    """The contract of a pinned tool.
+
+    Its effect is the operator's word, its text is a stranger's, and it may reach anything: so a result that a
+    run has read withholds it where ``policy.after_untrusted`` says so.
+    """
+    definition = pin.definition
+    effect = server.effect_of(definition.name)
+    schema = dict(definition.input_schema)
+    reads = effect is ToolEffect.READ_ONLY
+    return ToolSpec(
+        name=definition.id,
+        description=definition.model_text,
+        parameters=schema,
+        effect=effect,
+        provider=PROVIDER,
+        validate=SchemaValidator(schema),
+        digest=spec_digest(definition.id, pin.digest, schema, effect),
+        connection=server.connection,
+        redaction=server.redaction,
+        timeout_s=server.timeout_s,
+        retries=1 if reads else 0,
+        untrusted_output=True,
+        egress=True,
+        origin=ToolOrigin(definition.server, definition.name, pin.digest),
+        safety={f"mcp.{hint}": definition.annotations[hint] for hint in _hints(definition.annotations)},
+    )
+
+
+def _hints(annotations: Mapping[str, bool]) -> Sequence[str]:
+    return [hint for hint in _SHOWN_HINTS if hint in annotations]

@@ -1,0 +1,132 @@
+"""One attempt to log in: what the browser is sent to, and what comes back with it.
+
+Sources: OAuth 2.1 (the code flow), RFC 7636 (PKCE), RFC 8707 (``resource``), RFC 9207 (``iss``).
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from proxy.plain_text import plain_text
+from proxy.tools.oauth.clients import Client
+from proxy.tools.oauth.metadata import AuthorizationServer
+from proxy.tools.oauth.port import OAuthFault
+
+__all__ = ["Attempt", "NotOurs", "begin"]
+
+_MAX_REDIRECT: Final = 16384
+
+
+class NotOurs(Exception):
+    """What came back does not belong to this attempt: anybody may have sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt.  ``url`` is where the browser is to go; ``state`` and ``verifier`` are secrets."""
+
+    server: AuthorizationServer
+    client: Client
+    redirect_uri: str
+    resource: str
+    scopes: tuple[str, ...]
+    state: str = field(repr=False)
+    verifier: str = field(repr=False)
+    url: str = field(repr=False)
+
+    def code_of(self, redirected: str) -> str:
+        """The authorization code in an address to which the browser was redirected, or in its query.
+
+        Raises :class:`NotOurs` for one that is not of this attempt, and
+        :class:`~proxy.tools.oauth.port.OAuthFault` where the server refused, or is not the one that was
+        asked (RFC 9207: a mix-up of two servers).
+        """
+        found = _query_of(redirected)
+        if not hmac.compare_digest(found.get("state", "").encode(), self.state.encode()):
+            raise NotOurs
+        issuer = found.get("iss")
+        if issuer is None and self.server.sends_iss:
+            raise OAuthFault("the answer does not name its issuer, though the server promises that it does")
+        if issuer is not None and issuer != self.server.issuer:
+            raise OAuthFault(
+                f"the answer is of the issuer {plain_text(issuer)}, and {plain_text(self.server.issuer)} was "
+                "asked: somebody may be mixing up two servers"
+            )
+        if "error" in found:
+            about = found.get("error_description", "")
+            raise OAuthFault(
+                f"{plain_text(self.server.issuer)} refused: {plain_text(found['error'], 80)}"
+                f"{f' ({plain_text(about)})' if about else ''}"
+            )
+        if not found.get("code"):
+            raise OAuthFault("the answer has no code")
+        return found["code"]
+
+    def exchange(self, code: str) -> dict[str, str]:
+        """The fields that turn a code into tokens."""
+        return {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self.redirect_uri,
+            "code_verifier": self.verifier,
+            **({"resource": self.resource} if self.resource else {}),
+        }
+
+
+def begin(
+    server: AuthorizationServer,
+    client: Client,
+    *,
+    redirect_uri: str,
+    resource: str,
+    scopes: tuple[str, ...],
+    more: Mapping[str, str] | None = None,
+) -> Attempt:
+    """An attempt with secrets of its own; ``more`` are further parameters of the request.
+
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` for a server without S256 of PKCE, or without a page
+    to log in at.
+    """
+    where = plain_text(server.issuer)
+    if not server.authorization_endpoint:
+        raise OAuthFault(f"{where} has no page to log in at: its metadata lacks authorization_endpoint")
+    if not server.has_pkce:
+        raise OAuthFault(f"{where} does not say that it takes PKCE with S256, without which nobody logs in")
+    state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
+    digest = hashlib.sha256(verifier.encode()).digest()
+    asked = {
+        **(more or {}),
+        "response_type": "code",
+        "client_id": client.id,
+        "redirect_uri": redirect_uri,
+        "state": state,
+        "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
+        "code_challenge_method": "S256",
+        **({"scope": " ".join(scopes)} if scopes else {}),
+        **({"resource": resource} if resource else {}),
+    }
+    parts = urlsplit(server.authorization_endpoint)
+    own = [(name, value) for name, value in parse_qsl(parts.query) if name not in asked]
+    url = urlunsplit(parts._replace(query=urlencode([*own, *asked.items()]), fragment=""))
+    return Attempt(server, client, redirect_uri, resource, scopes, state, verifier, url)
+
+
+def _query_of(redirected: str) -> dict[str, str]:
+    """The parameters of an address; raises :class:`NotOurs` for one that names one of them twice."""
+    text = redirected.strip()
+    if len(text) > _MAX_REDIRECT:
+        raise NotOurs
+    query = (text.partition("?")[2] if "?" in text else text).partition("#")[0]
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        raise NotOurs from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise NotOurs
+    return found

@@ -1,0 +1,54 @@
+"""What a server asks for when it refuses a request: the challenge of ``WWW-Authenticate``.
+
+Sources: RFC 9110, section 11.6.1 (the header); RFC 6750, section 3 (``scope``, ``error``); RFC 9728, section
+5.1 (``resource_metadata``).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.request import parse_http_list
+
+from proxy.tools.oauth.parameters import read_scopes
+
+__all__ = ["Challenge", "read_challenge"]
+
+_MAX_HEADER: Final = 8192
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_ITEM = re.compile(rf"(?:({_TOKEN})\s+)?({_TOKEN})\s*=\s*(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """A challenge of the scheme ``Bearer``, as a stranger wrote it.
+
+    ``resource_metadata`` is the address of the document about the resource, ``error`` the word for why the
+    request was refused.  What the server does not say is empty.
+    """
+
+    resource_metadata: str = ""
+    scopes: tuple[str, ...] = ()
+    error: str = ""
+
+
+def read_challenge(header: str) -> Challenge:
+    """The ``Bearer`` challenge of a header that may hold several; an empty one if there is none."""
+    scheme = ""
+    found: dict[str, str] = {}
+    for item in parse_http_list(header[:_MAX_HEADER]):
+        parsed = _ITEM.fullmatch(item.strip())
+        if parsed is None:
+            scheme = item.strip().lower()
+            continue
+        scheme = parsed[1].lower() if parsed[1] else scheme
+        if scheme == "bearer":
+            found.setdefault(parsed[2].lower(), _unquoted(parsed[3]))
+    place, error = found.get("resource_metadata", ""), found.get("error", "")
+    return Challenge(place[:2048], read_scopes(found.get("scope")), error[:64])
+
+
+def _unquoted(value: str) -> str:
+    text = value.strip()
+    if len(text) > 1 and text.startswith('"') and text.endswith('"'):
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    return text

@@ -1,0 +1,148 @@
+"""Who the proxy is to an authorization server: a client that was registered beforehand, one whose id is the
+address of a document, or one that registers itself.
+
+Sources: RFC 7591 (dynamic client registration), RFC 6749, section 2.3 (how a client proves itself), the draft
+on client id metadata documents.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeGuard
+from urllib.parse import quote
+
+from proxy.plain_text import plain_text
+from proxy.tools.contract.capabilities import HttpFailure
+from proxy.tools.oauth.metadata import AuthorizationServer
+from proxy.tools.oauth.port import OAuthFault, OAuthHttp
+
+__all__ = ["Client", "ClientKind", "choose_client", "configured_client", "proven"]
+
+ClientKind = Literal["configured", "document", "registered"]
+
+_MAX_ID: Final = 2048
+_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client.
+
+    ``method`` is how it proves itself at the token endpoint: ``none``, ``client_secret_basic`` or
+    ``client_secret_post``.  ``redirect_uri`` is what it was registered with; ``expires_at``, in seconds since
+    the epoch, is when its secret ends, 0 for never.
+    """
+
+    id: str
+    kind: ClientKind
+    secret: str = field(default="", repr=False)
+    method: str = "none"
+    redirect_uri: str = ""
+    expires_at: float = 0.0
+
+
+def proven(client: Client, fields: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+    """The fields of a token request by this client, and its ``Authorization`` header, if it sends one."""
+    if client.method == "client_secret_basic":
+        # Each is encoded before it is joined: RFC 6749, section 2.3.1.
+        pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
+        return dict(fields), f"Basic {base64.b64encode(pair.encode()).decode()}"
+    made = {**fields, "client_id": client.id}
+    if client.method == "client_secret_post":
+        made["client_secret"] = client.secret
+    return made, None
+
+
+def configured_client(server: AuthorizationServer, client_id: str, secret: str) -> Client:
+    """The client of the configuration; raises :class:`~proxy.tools.oauth.port.OAuthFault` where the server
+    takes a secret in no way that is known here."""
+    if not secret:
+        return Client(client_id, "configured")
+    # A server that says nothing takes Basic: RFC 8414, section 2.
+    taken = server.auth_methods if server.auth_methods is not None else ("client_secret_basic",)
+    for method in ("client_secret_basic", "client_secret_post"):
+        if method in taken:
+            return Client(client_id, "configured", secret, method)
+    shown = ", ".join(plain_text(one) for one in taken[:5]) or "none"
+    raise OAuthFault(f"{plain_text(server.issuer)} takes no client secret; its ways are: {shown}")
+
+
+async def choose_client(
+    http: OAuthHttp,
+    server: AuthorizationServer,
+    *,
+    redirect_uri: str,
+    client_id: str = "",
+    client_secret: str = "",
+    document_url: str = "",
+    known: Client | None = None,
+    scopes: tuple[str, ...] = (),
+) -> Client:
+    """The client for a login, in the order of the MCP specification.
+
+    ``known`` is one that registered itself with this server earlier: it is used again if its redirect
+    address is the same.  Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
+    """
+    if client_id:
+        return configured_client(server, client_id, client_secret)
+    if document_url and server.takes_documents:
+        return Client(document_url, "document")
+    if known is not None and known.kind == "registered" and known.redirect_uri == redirect_uri:
+        return known
+    if server.registration_endpoint:
+        return await _register(http, server, redirect_uri, scopes)
+    raise OAuthFault(
+        f"{plain_text(server.issuer)} registers no clients by itself: register one there with the redirect "
+        f"address {redirect_uri}, and write its client_id"
+    )
+
+
+async def _register(
+    http: OAuthHttp, server: AuthorizationServer, redirect_uri: str, scopes: tuple[str, ...]
+) -> Client:
+    taken = server.auth_methods
+    method = "none" if taken is None else next((one for one in _METHODS if one in taken), "none")
+    asked = {
+        "client_name": "toolrelay",
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": method,
+        "application_type": "native",
+        **({"scope": " ".join(scopes)} if scopes else {}),
+    }
+    where = plain_text(server.issuer)
+    try:
+        said = await http.post_json(server.registration_endpoint, asked)
+    except HttpFailure as failure:
+        raise OAuthFault(f"{where} refused to register a client: {failure}", status=failure.status) from None
+    found = _registered(said, redirect_uri, method)
+    if found is None:
+        raise OAuthFault(f"{where} registered a client that cannot be used here")
+    return found
+
+
+def _registered(said: Any, redirect_uri: str, asked: str) -> Client | None:
+    """The client in the answer to a registration; ``None`` for one that cannot be used."""
+    if not isinstance(said, dict):
+        return None
+    client_id, secret = said.get("client_id"), said.get("client_secret") or ""
+    if not _is_word(client_id) or not isinstance(secret, str) or (secret and not _is_word(secret)):
+        return None
+    # Servers may put another method in the place of the one that was asked for; RFC 7591, section 3.2.1.
+    method = said.get("token_endpoint_auth_method") or ("client_secret_basic" if secret else asked)
+    if method not in _METHODS or (method != "none" and not secret):
+        return None
+    redirects = said.get("redirect_uris")
+    if isinstance(redirects, list) and redirects and redirect_uri not in redirects:
+        return None
+    expires_at = said.get("client_secret_expires_at") or 0
+    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float):
+        return None
+    return Client(
+        client_id, "registered", secret if method != "none" else "", method, redirect_uri, float(expires_at)
+    )
+
+
+def _is_word(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= _MAX_ID and value.isascii() and value.isprintable()

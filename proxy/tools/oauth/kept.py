@@ -1,0 +1,94 @@
+"""What is kept of a connection between two uses of it, in a vault, which seals it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeGuard
+
+import orjson
+
+from proxy.tools.oauth.clients import Client
+from proxy.tools.oauth.metadata import covers, is_same_issuer
+from proxy.tools.oauth.tokens import TokenAnswer, is_token, read_seconds
+
+__all__ = ["Kept", "Login", "read_kept", "with_answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a person logged in for, and all that a refresh needs.
+
+    ``id`` is another one for each login; ``at`` is its time in seconds since the epoch.  ``resource`` is the
+    audience of its tokens, empty where none was named.  ``scopes`` are those that were granted.
+    """
+
+    id: str
+    at: float
+    issuer: str
+    token_endpoint: str
+    client: Client
+    resource: str = ""
+    scopes: tuple[str, ...] = ()
+    revocation_endpoint: str = ""
+
+    def is_for(self, *, resource: str, issuer: str, client_id: str) -> bool:
+        """Whether it is one for what is configured; an issuer or client that is not configured may be any.
+
+        ``resource`` is the address of the server as the operator wrote it, empty for none.
+        """
+        if bool(resource) != bool(self.resource) or (resource and not covers(self.resource, resource)):
+            return False
+        same_issuer = not issuer or is_same_issuer(issuer, self.issuer)
+        return same_issuer and (not client_id or client_id == self.client.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Tokens.  ``made_at`` is seconds since the epoch; ``login`` is ``None`` where nobody logged in."""
+
+    access_token: str = field(repr=False)
+    refresh_token: str = field(repr=False)
+    made_at: float
+    lasts_s: float
+    login: Login | None = None
+
+    def written(self) -> bytes:
+        """As JSON, tokens included: for the vault only."""
+        lasts_s = self.lasts_s if math.isfinite(self.lasts_s) else None
+        return orjson.dumps({**asdict(self), "lasts_s": lasts_s})
+
+
+def with_answer(answer: TokenAnswer, now: float, before: Kept | None, refresh_token: str = "") -> Kept:
+    """What to keep after an answer.  A refresh token that is not replaced goes on (RFC 6749, section 6), and
+    so do the scopes of a login."""
+    login = before.login if before is not None else None
+    if login is not None and answer.scopes:
+        login = replace(login, scopes=answer.scopes)
+    return Kept(answer.access_token, answer.refresh_token or refresh_token, now, answer.lasts_s, login)
+
+
+def read_kept(written: bytes | None) -> Kept | None:
+    """What :meth:`Kept.written` wrote; ``None`` for whatever else stands there."""
+    try:
+        said = orjson.loads(written or b"null")
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(said, dict):
+        return None
+    access, refresh, made_at = said.get("access_token"), said.get("refresh_token"), said.get("made_at")
+    if not is_token(access) or not (refresh == "" or is_token(refresh)) or not _is_number(made_at):
+        return None
+    try:
+        login = None if said.get("login") is None else _login(said["login"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Kept(access, refresh, made_at, read_seconds(said.get("lasts_s")), login)
+
+
+def _login(said: Mapping[str, Any]) -> Login:
+    client = Client(**said["client"])
+    return Login(**{**said, "client": client, "scopes": tuple(said["scopes"])})
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

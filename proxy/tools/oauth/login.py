@@ -1,0 +1,119 @@
+"""A login, from the address that the operator wrote to the tokens that are kept."""
+
+import secrets
+from collections.abc import Mapping
+
+from proxy.net.public_addresses import is_confidential
+from proxy.plain_text import plain_text
+from proxy.tools.oauth.authorization import Attempt, begin
+from proxy.tools.oauth.clients import Client, choose_client, proven
+from proxy.tools.oauth.discovery import Discovery, discover
+from proxy.tools.oauth.grants import LoggedIn
+from proxy.tools.oauth.kept import Kept, Login
+from proxy.tools.oauth.parameters import join_scopes
+from proxy.tools.oauth.port import OAuthFault, OAuthHttp
+from proxy.tools.oauth.tokens import ask_for_tokens
+
+__all__ = ["begin_login", "end_login", "revoke"]
+
+_SOON_S = 3600.0
+"""A client whose secret ends within this time registers itself anew."""
+
+
+async def begin_login(
+    http: OAuthHttp,
+    connection: LoggedIn,
+    *,
+    redirect_uri: str,
+    now: float,
+    before: Kept | None = None,
+    scopes: tuple[str, ...] = (),
+    parameters: Mapping[str, str] | None = None,
+) -> Attempt:
+    """Find the authorization server, and be a client of it.
+
+    ``before`` is the login that is there already: its client is used again, and where ``scopes`` are wanted
+    beyond the configured ones, its scopes are asked for, too.  Raises
+    :class:`~proxy.tools.oauth.port.OAuthFault`.
+    """
+    found = await discover(http, server_url=connection.server_url, issuer=connection.issuer)
+    last = before.login if before is not None else None
+    if last is not None and (last.issuer, last.resource) != (found.server.issuer, found.resource):
+        last = None
+    wanted = _scopes(found, connection.scopes, last, scopes)
+    client = await choose_client(
+        http,
+        found.server,
+        redirect_uri=redirect_uri,
+        client_id=connection.client_id,
+        client_secret=connection.client_secret,
+        document_url=connection.document_url,
+        known=_usable(last.client, now) if last is not None else None,
+        scopes=wanted,
+    )
+    page = found.server.authorization_endpoint
+    if page and not is_confidential(page):
+        raise OAuthFault(f"{plain_text(page)}, the page to log in at, is not https")
+    return begin(
+        found.server,
+        client,
+        redirect_uri=redirect_uri,
+        resource=found.resource,
+        scopes=wanted,
+        more=parameters,
+    )
+
+
+async def end_login(http: OAuthHttp, attempt: Attempt, code: str, now: float) -> Kept:
+    """The tokens for a code.  Raises :class:`~proxy.tools.oauth.port.OAuthFault`."""
+    server = attempt.server
+    try:
+        answer = await ask_for_tokens(http, server.token_endpoint, attempt.client, attempt.exchange(code))
+    except OAuthFault as fault:
+        where = plain_text(server.issuer)
+        raise OAuthFault(f"{where} gave no token: {fault}", status=fault.status, code=fault.code) from None
+    login = Login(
+        id=secrets.token_hex(8),
+        at=now,
+        issuer=server.issuer,
+        token_endpoint=server.token_endpoint,
+        client=attempt.client,
+        resource=attempt.resource,
+        # Who is given what was asked for need not be told so: RFC 6749, section 5.1.
+        scopes=answer.scopes or attempt.scopes,
+        revocation_endpoint=server.revocation_endpoint,
+    )
+    return Kept(answer.access_token, answer.refresh_token, now, answer.lasts_s, login)
+
+
+async def revoke(http: OAuthHttp, kept: Kept, client: Client) -> bool:
+    """Have the server end a login (RFC 7009); whether it can be asked to.
+
+    Raises :class:`~proxy.tools.contract.capabilities.HttpFailure` where it does not.
+    """
+    login = kept.login
+    if login is None or not login.revocation_endpoint:
+        return False
+    token, hint = (
+        (kept.refresh_token, "refresh_token") if kept.refresh_token else (kept.access_token, "access_token")
+    )
+    fields, authorization = proven(client, {"token": token, "token_type_hint": hint})
+    await http.post_form(login.revocation_endpoint, fields, authorization)
+    return True
+
+
+def _scopes(
+    found: Discovery, configured: tuple[str, ...], last: Login | None, more: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The scopes to ask for: those that are configured, or those of the server, with ``more`` and, beside
+    those, the ones that were granted before."""
+    granted = last.scopes if last is not None and more else ()
+    scopes = join_scopes(configured or found.scopes, granted, more)
+    # A server that has this scope gives refresh tokens only to who asks for it.
+    if scopes and "offline_access" in found.server.scopes:
+        return join_scopes(scopes, ("offline_access",))
+    return scopes
+
+
+def _usable(client: Client, now: float) -> Client | None:
+    return client if not client.expires_at or client.expires_at > now + _SOON_S else None

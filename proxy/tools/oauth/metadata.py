@@ -1,0 +1,190 @@
+"""What resources and authorization servers say of themselves: documents of strangers.
+
+Sources: RFC 9728 (protected resources), RFC 8414 and OpenID Connect Discovery 1.0 (authorization servers),
+RFC 9207 (``iss`` in the answer), the draft on client id metadata documents, and the MCP specification's
+pages on authorization for where documents are looked for.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from proxy.plain_text import plain_text
+from proxy.tools.oauth.parameters import read_scopes
+from proxy.tools.oauth.port import OAuthFault
+
+__all__ = [
+    "AuthorizationServer",
+    "ProtectedResource",
+    "covers",
+    "is_same_issuer",
+    "origin_of",
+    "read_protected_resource",
+    "read_server",
+    "resource_of",
+    "resource_places",
+    "server_places",
+]
+
+_Address = Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
+_Word = Annotated[str, Field(max_length=256)]
+_Words = Annotated[list[_Word], Field(max_length=1000)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedResource:
+    """What tokens are for: ``resource`` is their audience."""
+
+    resource: str
+    issuers: tuple[str, ...]
+    scopes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationServer:
+    """Who issues tokens.  Addresses that it does not have are empty.
+
+    ``auth_methods`` are the ways for a client to prove itself at the token endpoint, ``None`` if the document
+    does not say.  ``sends_iss`` says that each answer names the issuer.  ``takes_documents`` says that the
+    address of a client id metadata document is a client id there.
+    """
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    registration_endpoint: str = ""
+    revocation_endpoint: str = ""
+    scopes: tuple[str, ...] = ()
+    auth_methods: tuple[str, ...] | None = None
+    has_pkce: bool = False
+    sends_iss: bool = False
+    takes_documents: bool = False
+    grants: tuple[str, ...] | None = None
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+_Kind = TypeVar("_Kind", bound=_Document)
+
+
+class _Resource(_Document):
+    resource: _Address
+    authorization_servers: Annotated[list[_Address], Field(min_length=1, max_length=20)]
+    scopes_supported: _Words | None = None
+
+
+class _Server(_Document):
+    issuer: _Address
+    authorization_endpoint: _Address | None = None
+    token_endpoint: _Address
+    registration_endpoint: _Address | None = None
+    revocation_endpoint: _Address | None = None
+    scopes_supported: _Words | None = None
+    grant_types_supported: _Words | None = None
+    token_endpoint_auth_methods_supported: _Words | None = None
+    code_challenge_methods_supported: _Words | None = None
+    client_id_metadata_document_supported: bool | None = None
+    authorization_response_iss_parameter_supported: bool | None = None
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of an address, in lower case; raises ValueError for what is none."""
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme.lower(), 0)
+    return f"{parts.scheme.lower()}://{parts.hostname or ''}:{port}"
+
+
+def resource_of(server_url: str) -> str:
+    """The canonical URI of a server, by which tokens for it are asked for (RFC 8707, section 2)."""
+    parts = urlsplit(server_url)
+    return urlunsplit(parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower(), fragment=""))
+
+
+def covers(resource: str, server_url: str) -> bool:
+    """Whether a token for ``resource`` is one for the server: of one origin, and at or above its path."""
+    try:
+        if origin_of(resource) != origin_of(server_url) or urlsplit(resource).fragment:
+            return False
+    except ValueError:
+        return False
+    above, path = (f"{urlsplit(url).path.rstrip('/')}/" for url in (resource, server_url))
+    return path.startswith(above) and "/../" not in path and "/../" not in above
+
+
+def is_same_issuer(one: str, other: str) -> bool:
+    """Whether two spellings mean one issuer: the same, but for a slash that is the whole path."""
+    if one == other:
+        return True
+    shorter, longer = sorted((one, other), key=len)
+    return longer == f"{shorter}/" and urlsplit(shorter).path == ""
+
+
+def resource_places(server_url: str) -> list[str]:
+    """Where the document about a resource may be, in the order to look (RFC 9728, section 3.1)."""
+    parts = urlsplit(server_url)
+    root = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource"
+    return [root + parts.path, root] if parts.path.strip("/") else [root]
+
+
+def server_places(issuer: str) -> list[str]:
+    """Where the document about an authorization server may be, in the order to look."""
+    parts = urlsplit(issuer)
+    root, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    places = [
+        f"{root}/.well-known/oauth-authorization-server{path}",
+        f"{root}/.well-known/openid-configuration{path}",
+    ]
+    return [*places, f"{root}{path}/.well-known/openid-configuration"] if path else places
+
+
+def read_protected_resource(said: Any, place: str, server_url: str) -> ProtectedResource:
+    """The document about the resource that ``server_url`` is.
+
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` for one that is about another resource.
+    """
+    document = _read(_Resource, said, place)
+    if not covers(document.resource, server_url):
+        raise OAuthFault(
+            f"{plain_text(place)} is about {plain_text(document.resource)}, which is not {server_url}"
+        )
+    return ProtectedResource(
+        document.resource, tuple(document.authorization_servers), read_scopes(document.scopes_supported)
+    )
+
+
+def read_server(said: Any, place: str, issuer: str, *, loosely: bool = False) -> AuthorizationServer:
+    """The document about the authorization server ``issuer``.
+
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` for one of another issuer: it is compared character by
+    character (RFC 8414, section 3.3), ``loosely`` but for a slash at the end of an origin.
+    """
+    document = _read(_Server, said, place)
+    same = is_same_issuer(document.issuer, issuer) if loosely else document.issuer == issuer
+    if not same:
+        raise OAuthFault(f"{plain_text(place)} is of the issuer {plain_text(document.issuer)}, not {issuer}")
+    methods, grants = document.token_endpoint_auth_methods_supported, document.grant_types_supported
+    return AuthorizationServer(
+        issuer=document.issuer,
+        authorization_endpoint=document.authorization_endpoint or "",
+        token_endpoint=document.token_endpoint,
+        registration_endpoint=document.registration_endpoint or "",
+        revocation_endpoint=document.revocation_endpoint or "",
+        scopes=read_scopes(document.scopes_supported),
+        auth_methods=None if methods is None else tuple(methods),
+        has_pkce="S256" in (document.code_challenge_methods_supported or ()),
+        sends_iss=bool(document.authorization_response_iss_parameter_supported),
+        takes_documents=bool(document.client_id_metadata_document_supported),
+        grants=None if grants is None else tuple(grants),
+    )
+
+
+def _read(kind: type[_Kind], said: Any, place: str) -> _Kind:
+    try:
+        return kind.model_validate(said)
+    except ValidationError as error:
+        field = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the document"
+        raise OAuthFault(f"{plain_text(place)} cannot be used: {plain_text(field)} is not valid") from None

@@ -1,0 +1,42 @@
+"""What of OAuth requests an operator may write: scopes, and further parameters."""
+
+import re
+from typing import Final
+
+__all__ = ["PROTOCOL_PARAMETERS", "join_scopes", "read_scopes"]
+
+_MAX_SCOPES: Final = 100
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
+
+PROTOCOL_PARAMETERS: Final = frozenset(
+    {
+        "client_id",
+        "client_secret",
+        "code_challenge",
+        "code_challenge_method",
+        "redirect_uri",
+        "request",
+        "request_uri",
+        "resource",
+        "response_mode",
+        "response_type",
+        "scope",
+        "state",
+    }
+)
+"""The parameters of an authorization request that are not the operator's to set."""
+
+
+def read_scopes(said: object) -> tuple[str, ...]:
+    """The scopes in a string with spaces, or in a list; what is no scope (RFC 6749, section 3.3) is left out.
+
+    At most 100, each of 256 characters at most, each once.
+    """
+    words = said.split(" ") if isinstance(said, str) else said if isinstance(said, list | tuple) else ()
+    scopes = [word for word in words if isinstance(word, str) and _SCOPE.fullmatch(word)]
+    return tuple(dict.fromkeys(scopes))[:_MAX_SCOPES]
+
+
+def join_scopes(*scopes: tuple[str, ...]) -> tuple[str, ...]:
+    """All of them, each once, in this order."""
+    return tuple(dict.fromkeys(scope for some in scopes for scope in some))

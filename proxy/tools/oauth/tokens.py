@@ -1,0 +1,88 @@
+"""What a token endpoint answers: RFC 6749, sections 5.1 and 5.2."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeGuard
+
+from proxy.tools.contract.capabilities import HttpFailure
+from proxy.tools.oauth.clients import Client, proven
+from proxy.tools.oauth.parameters import read_scopes
+from proxy.tools.oauth.port import OAuthFault, OAuthHttp
+
+__all__ = ["TokenAnswer", "ask_for_tokens", "is_token", "read_seconds"]
+
+_MAX_TOKEN: Final = 16384
+_ERRORS: Final = frozenset(
+    {
+        "invalid_client",
+        "invalid_grant",
+        "invalid_request",
+        "invalid_scope",
+        "invalid_target",
+        "unauthorized_client",
+        "unsupported_grant_type",
+    }
+)
+"""Of RFC 6749, section 5.2, and RFC 8707, section 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """Tokens.  ``refresh_token`` is empty where there is none, ``lasts_s`` infinite where nothing is said."""
+
+    access_token: str = field(repr=False)
+    refresh_token: str = field(repr=False)
+    lasts_s: float
+    scopes: tuple[str, ...] = ()
+
+
+async def ask_for_tokens(
+    http: OAuthHttp, endpoint: str, client: Client, fields: Mapping[str, str]
+) -> TokenAnswer:
+    """Ask a token endpoint.  No word of its answer leaves here but tokens, and a known word for an error.
+
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
+    """
+    form, authorization = proven(client, fields)
+    try:
+        said = await http.post_form(endpoint, form, authorization)
+    except HttpFailure as failure:
+        code = _error_of(failure.json)
+        why = code or ("no usable answer" if failure.status else str(failure))
+        raise OAuthFault(why, status=failure.status, code=code) from None
+    kind = said.get("token_type", "Bearer") if isinstance(said, dict) else ""
+    access = said.get("access_token") if isinstance(said, dict) else None
+    if not is_token(access) or not isinstance(kind, str) or kind.lower() != "bearer":
+        raise OAuthFault("no bearer token in its answer", status=200)
+    refresh = said.get("refresh_token")
+    return TokenAnswer(
+        access,
+        refresh if is_token(refresh) else "",
+        read_seconds(said.get("expires_in")),
+        read_scopes(said.get("scope")),
+    )
+
+
+def is_token(value: object) -> TypeGuard[str]:
+    """Whether a value is a token that a header can carry."""
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_TOKEN:
+        return False
+    return value.isascii() and value.isprintable() and " " not in value
+
+
+def read_seconds(value: Any) -> float:
+    """``expires_in``; infinite where the answer does not say, until a 401 does."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.inf
+    try:
+        seconds = float(value)
+    except ValueError:
+        return math.inf
+    return seconds if seconds > 0 and math.isfinite(seconds) else math.inf
+
+
+def _error_of(said: Any) -> str:
+    """The error code of an answer, if it is one of the known words."""
+    code = said.get("error") if isinstance(said, dict) else None
+    return code if isinstance(code, str) and code in _ERRORS else ""

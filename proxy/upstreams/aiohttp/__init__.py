@@ -1,1 +1,0 @@
-"""Upstreams over aiohttp's client."""

@@ -1,0 +1,81 @@
+"""Anthropic Messages: request, response and stream."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
+
+import orjson
+
+from proxy.conversation import Message
+from proxy.wires.anthropic.body import AnthropicBody
+from proxy.wires.anthropic.conversation import AnthropicCodec
+from proxy.wires.anthropic.encoder import AnthropicTurnEncoder, turn_blocks
+from proxy.wires.anthropic.held import masked_turn
+from proxy.wires.anthropic.reader import AnthropicTurnReader
+from proxy.wires.anthropic.reply import AnthropicReplyWriter
+from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
+from proxy.wires.anthropic.writer import AnthropicStreamWriter
+from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.dialects.anthropic import ANTHROPIC
+from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+
+__all__ = ["AnthropicWire"]
+
+
+class AnthropicWire:
+    """The Messages wire."""
+
+    dialect = ANTHROPIC
+    codec = AnthropicCodec()
+
+    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
+        return parse_anthropic_request(payload)
+
+    def encoder(self, request: ClientRequest) -> TurnEncoder:
+        return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)
+
+    def read_turn(self, message: bytes) -> Message:
+        messages = self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages
+        return messages[0] if messages else Message("assistant")
+
+    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
+        return masked_turn(message, mask)
+
+    def write_turn(self, message: Message) -> bytes:
+        return turn_blocks(message)
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        return AnthropicBody(raw, cast(AnthropicRequest, request))
+
+    def reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader:
+        return AnthropicTurnReader(declared, is_hidden, max_argument_bytes)
+
+    def writer(
+        self,
+        request: ClientRequest,
+        *,
+        is_hidden: Callable[[str], bool],
+        trace: Trace,
+        model: str,
+        usage_was_added: bool,
+        caller: str = "",
+    ) -> StreamWriter:
+        asked = cast(AnthropicRequest, request)
+        if not asked.stream:
+            return AnthropicReplyWriter(
+                model=model,
+                is_hidden=is_hidden,
+                trace=trace,
+                last_text_only=asked.wants_json,
+                used_ids=asked.used_ids(),
+            )
+        return AnthropicStreamWriter(
+            model=model,
+            is_hidden=is_hidden,
+            trace=trace,
+            hold_text=asked.wants_json,
+            used_ids=asked.used_ids(),
+        )

@@ -1,0 +1,120 @@
+"""Content blocks of Messages: what is in one, and which are ours."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.events import ToolCall
+from proxy.wires.json.splice import elements, join_array, join_object, members
+
+__all__ = [
+    "OUR_SIGNATURE",
+    "Block",
+    "blocks_of",
+    "blocks_text",
+    "called_blocks",
+    "is_ours",
+    "stop_reason",
+    "stop_word",
+    "tool_use",
+    "without_ours",
+    "without_thoughts",
+]
+
+Block = dict[str, Any]
+
+OUR_SIGNATURE: Final = "toolrelay"
+"""The signature of a thought that tells of a server tool's call.
+
+No model has signed it, and an upstream refuses what it has not signed; by this word it is known when a client
+sends it back, and taken out again.
+"""
+
+_THOUGHTS: Final = ("thinking", "redacted_thinking")
+_WORDS: Final = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+    "pause_turn": "pause",
+}
+_REASONS: Final = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+    "content_filter": "refusal",
+    "pause": "pause_turn",
+}
+
+
+def stop_word(reason: str) -> str:
+    """Why a turn stopped, in the neutral word; a reason that is not known stays as it is."""
+    return _WORDS.get(reason, reason)
+
+
+def stop_reason(word: str | None, said: str | None) -> str:
+    """The reason to tell for a neutral word: what the upstream ``said``, where that means the same."""
+    if said is not None and (word is None or stop_word(said) == word):
+        return said
+    return _REASONS.get(word or "stop", word or "end_turn")
+
+
+def blocks_of(content: Any) -> Sequence[Block]:
+    """The blocks of a message's content; a text is one block."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+def blocks_text(blocks: Iterable[Mapping[str, Any]]) -> str:
+    """The text of all text blocks, joined."""
+    texts = [block.get("text") for block in blocks if block.get("type") == "text"]
+    return "".join([text for text in texts if isinstance(text, str)])
+
+
+def called_blocks(content: Any) -> Sequence[Block]:
+    """The calls of a message that its client, or this proxy, has to answer."""
+    return [
+        block
+        for block in blocks_of(content)
+        if block.get("type") == "tool_use" and isinstance(block.get("id"), str)
+    ]
+
+
+def tool_use(fields: Mapping[str, bytes], call: ToolCall) -> bytes:
+    """A ``tool_use`` block with the fields of another: id, name and input are the call's."""
+    own = {
+        "type": b'"tool_use"',
+        "id": orjson.dumps(call.call_id),
+        "name": orjson.dumps(call.name),
+        "input": call.arguments.encode(),
+    }
+    return join_object({**fields, **own})
+
+
+def is_ours(block: Mapping[str, Any]) -> bool:
+    """Whether a block tells of a server tool's call, which no upstream knows."""
+    return block.get("type") == "thinking" and block.get("signature") == OUR_SIGNATURE
+
+
+def without_ours(message: bytes) -> bytes:
+    """A message without what tells of server calls; the same bytes where there is nothing of it."""
+    return _without(message, is_ours) if OUR_SIGNATURE.encode() in message else message
+
+
+def without_thoughts(message: bytes) -> bytes:
+    """A message without the model's thoughts; the same bytes where there are none."""
+    return _without(message, lambda block: block.get("type") in _THOUGHTS)
+
+
+def _without(message: bytes, leaves: Callable[[Block], bool]) -> bytes:
+    parts = members(message)
+    content = parts.get("content", b"")
+    if content[:1] != b"[":
+        return message
+    blocks = elements(content)
+    kept = [raw for raw in blocks if not (isinstance(block := orjson.loads(raw), dict) and leaves(block))]
+    return message if len(kept) == len(blocks) else join_object({**parts, "content": join_array(kept)})

@@ -1,0 +1,226 @@
+"""Messages: the request as it goes upstream, turn after turn.
+
+The client's values keep their bytes: only the members that have to change are written anew.  Tools and
+messages only ever grow at their end, and breakpoints of the prompt cache stay where the client put them,
+so that what one turn sent is a prefix of what the next one sends and the provider's cache holds.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from proxy.events import ResultImage, ToolCall, ToolDefinition
+from proxy.records import MessageRecord
+from proxy.wires.anthropic.blocks import without_ours, without_thoughts
+from proxy.wires.anthropic.breakpoints import MARK, with_breakpoints
+from proxy.wires.anthropic.held import answered, masked_turn, rows_of
+from proxy.wires.anthropic.request import AnthropicRequest, declared_name
+from proxy.wires.anthropic.results import image_bytes, result_block, without_images
+from proxy.wires.json.splice import elements, extend_object, join_array, join_object, members
+from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.message_list import LEAST_TOKENS, MessageListBody, tokens_left
+from proxy.wires.turn.narrowed import without_tools
+from proxy.wires.turn.refused_fields import BLOCK_FIELDS, RefusedFields
+from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, says_too_long
+from proxy.wires.turn.result_images import ImageBudget, choose_images
+from proxy.wires.upstream_port import Mask
+
+__all__ = ["AnthropicBody"]
+
+_MOST_IMAGE_BYTES: Final = 20 << 20
+"""Of images of ours in one request, in base64; the provider takes requests of 32 MB."""
+
+
+class AnthropicBody(MessageListBody):
+    """The body of one run's upstream requests."""
+
+    def __init__(self, raw: bytes, request: AnthropicRequest) -> None:
+        super().__init__(raw, request.members, RefusedFields("messages", BLOCK_FIELDS, _is_assistant))
+        self._own: Collection[str] = request.declared
+        self._offered: frozenset[str] = frozenset()
+        self._images = ImageBudget(_MOST_IMAGE_BYTES)
+        self._without_thoughts = False
+        self._marks_cache = False
+        if request.brings_ours:
+            self._client_messages = list(map(without_ours, elements(self._members["messages"])))
+            self._members["messages"] = join_array(self._client_messages)
+
+    def _definition(self, definition: ToolDefinition) -> bytes:
+        """A tool that is not ``strict``: what that costs when a schema is first seen is the client's to
+        decide, and arguments are checked here."""
+        written = definition.written.get("anthropic")
+        if written is None:
+            tool = {
+                "name": definition.name,
+                "description": definition.description,
+                "input_schema": definition.parameters,
+            }
+            written = definition.written["anthropic"] = orjson.dumps(tool)
+        return written
+
+    def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
+        """Our tool, with the client's breakpoint of the prompt cache."""
+        kept = {key: value for key, value in members(declared).items() if key == "cache_control"}
+        return extend_object(self._definition(definition), kept)
+
+    def _declared_name(self, tool: Any) -> str | None:
+        return declared_name(tool)
+
+    def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
+        return masked_turn(raw, mask)
+
+    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        self._own, self._offered = own_and_offered(self._own, added, replaced)
+        super().offer(added, replaced)
+
+    def mark_cache(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.CachingEditor.mark_cache`."""
+        said = (self._raw,) if self._cut is None else self._cut.values()
+        self._marks_cache = not any(MARK in part for part in said)
+
+    def ask_usage(self) -> None:
+        """Nothing to do: every answer has it."""
+
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
+        """Put a held turn back; what the client answered beside it stands behind our results."""
+        held = orjson.loads(payload)
+        restored = [part.encode() for part in held["messages"]]
+        end = position + 1
+        if held["calls"]:
+            end, results = answered(self._messages, end, held["calls"])
+            restored += results
+        if (size := image_bytes(restored)) and not self._images.take(size):
+            restored = list(map(without_images, restored))
+        self._restored[position] = RestoredMessages.over(
+            self._messages, position, end, restored, needed=needed
+        )
+
+    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+        """Add a turn.  All its results are one message; one that paused has none, and is gone on from."""
+        self._added.append(message)
+        if results:
+            self._added.append(b'{"role":"user","content":' + join_array(results) + b"}")
+
+    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+        """One result, a block.  Images stand in it as far as there is room for them in the request."""
+        text, passed = choose_images(content, images, self._fits)
+        return result_block(call.call_id, text, passed)
+
+    def _fits(self, image: ResultImage) -> bool:
+        return not self._images.closed and self._images.take(len(image.url))
+
+    def leave_out_images(self) -> None:
+        self._images.closed = True
+
+    @property
+    def images_refused(self) -> bool:
+        return self._images.refused
+
+    @property
+    def _choice(self) -> Any:
+        """The client's choice in the words of the other wires, which share what becomes of it."""
+        asked = orjson.loads(self._members["tool_choice"]) if "tool_choice" in self._members else None
+        return "required" if isinstance(asked, dict) and asked.get("type") == "any" else asked
+
+    def relax_tool_choice(self, called: Collection[str]) -> None:
+        if "tool_choice" not in self._named:
+            return
+        choice = self._choice
+        if relaxed(choice, called, self._own, declared_name) != choice:
+            self._members["tool_choice"] = _free(self._members["tool_choice"])
+
+    def forbid_tools(self) -> bool:
+        if forces_own(self._choice, self._own, declared_name):
+            self._withheld |= self._offered
+            return True
+        if "tools" in self._members:
+            self._members["tool_choice"] = b'{"type":"none"}'
+        return False
+
+    def recover(self, message: str, code: str | None) -> bool:
+        """Leave out what the upstream refuses: hidden turns where the conversation is too long, our images
+        where it takes none, fields of the model's messages that it does not take back, thoughts in what is
+        put back that another upstream has signed."""
+        if says_too_long(message, code):
+            return drop_unneeded(self._restored)
+        said = f"{code or ''} {message}".lower()
+        if self._marks_cache and "cache_control" in said:
+            self._marks_cache = False
+            return True
+        if not self._may_learn():
+            return False
+        if self._restored and not self._without_thoughts and "signature" in said and "thinking" in said:
+            self._without_thoughts = True
+            return True
+        if self._refused.learn(message, self._whole(), self._theirs):
+            return True
+        if not self._images.closed and image_bytes(self._ours()):
+            self._images.refuse(message, code)
+            return True
+        return False
+
+    def render(self) -> bytes:
+        if not self._marks_cache and (whole := self._uncut()) is not None:
+            return whole
+        parts = self._narrowed()
+        self._put_messages(parts)
+        if self._used_tokens and "max_tokens" in parts:
+            parts["max_tokens"] = self._tokens_left(parts)
+        return join_object(with_breakpoints(parts) if self._marks_cache else parts)
+
+    def _stripped(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
+        kept = super()._stripped(messages, theirs)
+        if self._images.closed:
+            kept = list(map(without_images, kept))
+        if self._without_thoughts:
+            sent = set(map(id, theirs))
+            kept = [raw if id(raw) in sent else without_thoughts(raw) for raw in kept]
+        return kept
+
+    def _tokens_left(self, parts: Mapping[str, bytes]) -> bytes:
+        """The client's bound less what earlier turns used; it must stay above what is set for thinking."""
+        bound = orjson.loads(parts["max_tokens"])
+        if type(bound) is not int:
+            return parts["max_tokens"]
+        thinking = orjson.loads(parts.get("thinking", b"null"))
+        budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else 0
+        least = LEAST_TOKENS + (budget if type(budget) is int else 0)
+        return tokens_left(bound, self._used_tokens, least)
+
+    def _narrowed(self) -> dict[str, bytes]:
+        """The members of the body, less the tools that are withheld."""
+        left = without_tools(
+            self._members,
+            self._withheld,
+            declared_name,
+            tools="tools",
+            choice="tool_choice",
+            only_with_tools=("tool_choice",),
+        )
+        if left.get("tool_choice") == b'"auto"':
+            left["tool_choice"] = _free(self._members["tool_choice"])
+        return left
+
+    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+        rows: list[MessageRecord] = []
+        turn = 0
+        for raw in self._added:
+            message = orjson.loads(self._shown(raw, mask))
+            turn += message.get("role") == "assistant"
+            rows += [
+                replace(row, seq=len(rows) + at) for at, row in enumerate(rows_of(run_id, turn, message))
+            ]
+        return rows
+
+
+def _free(choice: bytes) -> bytes:
+    """A choice that forces nothing; what it says of parallel calls stays."""
+    parts = members(choice)
+    kept = {key: value for key, value in parts.items() if key == "disable_parallel_tool_use"}
+    return join_object({"type": b'"auto"', **kept})
+
+
+def _is_assistant(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "assistant"

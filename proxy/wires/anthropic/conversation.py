@@ -1,0 +1,32 @@
+"""Messages, as one side of a request that crosses from a dialect to another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from proxy.conversation import Conversation, ReasoningSettings
+from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
+from proxy.wires.anthropic.from_client import read_conversation
+from proxy.wires.anthropic.to_upstream import write_conversation
+from proxy.wires.crossing.ledger import Written
+
+__all__ = ["AnthropicCodec"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnthropicCodec:
+    """Messages' :class:`~proxy.wires.crossing.codec.ConversationCodec`."""
+
+    fields = ANTHROPIC_FIELDS
+    returns_reasoning = True
+
+    def read(self, payload: Mapping[str, Any]) -> Conversation:
+        return read_conversation(payload)
+
+    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
+        return write_conversation(conversation, strict=strict)
+
+    def without_reasoning(self, conversation: Conversation) -> Conversation:
+        """The model is not to think: with thinking on, each turn with calls has to begin with a thought that
+        bears its signature."""
+        return replace(conversation, reasoning=ReasoningSettings("none"))

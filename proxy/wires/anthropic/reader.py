@@ -1,0 +1,248 @@
+"""Messages: what the upstream says, read.
+
+Source for the events: Anthropic's API reference, "Streaming messages".  What servers make of them is seen in
+their recorded streams: blocks that overlap, a call without ``input``, usage in two halves, an error without
+its name.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.errors import Unreadable, WireError
+from proxy.events import (
+    Frame,
+    ReasoningDelta,
+    TextDelta,
+    ToolCall,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    UsageReported,
+)
+from proxy.wires.anthropic.blocks import Block, stop_word
+from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
+from proxy.wires.dialects.anthropic import UNFINISHED, event_type
+from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
+from proxy.wires.json.splice import value_at
+from proxy.wires.stream.reader import StreamReader
+from proxy.wires.stream.sse import SSEEvent
+from proxy.wires.turn.assembler import Fragment, mint_call_id
+from proxy.wires.turn.usage import merge_usage, messages_usage
+from proxy.wires.upstream_port import Mask
+
+__all__ = ["AnthropicTurnReader"]
+
+_TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking"}
+_SPLICED: Final = "The upstream began another message before the first one had ended."
+_BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}
+
+
+class AnthropicTurnReader(StreamReader[SSEEvent]):
+    """One response of a Messages upstream.  Odd JSON is looked at and let through, never a crash."""
+
+    def __init__(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> None:
+        super().__init__(declared, is_hidden, max_argument_bytes)
+        self._message = MessageBuilder()
+        self._numbers: dict[int, int] = {}
+        self._given: dict[int, str] = {}
+        self._count = 0
+        self._usage: dict[str, Any] = {}
+        self._reply: bytes | None = None
+        self._text = ""
+        self._whole = False
+        self._started = False
+        self._id = ""
+        self._ended = False
+        self._last_word = False
+
+    @property
+    def text(self) -> str:
+        return self._message.text if self._reply is None else self._text
+
+    def _finish(self) -> list[TurnEvent]:
+        events: list[TurnEvent] = []
+        for number in list(self._given):
+            events += self._give(number)
+        events += super()._finish()
+        if not (self._whole or self._last_word):
+            # Several clients take a stream that merely ends for a whole answer, and a call cut short for
+            # one without arguments.
+            events.append(TurnFailed(_BROKEN))
+        return events
+
+    def read_reply(self, body: bytes) -> Frame:
+        payload = loads(body, "a reply")
+        if not isinstance(payload, dict):
+            if may_be_reply(body):
+                raise Unreadable(UNREADABLE_REPLY)
+            raise WireError("the upstream's reply is not a JSON object")
+        self._whole = True
+        events = self._error(payload)
+        if not events:
+            events += self._begin(payload)
+            self._reply = _raw_content(body, payload)
+            content = payload.get("content")
+            for index, block in enumerate(content if isinstance(content, list) else ()):
+                if isinstance(block, dict):
+                    events += self._open(index, block)
+            self._text = self._message.text
+            events += self._stop_reason(payload)
+        events += self._finish()
+        return Frame(body, payload, tuple(events))
+
+    def message(self) -> bytes:
+        calls = [self._repaired(finished.call) for finished in self._finished]
+        if self._reply is not None:
+            return assistant_message(reply_blocks(self._reply, calls))
+        numbered = zip((finished.seq for finished in self._finished), calls, strict=True)
+        return self._message.build(dict(numbered))
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        seq = self._finished[call.index].seq
+        _, name, arguments = self._calls.as_sent(seq)
+        return native_block(self._message.fields_of(seq), mask(name, arguments or "{}"))
+
+    def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
+        if self._ended:
+            # What comes after it is no part of the turn, and passes, but for what may be a call (rule W5).
+            raw = b"" if may_hold_call(event.raw) and not event.is_comment else event.raw
+            return Frame(raw, is_end_mark=True)
+        if event.is_end_mark:
+            return Frame(event.raw)  # Of another dialect: a gateway's.
+        payload = loads(event.data) if event.data else None
+        if not isinstance(payload, dict):
+            return self._unread(event, cut=cut)
+        kind = event_type(event, payload)
+        self._ended = kind == "message_stop"
+        self._last_word = self._last_word or self._ended or kind == "error"
+        return Frame(event.raw, payload, tuple(self._events(kind, payload)), is_end_mark=self._ended)
+
+    def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
+        payload = frame.payload or {}
+        delta = payload.get("delta")
+        if payload.keys() != {"type", "index", "delta"} or not isinstance(delta, dict):
+            return None
+        name = _TEXTS.get(str(delta.get("type")), "")
+        return ([name], []) if delta.keys() == {"type", name} and type(delta[name]) is str else None
+
+    def _events(self, kind: str, payload: dict[str, Any]) -> list[TurnEvent]:
+        index = payload.get("index")
+        if kind == "content_block_delta":
+            delta = payload.get("delta")
+            return self._delta(index, delta) if type(index) is int and isinstance(delta, dict) else []
+        if kind == "content_block_start":
+            block = payload.get("content_block")
+            return self._open(index, block) if type(index) is int and isinstance(block, dict) else []
+        if kind == "content_block_stop":
+            return self._give(self._numbers[index]) if type(index) is int and index in self._numbers else []
+        if kind == "message_start":
+            message = payload.get("message")
+            if not isinstance(message, dict):
+                return []
+            if self._started and message.get("id") not in (None, self._id):
+                # Calls of two messages would be taken for those of one.
+                self._stop(Unreadable(_SPLICED))
+                return []
+            return self._begin(message)
+        if kind == "message_delta":
+            delta = payload.get("delta")
+            return [*self._report(payload), *(self._stop_reason(delta) if isinstance(delta, dict) else ())]
+        return self._error(payload) if kind == "error" else []
+
+    @staticmethod
+    def _error(payload: Mapping[str, Any]) -> list[TurnEvent]:
+        error = payload.get("error")
+        if not error and payload.get("type") != "error":
+            return []
+        return [TurnFailed(error if isinstance(error, dict) else {"message": str(error or "It failed.")})]
+
+    def _begin(self, message: Mapping[str, Any]) -> list[TurnEvent]:
+        events: list[TurnEvent] = []
+        if not self._started and isinstance(message.get("id"), str):
+            self._started, self._id = True, message["id"]
+            events.append(TurnStarted(self._id, str(message.get("model") or "")))
+        return [*events, *self._report(message)]
+
+    def _report(self, holder: Mapping[str, Any]) -> list[TurnEvent]:
+        """Usage so far: what a later event leaves out an earlier one has said."""
+        usage = holder.get("usage")
+        if not isinstance(usage, dict):
+            return []
+        self._usage = merge_usage(self._usage, usage)
+        return [UsageReported(messages_usage(self._usage))]
+
+    def _stop_reason(self, holder: Mapping[str, Any]) -> list[TurnEvent]:
+        reason = holder.get("stop_reason")
+        if not isinstance(reason, str) or not reason:
+            return []
+        self._last_word = True
+        return [TurnFinished(stop_word(reason))]
+
+    def _open(self, index: int, block: Block) -> list[TurnEvent]:
+        """A block begins."""
+        kind, name = block.get("type"), block.get("name")
+        self._numbers.pop(index, None)
+        if kind == "tool_use" and isinstance(name, str) and name.strip():
+            return self._open_call(index, name, block)
+        self._message.start(index, block)
+        if kind in ("text", "thinking") and isinstance(text := block.get(kind), str) and text:
+            return [TextDelta(text) if kind == "text" else ReasoningDelta(text)]
+        return []
+
+    def _open_call(self, index: int, name: str, block: Block) -> list[TurnEvent]:
+        number = self._numbers[index] = self._count
+        self._count += 1
+        self._message.start(index, block, number)
+        given = block.get("input")
+        if given and isinstance(given, dict):
+            # Some servers say them whole; others say them here and in pieces.
+            self._given[number] = orjson.dumps(given).decode()
+        call_id = block.get("id")
+        known = call_id if isinstance(call_id, str) and call_id.strip() else _mint()
+        # The name is whole, so it is settled: it would else be waited for, whether it is another's beginning.
+        events = self._calls.add(Fragment(number, known, name))
+        return [*events, *self._calls.settle_name(number, name)]
+
+    def _give(self, number: int) -> list[TurnEvent]:
+        """The arguments that a call was started with, if there came no others."""
+        text = self._given.pop(number, None)
+        return self._calls.add(Fragment(number, arguments=text)) if text is not None else []
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> list[TurnEvent]:
+        kind = delta.get("type")
+        self._message.add(index, delta)
+        name = _TEXTS.get(str(kind), "")
+        if name:
+            text = delta.get(name)
+            if not isinstance(text, str) or not text:
+                return []
+            return [TextDelta(text) if name == "text" else ReasoningDelta(text)]
+        text = delta.get("partial_json")
+        number = self._numbers.get(index)
+        if kind != "input_json_delta" or number is None or not isinstance(text, str) or not text:
+            return []
+        self._given.pop(number, None)
+        return self._calls.add(Fragment(number, arguments=text))
+
+
+def _mint() -> str:
+    """An id for a call that has none."""
+    return "toolu_" + mint_call_id().removeprefix("call_")
+
+
+def _raw_content(body: bytes, payload: Mapping[str, Any]) -> bytes:
+    """The content of a reply as it came; written anew where only a lenient reader could read it."""
+    try:
+        orjson.loads(body)
+        raw = value_at(body, "content")
+    except (orjson.JSONDecodeError, ValueError):
+        raw = None
+    content = payload.get("content")
+    if raw is None or not isinstance(content, list):
+        return orjson.dumps(content if isinstance(content, list) else [])
+    return raw

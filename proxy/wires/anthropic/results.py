@@ -1,0 +1,90 @@
+"""Results of server tools as blocks of Messages, with their images where there are some.
+
+An image stands behind a line of text that says what it is.  That line makes our images known among a
+client's, so that they can be taken out again: for an upstream that takes none, or for a file.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.events import ResultImage, left_out
+from proxy.wires.anthropic.blocks import Block
+from proxy.wires.json.splice import elements, join_array, join_object, members
+
+__all__ = ["image_bytes", "recorded_result", "result_block", "without_images"]
+
+_LABEL: Final = "[toolrelay: image "
+_SIGN: Final = orjson.dumps(_LABEL)[:-1]
+_FAILED: Final = re.compile(r'\{"ok": ?false, ?"error_code":')
+"""How the content of a result begins that says why its call failed."""
+
+
+def result_block(call_id: str, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+    """A ``tool_result``; its content is a list only where there are images, and is left out where it is
+    empty: no upstream takes an empty text."""
+    block: Block = {"type": "tool_result", "tool_use_id": call_id}
+    if images:
+        parts: list[Block] = [{"type": "text", "text": content}] if content.strip() else []
+        for image in images:
+            parts += [{"type": "text", "text": f"{_LABEL}{image.words}]"}, _image(image.url)]
+        block["content"] = parts
+    elif content.strip():
+        block["content"] = content
+    if _FAILED.match(content):
+        block["is_error"] = True
+    return orjson.dumps(block)
+
+
+def _image(url: str) -> Block:
+    head, comma, data = url.partition(",")
+    if comma and head.startswith("data:"):
+        media = head.removeprefix("data:").removesuffix(";base64")
+        return {"type": "image", "source": {"type": "base64", "media_type": media, "data": data}}
+    return {"type": "image", "source": {"type": "url", "url": url}}
+
+
+def image_bytes(messages: Sequence[bytes]) -> int:
+    """Bytes of the messages that hold images of ours, which is little more than the images."""
+    return sum(len(message) for message in messages if _SIGN in message)
+
+
+def without_images(message: bytes) -> bytes:
+    """A message with words in place of our images in its results; a client's own stay."""
+    if _SIGN not in message:
+        return message
+    parts = members(message)
+    content = parts.get("content", b"")
+    if content[:1] != b"[":
+        return message
+    return join_object({**parts, "content": join_array(map(_without_images, elements(content)))})
+
+
+def _without_images(raw: bytes) -> bytes:
+    block = orjson.loads(raw) if _SIGN in raw else None
+    content = block.get("content") if isinstance(block, dict) else None
+    if not isinstance(content, list):
+        return raw
+    said = [{"type": "text", "text": line} for line in _lines(content, left_out) if line]
+    return join_object({**members(raw), "content": orjson.dumps(said)})
+
+
+def _lines(content: Sequence[Any], say: Any) -> list[str]:
+    """The lines of a result of ours; ``say`` takes the words about an image."""
+    lines: list[str] = []
+    for block in content:
+        text = block.get("text") if isinstance(block, dict) else None
+        if not isinstance(text, str):
+            continue  # The image itself, whose line came before it.
+        lines.append(say(text.removeprefix(_LABEL)[:-1]) if text.startswith(_LABEL) else text)
+    return lines
+
+
+def recorded_result(block: Mapping[str, Any]) -> str:
+    """A result as a row has it: its text, and of an image what it was."""
+    content = block.get("content")
+    if isinstance(content, list):
+        return "\n".join(_lines(content, lambda words: f"[image {words}]"))
+    return content if isinstance(content, str) else ""

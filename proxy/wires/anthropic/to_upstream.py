@@ -1,0 +1,316 @@
+"""A conversation as the body of a Messages request.
+
+Source: Anthropic's API reference, "Create a Message", and the errors with which the API refuses a body:
+results stand first in the message behind their calls, no text is empty, the first message is the user's.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from proxy.conversation import (
+    Audio,
+    Conversation,
+    CustomTool,
+    File,
+    FunctionTool,
+    Image,
+    Inline,
+    Message,
+    NativePart,
+    NativeTool,
+    Part,
+    Reasoning,
+    Refusal,
+    Remote,
+    Source,
+    Stored,
+    Text,
+    Tool,
+    ToolCallPart,
+    ToolChoice,
+    ToolResultPart,
+)
+from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
+from proxy.wires.anthropic.limits import output_limit
+from proxy.wires.crossing.ledger import Ledger, Written, fitting_id
+from proxy.wires.turn.arguments import arguments_object
+
+__all__ = ["write_conversation"]
+
+_MOST_ID: Final = 64
+_MOST_NAME: Final = 128
+_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+_UNANSWERED: Final = "This call was not answered."
+_BEFORE: Final = "(continued)"
+_EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+_CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
+
+
+def write_conversation(conversation: Conversation, *, strict: bool = False) -> Written:
+    """Write the body of a Messages request.
+
+    Raises :class:`RequestError` with status 400, which names the field of the client's request, for what
+    Messages cannot say and the body cannot go without; with ``strict`` for all that it goes without.
+    """
+    ledger = Ledger(ANTHROPIC_FIELDS, conversation.names, strict=strict)
+    ledger.check(conversation)
+    writer = _Blocks(ledger)
+    limit = conversation.output.max_tokens
+    body: dict[str, Any] = {
+        "model": conversation.model,
+        "max_tokens": output_limit(conversation.model) if limit is None else limit,
+        "messages": writer.messages(conversation.messages),
+    }
+    system = [block for message in conversation.system for block in writer.contents(message.parts)]
+    for message in conversation.system:
+        ledger.natives(message.native, {})
+    if system:
+        body["system"] = system
+    body |= _tools(conversation, ledger)
+    body |= _settings(conversation, ledger)
+    ledger.natives(conversation.native, body)
+    return ledger.close(body)
+
+
+# ---------------------------------------------------------------- messages
+
+
+class _Blocks:
+    """Writes messages as the blocks of a user and an assistant who take turns."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """The messages; neighbours of one role are one."""
+        written: list[dict[str, Any]] = []
+        waiting: dict[str, str] = {}
+        for message in messages:
+            role = "assistant" if message.role == "assistant" else "user"
+            if message.role == "tool":
+                blocks = self._results(message, waiting)
+            else:
+                blocks = [*self._unanswered(waiting), *self._said(message)]
+            if message.role == "assistant":
+                self._add(written, "user", [one for one in blocks if _is(one, "tool_result")])
+                blocks = [one for one in blocks if not _is(one, "tool_result")]
+                waiting = {part.call_id: part.at for part in message.parts if isinstance(part, ToolCallPart)}
+            self._add(written, role, blocks)
+        self._add(written, "user", self._unanswered(waiting))
+        if messages and written and written[-1]["role"] == "assistant":
+            raise self._ledger.refuse(messages[-1].at, "The last message has to be the user's.")
+        if written and written[0]["role"] == "assistant":
+            written.insert(0, {"role": "user", "content": [{"type": "text", "text": _BEFORE}]})
+        return written
+
+    @staticmethod
+    def _add(written: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
+        if not blocks:
+            return
+        if written and written[-1]["role"] == role:
+            written[-1]["content"] += blocks
+        else:
+            written.append({"role": role, "content": blocks})
+
+    def _results(self, message: Message, waiting: dict[str, str]) -> list[dict[str, Any]]:
+        """The results of a turn's calls, each once; one that answers no call is what the user says."""
+        blocks: list[dict[str, Any]] = []
+        strays: list[dict[str, Any]] = []
+        for part in message.parts:
+            if not isinstance(part, ToolResultPart):
+                continue
+            if waiting.pop(part.call_id, None) is None:
+                strays += self.contents(part.parts)
+                self._ledger.natives(part.native, {})
+                continue
+            block: dict[str, Any] = {"type": "tool_result", "tool_use_id": _call_id(part.call_id)}
+            if content := self.contents(part.parts):
+                block["content"] = content
+            if part.is_error:
+                block["is_error"] = True
+            self._ledger.natives(part.native, block)
+            blocks.append(block)
+        return [*blocks, *self._unanswered(waiting), *strays]
+
+    def _unanswered(self, waiting: dict[str, str]) -> list[dict[str, Any]]:
+        """A result for each call that the client went on without."""
+        blocks = [
+            {
+                "type": "tool_result",
+                "tool_use_id": _call_id(call_id),
+                "content": _UNANSWERED,
+                "is_error": True,
+            }
+            for call_id in waiting
+        ]
+        waiting.clear()
+        return blocks
+
+    def _said(self, message: Message) -> list[dict[str, Any]]:
+        blocks = self.contents(message.parts)
+        if message.role in ("system", "developer"):
+            # In the middle of a conversation it keeps its place, and says whose word it is.
+            blocks = [
+                {**block, "text": f"<system>{block['text']}</system>"} if _is(block, "text") else block
+                for block in blocks
+            ]
+        holder: dict[str, Any] = {}
+        self._ledger.natives(message.native, holder)
+        return blocks
+
+    def contents(self, parts: Sequence[Part]) -> list[Any]:
+        """Blocks for parts; what is left out has none."""
+        return [block for part in parts for block in self._block(part)]
+
+    def _block(self, part: Part) -> Iterator[Any]:
+        made: dict[str, Any]
+        match part:
+            case Text() | Refusal():
+                made = {"type": "text", "text": part.text}
+            case ToolCallPart():
+                made = self._call(part)
+            case Image():
+                made = {"type": "image", "source": self._source(part.source, part.at)}
+            case File():
+                titled = {
+                    name: said for name, said in (("title", part.name), ("context", part.context)) if said
+                }
+                made = {"type": "document", "source": self._source(part.source, part.at), **titled}
+            case Reasoning():
+                if (thought := self._thought(part)) is None:
+                    return
+                made = thought
+            case NativePart():
+                if (whole := self._ledger.whole(part.native)) is not None:
+                    yield whole
+                return
+            case Audio():
+                raise self._ledger.refuse(part.at, "Messages takes no sound.")
+            case _:
+                raise self._ledger.refuse(part.at, "It has no place in a message of this kind.")
+        self._ledger.natives(part.native, made)
+        yield made
+
+    def _call(self, part: ToolCallPart) -> dict[str, Any]:
+        if part.custom:
+            raise self._ledger.refuse(part.at, "Messages has no tools whose input is text.")
+        name = self._ledger.tool_name(part.name, _MOST_NAME)
+        return {
+            "type": "tool_use",
+            "id": _call_id(part.call_id),
+            "name": name,
+            "input": arguments_object(part.arguments),
+        }
+
+    def _thought(self, part: Reasoning) -> dict[str, Any] | None:
+        """Reasoning goes back only with what vouches for it."""
+        if part.redacted:
+            return {"type": "redacted_thinking", "data": part.redacted}
+        if part.signature:
+            return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+        self._ledger.omit(part.at, "Messages takes reasoning back only with its signature.")
+        return None
+
+    def _source(self, source: Source, at: str) -> dict[str, Any]:
+        match source:
+            case Inline(is_text=True):
+                return {"type": "text", "media_type": "text/plain", "data": source.data}
+            case Inline():
+                return {"type": "base64", "media_type": source.media_type, "data": source.data}
+            case Remote():
+                return {"type": "url", "url": source.url}
+            case Stored(keeper=keeper) if keeper == KEEPER:
+                return {"type": "file", "file_id": source.file_id}
+            case Stored():
+                raise self._ledger.refuse(at, "The file is kept by another provider.")
+
+
+def _is(block: Any, kind: str) -> bool:
+    """Whether a block is of a type; one that only Messages knows is bytes, and of none that is made here."""
+    return isinstance(block, dict) and block.get("type") == kind
+
+
+def _call_id(call_id: str) -> str:
+    return fitting_id(call_id, _MOST_ID, _ID)
+
+
+# ---------------------------------------------------------------- settings
+
+
+def _tools(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
+    choice = conversation.tool_choice
+    offered = choice.names if choice is not None and choice.kind == "allowed" else None
+    tools = [
+        made
+        for tool in conversation.tools
+        if offered is None or isinstance(tool, NativeTool) or tool.name in offered
+        if (made := _tool(tool, ledger)) is not None
+    ]
+    chosen = _choice(choice, ledger) if choice is not None else None
+    if not tools:
+        # What has to be called may be a tool of the proxy's, which is offered after this.
+        return {"tool_choice": chosen} if chosen is not None and chosen["type"] in ("any", "tool") else {}
+    if conversation.parallel_tool_calls is False:
+        chosen = {**(chosen or {"type": "auto"}), "disable_parallel_tool_use": True}
+    return {"tools": tools} if chosen is None else {"tools": tools, "tool_choice": chosen}
+
+
+def _tool(tool: Tool, ledger: Ledger) -> Any:
+    match tool:
+        case NativeTool():
+            return ledger.whole(tool.native)
+        case CustomTool():
+            raise ledger.refuse(tool.at, "Messages has no tools whose input is text.")
+        case FunctionTool():
+            schema = _NO_PARAMETERS if tool.parameters is None else tool.parameters
+            if schema.get("type", "object") != "object":
+                raise ledger.refuse(tool.at, "The arguments of a tool have to be an object.")
+            written: dict[str, Any] = {"name": ledger.tool_name(tool.name, _MOST_NAME)}
+            if tool.description:
+                written["description"] = tool.description
+            written["input_schema"] = {"type": "object", **schema}
+            if tool.strict:
+                written["strict"] = True
+            ledger.natives(tool.native, written)
+            return written
+
+
+def _choice(choice: ToolChoice, ledger: Ledger) -> dict[str, Any]:
+    if choice.kind == "named":
+        return {"type": "tool", "name": ledger.tool_name(choice.names[0], _MOST_NAME)}
+    if choice.kind == "allowed":
+        return {"type": "any" if choice.forced else "auto"}
+    return {"type": _CHOICES[choice.kind]}
+
+
+def _settings(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
+    """What is asked for beside the messages, without what is not."""
+    output, sampling, service = conversation.output, conversation.sampling, conversation.service
+    if sampling.temperature is not None and sampling.temperature > 1:
+        raise ledger.refuse(ledger.name_of("sampling.temperature"), "Messages takes 1 at most.")
+    config: dict[str, Any] = {}
+    effort = conversation.reasoning.effort
+    if effort in _EFFORTS or effort == "minimal":
+        config["effort"] = "low" if effort == "minimal" else effort
+    if output.format is not None:
+        if output.format.schema is None:
+            raise ledger.refuse(ledger.name_of("output.format"), "Messages needs a schema for JSON.")
+        config["format"] = {"type": "json_schema", "schema": output.format.schema}
+    user = service.user or service.safety_identifier
+    tiers = {"auto": "auto", "default": "standard_only"}
+    if service.tier is not None and service.tier not in tiers:
+        ledger.omit(ledger.name_of("service.tier"), "Messages has no such tier.")
+    asked = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop_sequences": list(output.stops) or None,
+        "output_config": config or None,
+        "thinking": {"type": "disabled"} if effort == "none" else None,
+        "metadata": {"user_id": user} if user else None,
+        "service_tier": tiers.get(service.tier or ""),
+        "stream": conversation.stream or None,
+    }
+    return {name: value for name, value in asked.items() if value is not None}

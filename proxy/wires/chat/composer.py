@@ -1,0 +1,314 @@
+"""Chat Completions: a stream that is made anew from the upstream's chunks.
+
+One id, one role, dense call indices, no server call, one finish reason, the usage of all turns and one end
+mark: what openai-python, openai-node and the Vercel AI SDK need.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from proxy.events import Frame, ToolCallDelta, ToolCallStarted, UsageReported
+from proxy.wires.chat.chunks import choices_of, labels_of, says_role, shown_indices, unknown_members
+from proxy.wires.chat.message import part_text
+from proxy.wires.stream.sse import encode_event
+from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.turn.usage import add_usage
+
+__all__ = ["ChatComposer"]
+
+
+class ChatComposer:
+    """Makes the chunks of one client's stream, over all turns of its run.
+
+    While the upstream's own chunks go out it is told of them by the methods ``note_…``, so that it can go on
+    from there.  ``used_ids`` are call ids that the request's history holds.  ``forces_call`` says that the
+    request forces the call of certain tools.  ``repairs`` says that the stream is composed for a defect of
+    the upstream's.  ``client_ids`` are the ids of the client's calls by those that the upstream gave them.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        is_hidden: Callable[[str], bool],
+        wants_usage: bool,
+        used_ids: frozenset[str],
+        forces_call: bool,
+    ) -> None:
+        self._is_hidden = is_hidden
+        self._wants_usage = wants_usage
+        self._used_ids = used_ids
+        self._forces_call = forces_call
+        self._head: dict[str, Any] = {
+            "id": "",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": model,
+        }
+        self.role_sent = False
+        self.repairs = False
+        self._last_text = ""
+        self._shown: list[str] = []
+        self._join = False
+        self._calls: dict[int, int] = {}
+        self.client_ids: dict[str, str] = {}
+        self._custom: set[int] = set()
+        self._forwarded: set[int] = set()
+        self._legacy = False
+        self._next_call = 0
+        self._finish_chunk: dict[str, Any] | None = None
+        self._usage_chunk: dict[str, Any] | None = None
+        self._usage: dict[str, Any] = {}
+        self._turn_usage: Mapping[str, Any] = {}
+
+    @property
+    def visible(self) -> str:
+        """The text that the client was given: it will send it back."""
+        return "".join(self._shown)
+
+    @property
+    def has_reason(self) -> bool:
+        """Whether the last turn has said why it ended."""
+        return self._finish_chunk is not None
+
+    # What goes out without it.
+
+    def note_head(self, payload: Mapping[str, Any]) -> None:
+        """Take id, creation time and model from the first chunk that has them, and note whether it says the
+        role."""
+        self._take_head(payload)
+        self.role_sent = self.role_sent or says_role(payload)
+
+    @property
+    def knows_head(self) -> bool:
+        """Whether there is nothing left for :meth:`note_head` to learn."""
+        return self.role_sent and bool(self._head["id"])
+
+    def note_call(self, event: ToolCallStarted, payload: Mapping[str, Any]) -> None:
+        """A client's call went out as it came: later ones go on from its index."""
+        self.client_ids[event.call_id] = event.call_id
+        self._forwarded.add(event.seq)
+        shown = shown_indices(payload)
+        self._calls[event.seq] = shown.get(event.call_id, self._next_call)
+        taken = (self._calls[event.seq], *shown.values())
+        self._next_call = max(self._next_call, max(taken) + 1)
+        if event.extra.get("type") == "custom":
+            self._custom.add(event.seq)
+
+    def note_text(self, text: str) -> None:
+        """Text went out."""
+        self._last_text = text
+        self._shown.append(text)
+
+    def note_usage(self, frame: Frame) -> None:
+        """Keep the last usage of the turn; providers repeat it, cumulative."""
+        for event in frame.events:
+            if type(event) is UsageReported:
+                self._turn_usage = event.usage.native
+                if frame.payload is not None and not frame.payload.get("choices"):
+                    self._usage_chunk = frame.payload
+
+    def pass_over(self, frame: Frame) -> None:
+        """A frame goes out in no way; its head and its usage count."""
+        if frame.payload is not None:
+            self._take_head(frame.payload)
+            self.note_usage(frame)
+
+    def turn_ended(self, *, hidden: bool) -> None:
+        """A turn is over; after a ``hidden`` one another follows in the same stream."""
+        if self._turn_usage and self._wants_usage:
+            self._usage = add_usage(self._usage, self._turn_usage)
+            self._turn_usage = {}
+        if hidden:
+            self._join = bool(self._last_text)
+            self._finish_chunk = self._usage_chunk = None
+
+    # What is composed.
+
+    def compose(self, frame: Frame) -> bytes:
+        """A frame as part of the composed stream: less what is hidden, under our ids."""
+        payload = frame.payload
+        calls = self._client_fragments(frame)
+        if payload is None:
+            if calls:
+                # A call whose name or arguments were certain only when the turn had ended.
+                return self.chunk(self._with_calls({}, calls))
+            return frame.raw if not frame.is_end_mark and frame.raw[:1] == b":" else b""
+        self._take_head(payload)
+        choice = None
+        for each in choices_of(payload):
+            if not each.get("index"):
+                choice = each
+                break
+        rest = unknown_members(payload)
+        self.note_usage(frame)
+        if choice is None:
+            return self.chunk({}, rest=rest) if rest and not payload.get("usage") else b""
+        delta = self._with_calls(self._visible_delta(choice), calls)
+        if choice.get("finish_reason"):
+            self._finish_chunk = payload
+        for value in delta.values():
+            if value not in (None, "", []):
+                break
+        else:
+            return b""
+        if self._finish_chunk is payload:
+            # Said now, so not once more with the finish reason: clients add logprobs up.
+            self._finish_chunk = {**payload, "choices": [{**choice, "logprobs": None}]}
+        extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
+        extra.pop("native_finish_reason", None)
+        return self.chunk(delta, rest={**labels_of(payload), **rest}, choice=extra)
+
+    def chunk(
+        self,
+        delta: dict[str, Any],
+        finish: str | None = None,
+        *,
+        rest: Mapping[str, Any] | None = None,
+        choice: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """One chunk of the composed stream; the first one says the role."""
+        if not self.role_sent:
+            self.role_sent = True
+            delta = {"role": "assistant", **delta}
+        choices = [{"index": 0, "delta": delta, "finish_reason": finish, **(choice or {})}]
+        usage = {"usage": None} if self._wants_usage else {}
+        return _event({**self._complete_head(), "choices": choices, **usage, **(rest or {})})
+
+    def text(self, text: str) -> bytes:
+        """A paragraph of the proxy's own."""
+        self._join = bool(self._last_text)
+        out = self.chunk({"content": self._joined(text)})
+        self._join = True
+        return out
+
+    def finish(self, reason: str | None) -> bytes:
+        """The chunk with the finish reason, ``None`` for the upstream's own, and the one with all usage."""
+        chunk = self._finish_chunk or {}
+        choice = next(iter(choices_of(chunk)), {})
+        said = choice.get("finish_reason")
+        final = reason or said or "stop"
+        if final == "stop" and self.repairs and self._next_call and not self._forces_call:
+            final = "tool_calls"
+        if final == "tool_calls" and self._legacy:
+            final = "function_call"
+        extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
+        if final != said:
+            extra.pop("native_finish_reason", None)
+        rest = {**labels_of(chunk), **unknown_members(chunk)}
+        return self.chunk({}, final, rest=rest, choice=extra) + self._usage_event()
+
+    def _usage_event(self) -> bytes:
+        """All turns' usage, the last chunk of the stream, only for a client that asked."""
+        if not self._wants_usage or not self._usage:
+            return b""
+        chunk = self._usage_chunk or {}
+        rest = unknown_members(chunk)
+        return _event(
+            {**self._complete_head(), "choices": [], **labels_of(chunk or self._finish_chunk or {}), **rest}
+            | {"usage": self._usage}
+        )
+
+    # Of which parts.
+
+    def _take_head(self, payload: Mapping[str, Any]) -> None:
+        if not self._head["id"] and isinstance(payload.get("id"), str):
+            self._head["id"] = payload["id"]
+            if type(payload.get("created")) is int and payload["created"] > 0:
+                self._head["created"] = payload["created"]
+            if isinstance(payload.get("model"), str) and payload["model"]:
+                self._head["model"] = payload["model"]
+
+    def _complete_head(self) -> dict[str, Any]:
+        if not self._head["id"]:
+            self._head["id"] = "chatcmpl-" + mint_call_id().removeprefix("call_")
+        if not self._head["created"]:
+            self._head["created"] = int(time.time())
+        return self._head
+
+    def _with_calls(self, delta: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        if calls and self._legacy:
+            delta["function_call"] = calls[0]
+        elif calls:
+            delta["tool_calls"] = calls
+        return delta
+
+    def _visible_delta(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """The delta less role and calls, its text joined to the turns before."""
+        delta = choice.get("delta")
+        if not delta or type(delta) is not dict:
+            delta = choice.get("message")
+        if type(delta) is not dict:
+            return {}
+        visible = {
+            key: value for key, value in delta.items() if key not in ("role", "tool_calls", "function_call")
+        }
+        content = visible.get("content")
+        if not content:
+            return visible
+        if type(content) is str:
+            visible["content"] = self._joined(content)
+        elif type(content) is list and (text := "".join(map(part_text, content))):
+            joined = self._joined(text)
+            if joined != text:
+                visible["content"] = [{"type": "text", "text": joined.removesuffix(text)}, *content]
+        return visible
+
+    def _joined(self, text: str) -> str:
+        """Two turns' texts are two paragraphs, unless one of them already says so."""
+        if self._join:
+            self._join = False
+            if not self._last_text[-1:].isspace() and not text[:1].isspace():
+                text = "\n\n" + text
+        self.note_text(text)
+        return text
+
+    def _client_fragments(self, frame: Frame) -> list[dict[str, Any]]:
+        """The client's own calls of a frame, canonical: id, type and name once, indices dense."""
+        fragments: dict[int, dict[str, Any]] = {}
+        for event in frame.events:
+            if type(event) is ToolCallStarted:
+                if event.seq not in self._calls and not self._is_hidden(event.name):
+                    fragments[event.seq] = self._open_call(event)
+            elif type(event) is ToolCallDelta and event.seq in self._calls:
+                if frame.payload is None and event.seq in self._forwarded:
+                    continue  # Its bytes went out when they came.
+                known = fragments.get(event.seq)
+                if known is None:
+                    fragments[event.seq] = self._continue_call(event)
+                elif "custom" in known:
+                    known["custom"]["input"] += event.arguments
+                else:
+                    known.get("function", known)["arguments"] += event.arguments
+        return list(fragments.values()) if fragments else []
+
+    def _continue_call(self, event: ToolCallDelta) -> dict[str, Any]:
+        if self._legacy:
+            return {"arguments": event.arguments}
+        inner = "custom" if event.seq in self._custom else "function"
+        text = {"input" if inner == "custom" else "arguments": event.arguments}
+        extra = {key: value for key, value in event.extra.items() if key not in ("type", "function")}
+        return {"index": self._calls[event.seq], inner: text, **extra}
+
+    def _open_call(self, event: ToolCallStarted) -> dict[str, Any]:
+        call_id = event.call_id if event.call_id not in self._used_ids else mint_call_id()
+        self.client_ids[event.call_id] = call_id
+        self._calls[event.seq] = self._next_call
+        self._next_call += 1
+        kind = event.extra.get("type")
+        if kind == "function_call":
+            self._legacy = True
+            return {"name": event.name, "arguments": ""}
+        extra = {key: value for key, value in event.extra.items() if key not in ("type", "function")}
+        opened: dict[str, Any] = {"index": self._calls[event.seq], "id": call_id}
+        if kind == "custom":
+            self._custom.add(event.seq)
+            return {**opened, "type": "custom", "custom": {"name": event.name, "input": ""}, **extra}
+        return {**opened, "type": "function", "function": {"name": event.name, "arguments": ""}, **extra}
+
+
+def _event(payload: Mapping[str, Any]) -> bytes:
+    return encode_event(orjson.dumps(payload))

@@ -1,0 +1,36 @@
+"""Chat, as one side of a request that crosses from a dialect to another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from proxy.conversation import Conversation
+from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.chat.from_client import read_conversation
+from proxy.wires.chat.to_upstream import ChatForm, write_conversation
+from proxy.wires.crossing.ledger import Written
+from proxy.wires.crossing.reasoning import with_blank_reasoning
+
+__all__ = ["ChatCodec", "ChatForm", "read_conversation", "write_conversation"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCodec:
+    """Chat's :class:`~proxy.wires.crossing.codec.ConversationCodec`.
+
+    ``form`` is how the upstream takes its requests.
+    """
+
+    form: ChatForm = field(default_factory=ChatForm)
+    fields = CHAT_FIELDS
+    returns_reasoning = False
+
+    def read(self, payload: Mapping[str, Any]) -> Conversation:
+        return read_conversation(payload)
+
+    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
+        return write_conversation(conversation, self.form, strict=strict)
+
+    def without_reasoning(self, conversation: Conversation) -> Conversation:
+        """Each turn of the model gets some: that is all that providers look for."""
+        return replace(conversation, messages=with_blank_reasoning(conversation.messages))

@@ -1,0 +1,279 @@
+"""Chat Completions: what an upstream of another dialect says, as a Chat server would have sent it.
+
+Source for the chunk and the reply: OpenAI's API reference, "The chat completion chunk object" and "The chat
+completion object".
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from proxy.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.events import (
+    Frame,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from proxy.wires.chat.message import call_object
+from proxy.wires.dialects.openai import error_event
+from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
+from proxy.wires.stream.template import split_text
+from proxy.wires.turn.assembler import mint_call_id
+
+__all__ = ["ChatTurnEncoder", "turn_message"]
+
+_TEXT_FIELDS: dict[type[TurnEvent], str] = {
+    TextDelta: "content",
+    ReasoningDelta: "reasoning_content",
+    RefusalDelta: "refusal",
+}
+
+
+class ChatTurnEncoder:
+    """One turn.  ``wants_usage`` says that the client asked for usage in its stream."""
+
+    def __init__(self, model: str, *, wants_usage: bool = False) -> None:
+        self._wants_usage = wants_usage
+        self._head: dict[str, Any] = {
+            "id": "chatcmpl-" + mint_call_id().removeprefix("call_"),
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._around: dict[str, tuple[bytes, bytes]] = {}
+        self._opened = False
+        self._called = False
+        self._custom: set[int] = set()
+        self._silent: set[int] = set()
+        self._usage: Usage | None = None
+        self._reason: str | None = None
+
+    def encode(self, frame: Frame) -> list[Frame]:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
+        events = frame.events
+        if len(events) == 1 and self._opened and (name := _TEXT_FIELDS.get(type(events[0]))):
+            # Nearly every frame is one piece of text.
+            return [self._chunk({name: events[0].text}, None, events, frame.undecided)]  # type: ignore[union-attr]
+        frames = [encoded for event in events for encoded in self._encode(event, frame.undecided)]
+        is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
+        if not frames and (frame.undecided or is_comment):
+            # A comment of the upstream's keeps the client's connection alive, too.
+            frames.append(Frame(KEEP_ALIVE if is_comment else b"", undecided=frame.undecided))
+        return frames
+
+    def text_is_open(self, kind: type[TurnEvent]) -> bool:
+        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
+        return self._opened
+
+    def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
+        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
+        name = _TEXT_FIELDS[kind]
+        if (around := self._around.get(name)) is None:
+            around = self._around[name] = split_text(self._chunk({name: ""}, None, (), 0).raw, name)
+        before, after = around
+        return b"".join([before + piece + after for piece in pieces])
+
+    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+        """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+        told = self._chunk({_TEXT_FIELDS[type(event)]: event.text}, None, (event,), 0)
+        return replace(told, raw=b"", count=count)
+
+    def went_out(self, frame: Frame, text: str) -> None:
+        """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
+        payload = frame.payload or {}
+        self._around.clear()
+        for key in ("id", "model", "system_fingerprint"):
+            if payload.get(key) and isinstance(payload[key], str):
+                self._head[key] = payload[key]
+        if type(payload.get("created")) is int:
+            self._head["created"] = payload["created"]
+        # Where the first chunk says no role, clients do without.
+        self._opened = self._opened or bool(payload.get("choices"))
+
+    def close(self) -> list[Frame]:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
+        frames = [Frame(END_MARK, is_end_mark=True)]
+        if self._usage is not None and self._wants_usage:
+            # It was told to the run when it came; the writer looks for it in the chunk that says it.
+            told = (UsageReported(self._usage),)
+            used = {**self._head, "choices": [], "usage": dict(self._usage.native)}
+            frames.insert(0, self._frame(used, told))
+        if self._reason is not None:
+            # No sooner: of some calls the arguments are known when the turn is over.
+            frames.insert(0, self._chunk({}, _finish_reason(self._reason, called=self._called), (), 0))
+        return frames
+
+    def _encode(self, event: TurnEvent, undecided: int) -> list[Frame]:
+        """The chunks that say what one event says."""
+        frames: list[Frame] = []
+        match event:
+            case TurnStarted(model=model):
+                self._head["model"] = model or self._head["model"]
+                self._around.clear()
+                if self._opened:
+                    return [Frame(b"", events=(event,), undecided=undecided)]
+            case ToolCallFinished(seq=seq, call=call):
+                if seq not in self._silent or not call.arguments:
+                    return [Frame(b"", events=(event,), undecided=undecided)]
+                # Some servers tell the arguments at the end of a call alone.
+                delta, _ = self._delta(ToolCallDelta(seq, call.arguments))
+                return [self._chunk(delta, None, (event,), undecided)]
+            case UsageReported(usage=usage):
+                self._usage = _in_chat_words(usage)
+                return [Frame(b"", events=(UsageReported(self._usage),), undecided=undecided)]
+            case TurnFinished(reason=reason):
+                self._reason = reason
+                if self._opened:
+                    return [Frame(b"", events=(event,), undecided=undecided)]
+            case TurnFailed(error=error):
+                self._reason = None
+                raw = error_event(
+                    str(error.get("message") or "The upstream reported an error."),
+                    type=str(error.get("type") or "upstream_error"),
+                    code=str(error["code"]) if error.get("code") else None,
+                )
+                return [Frame(raw, {"error": dict(error)}, (event,), undecided=undecided)]
+            case _:
+                pass
+        if not self._opened:
+            self._opened = True
+            told = (event,) if isinstance(event, TurnStarted | TurnFinished) else ()
+            frames.append(self._chunk({"role": "assistant", "content": ""}, None, told, undecided))
+        if not isinstance(event, TurnStarted | TurnFinished):
+            delta, said = self._delta(event)
+            frames.append(self._chunk(delta, None, (said,), undecided))
+        return frames
+
+    def _delta(self, event: TurnEvent) -> tuple[dict[str, Any], TurnEvent]:
+        """The delta of one event, and the event in the words of this dialect."""
+        match event:
+            case ToolCallStarted(seq=seq, call_id=call_id, name=name, extra=extra):
+                self._called = True
+                self._silent.add(seq)
+                if kind := _kind(extra):
+                    self._custom.add(seq)
+                opened = {"index": seq, **call_object(ToolCall(call_id, name, "", seq), kind)}
+                return {"tool_calls": [opened]}, ToolCallStarted(seq, call_id, name, kind)
+            case ToolCallDelta(seq=seq, arguments=arguments):
+                if arguments:
+                    self._silent.discard(seq)
+                inner = {"custom": {"input": arguments}} if seq in self._custom else None
+                piece = {"index": seq, **(inner or {"function": {"arguments": arguments}})}
+                return {"tool_calls": [piece]}, ToolCallDelta(seq, arguments)
+            case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
+                return {_TEXT_FIELDS[type(event)]: text}, event
+            case _:
+                raise TypeError(f"no chunk says {type(event).__name__}")
+
+    def _chunk(
+        self, delta: dict[str, Any], reason: str | None, events: tuple[TurnEvent, ...], undecided: int
+    ) -> Frame:
+        choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
+        usage = {"usage": None} if self._wants_usage else {}
+        return self._frame({**self._head, "choices": choices, **usage}, events, undecided)
+
+    @staticmethod
+    def _frame(payload: dict[str, Any], events: tuple[TurnEvent, ...] = (), undecided: int = 0) -> Frame:
+        return Frame(encode_event(orjson.dumps(payload)), payload, events, undecided=undecided)
+
+    def encode_reply(self, frame: Frame) -> Frame:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
+        message = _whole_message(frame.events)
+        reason = "stop"
+        payload = {**self._head, "object": "chat.completion"}
+        events: list[TurnEvent] = []
+        for event in frame.events:
+            match event:
+                case TurnStarted(model=model):
+                    payload["model"] = model or payload["model"]
+                case TurnFinished(reason=said):
+                    reason = said
+                case UsageReported(usage=usage):
+                    event = UsageReported(_in_chat_words(usage))
+                    payload["usage"] = dict(event.usage.native)
+                case ToolCallStarted(seq=seq, call_id=call_id, name=name, extra=extra):
+                    event = ToolCallStarted(seq, call_id, name, _kind(extra))
+                case _:
+                    pass
+            events.append(event)
+        finish_reason = _finish_reason(reason, called="tool_calls" in message)
+        payload["choices"] = [{"index": 0, "message": message, "finish_reason": finish_reason}]
+        return Frame(orjson.dumps(payload), payload, tuple(events))
+
+
+def _finish_reason(reason: str, *, called: bool) -> str:
+    """A neutral reason in the words of Chat; some upstreams say nothing of calls in it."""
+    return "tool_calls" if called and reason == "stop" else reason
+
+
+def _kind(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What Chat says of a call beside its name: whether its tool is a custom one.
+
+    What else the upstream says of it belongs to its own dialect.
+    """
+    return {"type": "custom"} if extra.get("type") == "custom" else {}
+
+
+def _in_chat_words(usage: Usage) -> Usage:
+    """The same tokens, with a usage object of this dialect beside them."""
+    native: dict[str, Any] = {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.all_tokens,
+    }
+    if usage.cached_tokens:
+        native["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    if usage.reasoning_tokens:
+        native["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return replace(usage, total_tokens=usage.all_tokens, native=native)
+
+
+def turn_message(message: Message) -> bytes:
+    """An assistant message as a Chat client would send it back; reasoning is only its own model's to read."""
+    text = "".join(part.text for part in message.parts if isinstance(part, Text))
+    refusal = "".join(part.text for part in message.parts if isinstance(part, Refusal))
+    calls = [
+        call_object(
+            ToolCall(part.call_id, part.name, part.arguments, place),
+            {"type": "custom"} if part.custom else {},
+        )
+        for place, part in enumerate(p for p in message.parts if isinstance(p, ToolCallPart))
+    ]
+    said: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if refusal:
+        said["refusal"] = refusal
+    return orjson.dumps({**said, "tool_calls": calls} if calls else said)
+
+
+def _whole_message(events: Sequence[TurnEvent]) -> dict[str, Any]:
+    """The assistant message that the events of a whole turn tell of."""
+    texts: dict[str, list[str]] = {}
+    kinds: dict[int, Mapping[str, Any]] = {}
+    calls = []
+    for event in events:
+        match event:
+            case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
+                texts.setdefault(_TEXT_FIELDS[type(event)], []).append(text)
+            case ToolCallStarted(seq=seq, extra=extra):
+                kinds[seq] = _kind(extra)
+            case ToolCallFinished(seq=seq, call=call):
+                calls.append(call_object(call, kinds.get(seq, {})))
+            case _:
+                continue
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    message |= {name: "".join(pieces) for name, pieces in texts.items()}
+    return {**message, "tool_calls": calls} if calls else message

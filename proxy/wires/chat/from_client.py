@@ -1,0 +1,339 @@
+"""What a Chat client asks for, as a conversation.
+
+Source: OpenAI's API reference, "Create chat completion".
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from proxy.conversation import (
+    Audio,
+    Content,
+    Conversation,
+    CustomTool,
+    File,
+    FunctionTool,
+    Grammar,
+    Image,
+    Inline,
+    Message,
+    NativePart,
+    NativeTool,
+    Output,
+    OutputFormat,
+    Part,
+    Reasoning,
+    ReasoningSettings,
+    Refusal,
+    Remote,
+    Role,
+    Sampling,
+    Service,
+    Stored,
+    Text,
+    Tool,
+    ToolCallPart,
+    ToolChoice,
+    ToolResultPart,
+    split_system,
+)
+from proxy.errors import ModelMissing
+from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
+from proxy.wires.crossing.fields import Fields
+from proxy.wires.crossing.media import inline_of
+
+__all__ = ["read_conversation"]
+
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+def read_conversation(payload: Mapping[str, Any]) -> Conversation:
+    """Read a Chat request.
+
+    Raises :class:`RequestError`, which names the field, for one of the wrong type.
+    """
+    asked = Fields(payload, CHAT_FIELDS)
+    model = asked.text("model")
+    if not model:
+        raise ModelMissing()
+    system, messages = split_system(_Messages(asked).read())
+    options = asked.inner("stream_options")
+    return Conversation(
+        model=model,
+        messages=messages,
+        system=system,
+        tools=tuple(_tools(asked)),
+        tool_choice=_choice(asked, "tool_choice") or _choice(asked, "function_call"),
+        parallel_tool_calls=asked.flag("parallel_tool_calls"),
+        sampling=_sampling(asked),
+        output=_output(asked),
+        reasoning=ReasoningSettings(effort=asked.text("reasoning_effort")),
+        service=_service(asked),
+        stream=asked.flag("stream") or False,
+        stream_usage=bool(options and options.flag("include_usage")),
+        stream_padding=options.flag("include_obfuscation") if options else None,
+        native=asked.rest(),
+        names=asked.names,
+    )
+
+
+class _Messages:
+    """The messages of a request, read in order.
+
+    A call of the old ``function_call`` has no id, nor has its result: both get one by the call's place.
+    """
+
+    def __init__(self, asked: Fields) -> None:
+        self._asked = asked
+        self._found: list[Message] = []
+        self._legacy_id = ""
+
+    def read(self) -> list[Message]:
+        if self._asked.peek("messages") is None:
+            raise self._asked.fault("messages", "must be a list of messages")
+        for place, message in enumerate(self._asked.elements("messages")):
+            said = message.text("role") or ""
+            role = _ROLES.get(said)
+            if role is None:
+                raise message.fault("role", f"must be one of {', '.join(_ROLES)}")
+            if role == "tool":
+                self._add_result(message, legacy=said == "function")
+            else:
+                parts = (
+                    tuple(_contents(message)) if role != "assistant" else tuple(self._said(message, place))
+                )
+                self._found.append(Message(role, parts, native=message.rest(), at=message.path))
+        return self._found
+
+    def _said(self, message: Fields, place: int) -> Iterator[Part]:
+        """What the model said: its reasoning, its text, its calls."""
+        # Some servers say it under both names.
+        thoughts = {message.text(name): name for name in ("reasoning", "reasoning_content")}
+        for thought, name in thoughts.items():
+            if thought:
+                yield Reasoning(thought, at=message.at(name))
+        yield from _contents(message)
+        if refusal := message.text("refusal"):
+            yield Refusal(refusal, at=message.at("refusal"))
+        for index, call in enumerate(message.elements("tool_calls")):
+            yield _call(call, f"call_{place}_{index}")
+        legacy = message.inner("function_call")
+        if legacy is not None:
+            self._legacy_id = f"call_{place}"
+            name, arguments = legacy.text("name") or "", legacy.text("arguments") or ""
+            yield ToolCallPart(self._legacy_id, name, arguments, at=legacy.path)
+
+    def _add_result(self, message: Fields, *, legacy: bool) -> None:
+        call_id = message.text("tool_call_id") or (self._legacy_id if legacy else "")
+        name = message.text("name") or ""
+        parts = tuple(_contents(message))
+        result = ToolResultPart(call_id, parts, name=name, native=message.rest(), at=message.path)
+        before = self._found[-1] if self._found else None
+        if before is not None and before.role == "tool":
+            self._found[-1] = Message("tool", (*before.parts, result), at=before.at)
+        else:
+            self._found.append(Message("tool", (result,), at=message.path))
+
+
+def _contents(message: Fields) -> Iterator[Content]:
+    """The content of a message: a text, or a list of parts."""
+    content = message.take("content")
+    if isinstance(content, str):
+        if content:
+            yield Text(content, at=message.at("content"))
+    elif isinstance(content, list):
+        message.leave("content")
+        for part in message.elements("content"):
+            if (found := _content(part)) is not None:
+                yield found
+    elif content is not None:
+        raise message.fault("content", "must be a string or a list of parts")
+
+
+def _content(part: Fields) -> Content | None:
+    """One part of a content; ``None`` for an empty text."""
+    kind = part.text("type") or ""
+    match kind:
+        case "text":
+            text, native = part.text("text"), part.rest()
+            return Text(text, native=native, at=part.path) if text else None
+        case "refusal":
+            return Refusal(part.text("refusal") or "", native=part.rest(), at=part.path)
+        case "image_url":
+            return _image(part)
+        case "input_audio" if (sound := part.inner("input_audio")) is not None:
+            data, form = sound.text("data") or "", sound.text("format") or ""
+            return Audio(data, form, native=part.rest(), at=part.path)
+        case "file" if (file := part.inner("file")) is not None:
+            return _file(part, file)
+    return NativePart(kind, native=(part.whole_native(kind),), at=part.path)
+
+
+def _image(part: Fields) -> Image:
+    """An image; some clients write its address where others have an object."""
+    url, detail = part.take("image_url"), ""
+    if isinstance(url, dict):
+        part.leave("image_url")
+        image = part.inner("image_url")
+        assert image is not None
+        url, detail = image.text("url"), image.text("detail") or ""
+    if not isinstance(url, str) or not url:
+        raise part.fault("image_url", "must have a url")
+    source = inline_of(url) or Remote(url)
+    return Image(source, "" if detail == "auto" else detail, native=part.rest(), at=part.path)
+
+
+def _file(part: Fields, file: Fields) -> File:
+    data, file_id = file.text("file_data"), file.text("file_id")
+    name = file.text("filename") or ""
+    if not data and not file_id:
+        raise part.fault("file", "must have file_data or file_id")
+    source = (inline_of(data) or Inline("", data)) if data else Stored(file_id or "", KEEPER)
+    return File(source, name, native=part.rest(), at=part.path)
+
+
+def _call(call: Fields, made_id: str) -> ToolCallPart:
+    call_id, kind = call.text("id") or made_id, call.text("type")
+    custom = call.inner("custom") if kind == "custom" else None
+    inner = custom or call.inner("function")
+    if inner is None:
+        raise call.fault("function", "must be there")
+    name, arguments = inner.text("name") or "", inner.text("input" if custom else "arguments") or ""
+    return ToolCallPart(call_id, name, arguments, custom=custom is not None, native=call.rest(), at=call.path)
+
+
+def _tools(asked: Fields) -> Iterator[Tool]:
+    for tool in asked.elements("tools"):
+        kind = tool.text("type") or "function"
+        if kind == "function" and (function := tool.inner("function")) is not None:
+            yield _function(tool, function)
+        elif kind == "custom" and (custom := tool.inner("custom")) is not None:
+            yield _custom(tool, custom)
+        else:
+            yield NativeTool(kind, native=(tool.whole_native(kind),), at=tool.path)
+    for function in asked.elements("functions"):
+        yield _function(function, function)
+
+
+def _function(tool: Fields, function: Fields) -> FunctionTool:
+    function.skip("type", "function")
+    # What Chat does not call strict is not: an upstream of another dialect may think otherwise.
+    return FunctionTool(
+        function.text("name") or "",
+        function.text("description") or "",
+        function.mapping("parameters"),
+        function.flag("strict") or False,
+        native=tool.rest(),
+        at=tool.path,
+    )
+
+
+def _custom(tool: Fields, custom: Fields) -> CustomTool:
+    form = custom.inner("format")
+    grammar = None
+    if form is not None and form.text("type") == "grammar" and (rules := form.inner("grammar")) is not None:
+        grammar = Grammar(rules.text("syntax") or "", rules.text("definition") or "")
+    name, description = custom.text("name") or "", custom.text("description") or ""
+    return CustomTool(name, description, grammar, native=tool.rest(), at=tool.path)
+
+
+def _choice(asked: Fields, field: str) -> ToolChoice | None:
+    """A choice of tools; one in a form that is not known, or that says more, stays with Chat."""
+    choice = asked.take(field)
+    if choice in ("auto", "none", "required"):
+        return ToolChoice(choice)
+    if choice == "any":  # Mistral's word.
+        return ToolChoice("required")
+    if isinstance(choice, dict):
+        if name := _chosen(choice) or _only_name(choice):
+            return ToolChoice("named", (name,))
+        allowed = choice.get("allowed_tools")
+        if isinstance(allowed, dict) and choice.keys() == {"type", "allowed_tools"}:
+            listed = allowed.get("tools")
+            names = tuple(map(_chosen, listed)) if isinstance(listed, list) else ("",)
+            if all(names) and allowed.keys() <= {"mode", "tools"}:
+                return ToolChoice("allowed", names, forced=allowed.get("mode") == "required")
+    if choice is not None:
+        asked.leave(field)
+    return None
+
+
+def _chosen(tool: Any) -> str:
+    """The name of a tool in a choice; empty where it is written in another way, or with more."""
+    if not isinstance(tool, dict) or not tool.keys() <= {"type", "function", "custom"}:
+        return ""
+    return _only_name(tool.get(tool.get("type") or "function"))
+
+
+def _only_name(inner: Any) -> str:
+    name = inner.get("name") if isinstance(inner, dict) and len(inner) == 1 else None
+    return name if isinstance(name, str) else ""
+
+
+def _sampling(asked: Fields) -> Sampling:
+    return Sampling(
+        temperature=asked.number("temperature"),
+        top_p=asked.number("top_p"),
+        top_k=asked.whole("top_k"),
+        min_p=asked.number("min_p"),
+        seed=asked.whole("seed"),
+        presence_penalty=asked.number("presence_penalty"),
+        frequency_penalty=asked.number("frequency_penalty"),
+        logit_bias=asked.mapping("logit_bias"),
+    )
+
+
+def _output(asked: Fields) -> Output:
+    asked.skip("modalities", ["text"])
+    newer, older = asked.whole("max_completion_tokens"), asked.whole("max_tokens")
+    if newer is not None and older is not None and newer != older:
+        raise asked.fault("max_tokens", "contradicts max_completion_tokens. Send one of them")
+    return Output(
+        max_tokens=older if newer is None else newer,
+        stops=asked.texts("stop"),
+        format=_format(asked),
+        verbosity=asked.text("verbosity"),
+        choices=asked.whole("n"),
+        logprobs=asked.flag("logprobs"),
+        top_logprobs=asked.whole("top_logprobs"),
+    )
+
+
+def _format(asked: Fields) -> OutputFormat | None:
+    form = asked.inner("response_format")
+    kind = form.take("type") if form is not None else None
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return OutputFormat("json_object")
+    if kind == "json_schema" and (described := form.inner("json_schema")) is not None:
+        return OutputFormat(
+            "json_schema",
+            described.mapping("schema"),
+            described.text("name") or "",
+            described.text("description") or "",
+            described.flag("strict"),
+        )
+    form.leave("type")
+    return None
+
+
+def _service(asked: Fields) -> Service:
+    return Service(
+        user=asked.text("user"),
+        safety_identifier=asked.text("safety_identifier"),
+        metadata=asked.mapping("metadata"),
+        # Chat keeps nothing unless it is asked to.
+        store=asked.flag("store") or False,
+        tier=asked.text("service_tier"),
+        cache_key=asked.text("prompt_cache_key"),
+        cache_retention=asked.text("prompt_cache_retention"),
+        moderation=asked.mapping("moderation"),
+    )

@@ -1,0 +1,364 @@
+"""A conversation as the body of a Chat request.
+
+Source: OpenAI's API reference, "Create chat completion".
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from proxy.conversation import (
+    Audio,
+    Conversation,
+    CustomTool,
+    File,
+    FunctionTool,
+    Image,
+    Inline,
+    Message,
+    NativePart,
+    NativeTool,
+    OutputFormat,
+    Part,
+    Reasoning,
+    Refusal,
+    Remote,
+    Stored,
+    Text,
+    Tool,
+    ToolCallPart,
+    ToolChoice,
+    ToolResultPart,
+)
+from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
+from proxy.wires.crossing.ledger import Ledger, Written, fitting_id
+from proxy.wires.crossing.media import data_url, file_words, result_words
+from proxy.wires.crossing.reasoning import in_loops, is_plain
+
+__all__ = ["ChatForm", "write_conversation"]
+
+_MOST_ID: Final = 40
+_MORE_SAMPLING: Final = ("sampling.top_k", "sampling.min_p")
+_BETWEEN: Final = {"assistant": "", "system": "\n\n", "developer": "\n\n", "user": "\n\n", "tool": "\n"}
+"""What stands between texts that become one, by who said them: a model's texts are pieces of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """How an upstream takes its Chat requests.
+
+    ``limit_field`` names the field for the most tokens.  ``reasoning_field`` names the field of the model's
+    messages in which its reasoning goes back with calls of tools, empty where it does not; with
+    ``all_reasoning`` it goes back without calls, too.
+    ``text_lists``: several texts of a message stay several, also of other roles than ``user``.
+    ``result_images``: images of results follow them in a message of the user's.
+    ``more_sampling``: ``top_k`` and ``min_p`` are taken.
+    """
+
+    limit_field: str = "max_completion_tokens"
+    reasoning_field: str = "reasoning_content"
+    all_reasoning: bool = False
+    text_lists: bool = False
+    result_images: bool = False
+    more_sampling: bool = False
+
+
+def write_conversation(
+    conversation: Conversation, form: ChatForm = ChatForm(), *, strict: bool = False
+) -> Written:
+    """Write the body of a Chat request.
+
+    Raises :class:`RequestError` with status 400, which names the field of the client's request, for what
+    Chat cannot say and the body cannot go without; with ``strict`` for all that it goes without.
+    """
+    ledger = Ledger(CHAT_FIELDS, conversation.names, strict=strict)
+    ledger.check(conversation, _MORE_SAMPLING if form.more_sampling else ())
+    writer = _Messages(form, ledger)
+    body: dict[str, Any] = {
+        "model": conversation.model,
+        "messages": writer.write((*conversation.system, *conversation.messages)),
+        **_tools(conversation, ledger),
+        **_settings(conversation, form),
+    }
+    ledger.natives(conversation.native, body)
+    return ledger.close(body)
+
+
+# ---------------------------------------------------------------- messages
+
+
+class _Messages:
+    """Writes messages, one after the other."""
+
+    def __init__(self, form: ChatForm, ledger: Ledger) -> None:
+        self._form = form
+        self._ledger = ledger
+
+    def write(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        written: list[dict[str, Any]] = []
+        for message, in_loop in zip(messages, in_loops(messages), strict=True):
+            if message.role == "tool":
+                written += self._results(message)
+                continue
+            said: dict[str, Any] = {"role": message.role}
+            if message.role == "assistant":
+                self._spoken(message, said, in_loop=in_loop)
+                if message.parts and said.items() <= {"role": "assistant", "content": ""}.items():
+                    continue  # All that the model said was left out.
+            else:
+                said["content"] = self._content(message.role, message.parts)
+            self._ledger.natives(message.native, said)
+            written.append(said)
+        return written
+
+    def _spoken(self, message: Message, said: dict[str, Any], *, in_loop: bool) -> None:
+        """What the model said: text, refusals, calls, and its reasoning where that goes back."""
+        content: list[Part] = []
+        refusals, calls, thoughts = [], [], []
+        for part in message.parts:
+            match part:
+                case ToolCallPart():
+                    calls.append(self._call(part))
+                case Refusal():
+                    refusals.append(part.text)
+                    self._ledger.natives(part.native, {})
+                case Reasoning():
+                    thoughts += self._thought(part, in_loop=in_loop)
+                case _:
+                    content.append(part)
+        said["content"] = self._content("assistant", content) if content or not (calls or refusals) else None
+        if thoughts:
+            said[self._form.reasoning_field] = "\n\n".join(thoughts)
+        if refusals:
+            said["refusal"] = "".join(refusals)
+        if calls:
+            said["tool_calls"] = calls
+
+    def _thought(self, part: Reasoning, *, in_loop: bool) -> list[str]:
+        """Reasoning goes back with the calls that it led to, until the user has said something else.
+
+        WIRE: DeepSeek and Moonshot refuse calls without it, and no provider is known that asks for any other.
+        """
+        if not is_plain(part):
+            self._ledger.omit(
+                part.at, "Reasoning in this form can be read only by the provider that made it."
+            )
+        elif not (self._form.reasoning_field and (in_loop or self._form.all_reasoning)):
+            self._ledger.omit(
+                part.at, "The upstream takes the model's reasoning back only with calls of tools."
+            )
+        else:
+            self._ledger.natives(part.native, {})
+            return [part.text or "\n\n".join(part.summary)]
+        return []
+
+    def _call(self, part: ToolCallPart) -> dict[str, Any]:
+        name = self._ledger.tool_name(part.name)
+        inner = {"name": name, "input" if part.custom else "arguments": part.arguments}
+        if not part.custom and not part.arguments.strip():
+            inner["arguments"] = "{}"
+        kind = "custom" if part.custom else "function"
+        call: dict[str, Any] = {"id": fitting_id(part.call_id, _MOST_ID), "type": kind, kind: inner}
+        self._ledger.natives(part.native, call)
+        return call
+
+    def _content(self, role: str, parts: Sequence[Part]) -> Any:
+        """A text, or a list of parts where there is more than text to say."""
+        written = [made for part in parts for made in self._part(part)]
+        plain = [
+            part["text"] for part in written if isinstance(part, dict) and part.keys() == {"type", "text"}
+        ]
+        if len(plain) < len(written) or (len(plain) > 1 and (role == "user" or self._form.text_lists)):
+            return written
+        return _BETWEEN[role].join(plain)
+
+    def _part(self, part: Part) -> Iterator[Any]:
+        """A part as Chat has it; nothing for one that is left out."""
+        made: dict[str, Any]
+        match part:
+            case Text() | Refusal():
+                made = {"type": "text", "text": part.text}
+            case Image():
+                image = {"url": self._image_url(part)}
+                made = {"type": "image_url", "image_url": image}
+                if part.detail:
+                    made["image_url"]["detail"] = part.detail
+            case File():
+                made = self._file(part)
+            case Audio():
+                sound = {"data": part.data, "format": part.format}
+                made = {"type": "input_audio", "input_audio": sound}
+            case NativePart():
+                if (whole := self._ledger.whole(part.native)) is not None:
+                    yield whole
+                return
+            case _:
+                raise self._ledger.refuse(part.at, "It has no place in a message of this kind.")
+        self._ledger.natives(part.native, made)
+        yield made
+
+    def _image_url(self, image: Image) -> str:
+        match image.source:
+            case Inline():
+                return data_url(image.source)
+            case Remote():
+                return image.source.url
+            case Stored():
+                raise self._ledger.refuse(image.at, "Chat takes no images by the id of a file.")
+
+    def _file(self, part: File) -> dict[str, Any]:
+        file: dict[str, Any] = {}
+        match part.source:
+            case Inline(is_text=True):
+                return {"type": "text", "text": file_words(part)}
+            case Inline():
+                file["file_data"] = data_url(part.source) if part.source.media_type else part.source.data
+            case Stored(keeper=keeper) if keeper == KEEPER:
+                file["file_id"] = part.source.file_id
+            case Stored():
+                raise self._ledger.refuse(part.at, "The file is kept by another provider.")
+            case Remote():
+                raise self._ledger.refuse(part.at, "Chat takes no files by their address.")
+        if part.name:
+            file["filename"] = part.name
+        if part.context:
+            self._ledger.omit(part.at, "Chat takes a file without words about it.")
+        return {"type": "file", "file": file}
+
+    def _results(self, message: Message) -> Iterator[dict[str, Any]]:
+        """A message for each result, and one of the user's for their images where those go that way."""
+        images: list[Any] = []
+        for part in message.parts:
+            if not isinstance(part, ToolResultPart):
+                raise self._ledger.refuse(part.at, "It has no place among results.")
+            result: dict[str, Any] = {
+                "role": "tool",
+                "tool_call_id": fitting_id(part.call_id, _MOST_ID),
+                "content": self._result(part),
+            }
+            self._ledger.natives(part.native, result)
+            yield result
+            pictures = [inner for inner in part.parts if isinstance(inner, Image)]
+            if pictures and self._form.result_images:
+                images.append({"type": "text", "text": f"[image from {part.name or part.call_id}]"})
+                images += [made for picture in pictures for made in self._part(picture)]
+        if images:
+            yield {"role": "user", "content": images}
+
+    def _result(self, part: ToolResultPart) -> Any:
+        texts = [inner for inner in part.parts if isinstance(inner, Text)]
+        if len(texts) == len(part.parts) > 1 and self._form.text_lists and not part.is_error:
+            return self._content("tool", texts)
+        return result_words(part, self._ledger, images=not self._form.result_images)
+
+
+# ---------------------------------------------------------------- settings
+
+
+def _tools(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    tools = [made for tool in conversation.tools if (made := _tool(tool, ledger)) is not None]
+    if tools:
+        found["tools"] = tools
+    if conversation.tool_choice is not None:
+        custom = {tool.name for tool in conversation.tools if isinstance(tool, CustomTool)}
+        found["tool_choice"] = _choice(conversation.tool_choice, custom, ledger)
+    if conversation.parallel_tool_calls is not None:
+        found["parallel_tool_calls"] = conversation.parallel_tool_calls
+    return found
+
+
+def _tool(tool: Tool, ledger: Ledger) -> Any:
+    match tool:
+        case NativeTool():
+            return ledger.whole(tool.native)
+        case FunctionTool():
+            kind, inner = "function", _described(tool, ledger)
+            if tool.parameters is not None:
+                inner["parameters"] = tool.parameters
+            if tool.strict:
+                inner["strict"] = True
+        case CustomTool():
+            kind, inner = "custom", _described(tool, ledger)
+            if tool.grammar is not None:
+                rules = {"syntax": tool.grammar.syntax, "definition": tool.grammar.definition}
+                inner["format"] = {"type": "grammar", "grammar": rules}
+    written = {"type": kind, kind: inner}
+    ledger.natives(tool.native, written)
+    return written
+
+
+def _described(tool: FunctionTool | CustomTool, ledger: Ledger) -> dict[str, Any]:
+    inner: dict[str, Any] = {"name": ledger.tool_name(tool.name)}
+    if tool.description:
+        inner["description"] = tool.description
+    return inner
+
+
+def _choice(choice: ToolChoice, custom: set[str], ledger: Ledger) -> Any:
+    if choice.kind not in ("named", "allowed"):
+        return choice.kind
+    tools = []
+    for name in choice.names:
+        kind = "custom" if name in custom else "function"
+        tools.append({"type": kind, kind: {"name": ledger.tool_name(name)}})
+    if choice.kind == "named":
+        return tools[0]
+    allowed = {"mode": "required" if choice.forced else "auto", "tools": tools}
+    return {"type": "allowed_tools", "allowed_tools": allowed}
+
+
+def _settings(conversation: Conversation, form: ChatForm) -> dict[str, Any]:
+    """What is asked for beside the messages, without what is not."""
+    sampling, output, service = conversation.sampling, conversation.output, conversation.service
+    options = {
+        "include_usage": conversation.stream_usage or None,
+        "include_obfuscation": conversation.stream_padding,
+    }
+    asked = {
+        form.limit_field: output.max_tokens,
+        "stop": list(output.stops) or None,
+        "response_format": _format(output.format),
+        "verbosity": output.verbosity,
+        "n": output.choices,
+        "logprobs": output.logprobs,
+        "top_logprobs": output.top_logprobs if output.logprobs else None,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k if form.more_sampling else None,
+        "min_p": sampling.min_p if form.more_sampling else None,
+        "seed": sampling.seed,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logit_bias": sampling.logit_bias,
+        "reasoning_effort": conversation.reasoning.effort,
+        "user": service.user,
+        "safety_identifier": service.safety_identifier,
+        "metadata": service.metadata,
+        "store": service.store or None,
+        "service_tier": service.tier,
+        "prompt_cache_key": service.cache_key,
+        "prompt_cache_retention": service.cache_retention,
+        "moderation": service.moderation,
+        "stream": conversation.stream or None,
+        "stream_options": (_without_none(options) or None) if conversation.stream else None,
+    }
+    return _without_none(asked)
+
+
+def _without_none(asked: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _format(form: OutputFormat | None) -> dict[str, Any] | None:
+    if form is None:
+        return None
+    if form.kind == "json_object":
+        return {"type": "json_object"}
+    described = {
+        "name": form.name or "answer",
+        "description": form.description or None,
+        "schema": form.schema,
+        "strict": form.strict,
+    }
+    return {"type": "json_schema", "json_schema": _without_none(described)}

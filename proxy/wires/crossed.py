@@ -1,0 +1,375 @@
+"""A client of one dialect on an upstream of another: both ports of its upstream, seen from the client's side.
+
+The request is read into a :class:`~proxy.conversation.Conversation`, from which the upstream's dialect
+writes a body of its own; from there on that dialect's editor works on it, turn after turn.  What the upstream
+says is read by its own reader, and the client's encoder makes frames of the client's dialect from its events.
+Neither dialect knows the other, and neither the run nor the writer knows that there are two.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from proxy.conversation import Conversation
+from proxy.events import ResultImage, ToolCall, ToolDefinition
+from proxy.records import MessageRecord
+from proxy.wires.client_port import ClientRequest
+from proxy.wires.crossed_texts import crossed_reader
+from proxy.wires.crossing.ledger import LeftOut
+from proxy.wires.crossing.native_turns import NativeTurns
+from proxy.wires.crossing.reasoning import asks_for_reasoning
+from proxy.wires.dialect import Dialect
+from proxy.wires.turn.restored import says_too_long
+from proxy.wires.upstream_port import (
+    BodyEditor,
+    CachingEditor,
+    ChainedEditor,
+    Mask,
+    StateHabit,
+    SuspendedCall,
+    TranslatedEditor,
+    TurnReader,
+)
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["CrossedEditor", "Crossing"]
+
+
+class Crossing:
+    """The port of an upstream whose dialect is not the client's, for one request."""
+
+    def __init__(
+        self,
+        client: CrossableWire,
+        upstream: CrossableWire,
+        request: ClientRequest,
+        *,
+        strict: bool = False,
+    ) -> None:
+        """With ``strict`` a request is refused rather than sent without a field of the client's."""
+        self._strict = strict
+        self._client = client
+        self._upstream = upstream
+        self._request = request
+        self._model = request.model
+        self._max_tokens: int | None = None
+        self._editor: CrossedEditor | None = None
+
+    def ask_for(self, model: str, max_tokens: int | None = None) -> None:
+        """Ask for a model by the upstream's own name for it, and for no more than ``max_tokens`` where the
+        client sets no bound; ``None`` leaves that to the upstream's dialect."""
+        self._model, self._max_tokens = model, max_tokens
+
+    @property
+    def dialect(self) -> Dialect:
+        """The upstream's."""
+        return self._upstream.dialect
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
+        own = self._client.editor(raw, request, "stateless", caller=caller)
+        kind = _ChainedCrossedEditor if isinstance(own, ChainedEditor) else CrossedEditor
+        self._editor = editor = kind(
+            own, self._client, self._upstream, state, caller=caller, strict=self._strict
+        )
+        editor.ask_for(self._model, self._max_tokens)
+        return editor
+
+    def reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader:
+        """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
+        renamed = self._editor.renamed if self._editor is not None else {}
+        if renamed:
+            theirs = {name: written for written, name in renamed.items()}
+            declared = [theirs.get(name, name) for name in declared]
+        reader = self.turn_reader(
+            declared, lambda name: is_hidden(renamed.get(name, name)), max_argument_bytes
+        )
+        return crossed_reader(reader, self._client.encoder(self._request), renamed)
+
+    def turn_reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader:
+        """What reads the upstream's own dialect, in which tools have the names of its request."""
+        return self._upstream.reader(declared, is_hidden, max_argument_bytes)
+
+
+class CrossedEditor:
+    """Two editors in step: in the client's form turns are kept, the upstream's body is sent.
+
+    A held turn is put back into the client's own body, before that is translated: so a turn that was held
+    while one upstream answered is there for an upstream of any other dialect.  One of the same dialect gets
+    what it said itself (:mod:`proxy.wires.crossing.native_turns`).
+    """
+
+    def __init__(
+        self,
+        own: BodyEditor,
+        client: CrossableWire,
+        upstream: CrossableWire,
+        state: StateHabit,
+        *,
+        caller: str,
+        strict: bool = False,
+    ) -> None:
+        self._own = own
+        self._client = client
+        self._upstream = upstream
+        self._state = state
+        self._caller = caller
+        self._strict = strict
+        self._changes: list[Callable[[BodyEditor], object]] = []
+        self._own_results: dict[bytes, bytes] = {}
+        self._natives = NativeTurns(upstream)
+        self._turns: list[bytes] = []
+        self._own_turns: list[tuple[bytes, Sequence[bytes]]] = []
+        self._lacks_reasoning = False
+        self._model = ""
+        self._max_tokens: int | None = None
+        self._sent: BodyEditor | None = None
+
+    def _translate(self) -> BodyEditor:
+        """The upstream's editor over the body as it is now."""
+        conversation = self._conversation()
+        conversation = replace(conversation, model=self._model or conversation.model)
+        if conversation.output.max_tokens is None and self._max_tokens is not None:
+            output = replace(conversation.output, max_tokens=self._max_tokens)
+            conversation = replace(conversation, output=output)
+        if self._lacks_reasoning:
+            conversation = self._upstream.codec.without_reasoning(conversation)
+        self._written = written = self._upstream.codec.write(conversation, strict=self._strict)
+        request = self._upstream.parse(orjson.loads(written.body))
+        editor = self._upstream.editor(written.body, request, self._state, caller=self._caller)
+        if isinstance(editor, CachingEditor):
+            editor.mark_cache()
+        if isinstance(editor, TranslatedEditor):
+            editor.was_translated()
+        return editor
+
+    def _conversation(self) -> Conversation:
+        """What the client asked and what was put back."""
+        payload = orjson.loads(self._own.render())
+        self._check(payload)
+        return self._natives.put_into(self._client.codec.read(payload))
+
+    def ask_for(self, model: str, max_tokens: int | None) -> None:
+        """See :meth:`Crossing.ask_for`."""
+        self._model, self._max_tokens = model, max_tokens
+
+    def _check(self, payload: Mapping[str, Any]) -> None:
+        """Raise :class:`~proxy.errors.RequestError` for a whole body of the client's that no model takes."""
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """What of the client's request its upstream cannot be asked for, and is not."""
+        self.translate()
+        return self._written.left_out
+
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """The client's tools whose names the upstream does not take: its names → the client's."""
+        self.translate()
+        return self._written.renamed
+
+    def translate(self) -> None:
+        """Make the upstream's body of what the client asked and what was put back, if it is not made yet.
+
+        Raises :class:`~proxy.errors.RequestError` for what the upstream's dialect cannot say.
+        """
+        _ = self._editor
+
+    @property
+    def _editor(self) -> BodyEditor:
+        """The upstream's editor, with all that was changed so far."""
+        if self._sent is None:
+            self._sent = self._translate()
+            for change in self._changes:
+                change(self._sent)
+        return self._sent
+
+    def _change(self, change: Callable[[BodyEditor], object]) -> None:
+        """Change the upstream's body; if it is translated anew, it is changed again."""
+        change(self._editor)
+        self._changes.append(change)
+
+    # What the client's own form takes in.
+
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.restore`."""
+        self._own.restore(position, payload, needed=needed)
+        self._natives.take(payload)
+        self._sent = None
+
+    @property
+    def restored(self) -> tuple[int, int]:
+        """See :attr:`proxy.wires.upstream_port.BodyEditor.restored`."""
+        return self._own.restored
+
+    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.append_turn`."""
+        self._change(lambda editor: editor.append_turn(message, results))
+        self._turns.append(message)
+        self._own_turns.append((message, results))
+
+    def _append_own_turns(self) -> None:
+        """Put the turns into the client's own form, which is to be kept.
+
+        No sooner: if the request is translated anew, they are added to what comes of that.
+        """
+        for message, results in self._own_turns:
+            answers = [self._own_results[result] for result in results]
+            self._own.append_turn(self._own_message(message), answers)
+        self._own_turns.clear()
+
+    def _own_message(self, message: bytes) -> bytes:
+        """A turn of the upstream's in the client's form."""
+        return self._client.write_turn(self._upstream.read_turn(message))
+
+    def _own_calls(self, calls: Sequence[SuspendedCall]) -> list[SuspendedCall]:
+        return [
+            SuspendedCall(
+                call.call_id,
+                call.client_id,
+                self._own_results[call.result] if call.result is not None else None,
+            )
+            for call in calls
+        ]
+
+    def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.suspend`."""
+        self._append_own_turns()
+        payload = self._own.suspend(self._own_message(message), self._own_calls(calls), mask)
+        return self._natives.beside(payload, [*self._turns, message], mask)
+
+    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.result_message`."""
+        result = self._editor.result_message(call, content, images)
+        self._own_results[result] = self._own.result_message(call, content, images)
+        return result
+
+    # What only the upstream's body has.
+
+    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.offer`."""
+        self._change(lambda editor: editor.offer(added, replaced))
+
+    def withdraw(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.withdraw`."""
+        self._change(lambda editor: editor.withdraw())
+
+    def withhold(self, names: Collection[str]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.withhold`."""
+        self._change(lambda editor: editor.withhold(names))
+
+    def rename_model(self, model: str) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.rename_model`."""
+        self._change(lambda editor: editor.rename_model(model))
+
+    def ask_usage(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.ask_usage`."""
+        self._change(lambda editor: editor.ask_usage())
+
+    def leave_out_images(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_images`."""
+        self._change(lambda editor: editor.leave_out_images())
+
+    def leave_out_fields(self, names: Collection[str]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_fields`."""
+        self._change(lambda editor: editor.leave_out_fields(names))
+
+    def relax_tool_choice(self, called: Collection[str]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.relax_tool_choice`."""
+        self._change(lambda editor: editor.relax_tool_choice(called))
+
+    def forbid_tools(self) -> bool:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.forbid_tools`."""
+        left_out = self._editor.forbid_tools()
+        self._changes.append(lambda editor: editor.forbid_tools())
+        return left_out
+
+    def spend_tokens(self, used: int) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.spend_tokens`."""
+        self._change(lambda editor: editor.spend_tokens(used))
+
+    @property
+    def images_refused(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.BodyEditor.images_refused`."""
+        return self._editor.images_refused
+
+    @property
+    def fields_refused(self) -> frozenset[str]:
+        """See :attr:`proxy.wires.upstream_port.BodyEditor.fields_refused`."""
+        return self._editor.fields_refused
+
+    def render(self) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.render`."""
+        return self._editor.render()
+
+    def recover(self, message: str, code: str | None) -> bool:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.recover`."""
+        if self._editor.recover(message, code):
+            return True
+        if asks_for_reasoning(message):
+            return self._go_without_reasoning()
+        if not says_too_long(message, code) and self._natives.forget():
+            # Another upstream of the same dialect, which takes nothing that it has not signed itself.
+            self._sent = None
+            return True
+        restored = self._own.restored
+        # The client's editor sees no body of the upstream's: all that it can do is to put back less.
+        if not self._own.recover(message, code) or self._own.restored == restored:
+            return False
+        self._sent = None
+        return True
+
+    def _go_without_reasoning(self) -> bool:
+        """Ask in a way that an upstream takes which misses reasoning; whether there is one."""
+        conversation = self._conversation()
+        if self._lacks_reasoning or self._upstream.codec.without_reasoning(conversation) == conversation:
+            return False
+        self._lacks_reasoning = True
+        self._sent = None
+        return True
+
+    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.records`."""
+        return self._editor.records(run_id, mask)
+
+    def tells_more(self, message: bytes) -> bool:
+        """See :meth:`proxy.wires.upstream_port.TellingEditor.tells_more`."""
+        return self._natives.tells_more(message, reasoning=not self._client.codec.returns_reasoning)
+
+
+class _ChainedCrossedEditor(CrossedEditor):
+    """One whose client goes on from responses by their ids, which the upstream knows nothing of."""
+
+    @property
+    def _chained(self) -> ChainedEditor:
+        if not isinstance(self._own, ChainedEditor):
+            raise TypeError("the client's dialect has no responses with ids")
+        return self._own
+
+    def _check(self, payload: Mapping[str, Any]) -> None:
+        """All calls are in the body by now, so a result must answer one of them."""
+        self._client.parse(payload).check_history(lambda name: False)
+
+    def resume(self, continuation: bytes) -> None:
+        """See :meth:`proxy.wires.upstream_port.ChainedEditor.resume`."""
+        self._chained.resume(continuation)
+        self._natives.take(continuation)
+        self._sent = None
+
+    def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.ChainedEditor.continuation`."""
+        self._append_own_turns()
+        payload = self._chained.continuation(self._own_message(message), self._own_calls(calls), mask)
+        return self._natives.beside(payload, [*self._turns, message], mask)
+
+    def input_items(self) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.ChainedEditor.input_items`."""
+        return self._chained.input_items()

@@ -1,0 +1,142 @@
+"""What an upstream of another dialect says, read for a client: its events become frames of the client's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from proxy.errors import UpstreamError, WireError
+from proxy.events import (
+    Frame,
+    ToolCall,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+)
+from proxy.wires.client_port import TurnEncoder
+from proxy.wires.upstream_port import Mask, TurnReader
+
+__all__ = ["CrossedReader"]
+
+
+class CrossedReader:
+    """The upstream's reader, whose frames are those of the client's dialect."""
+
+    def __init__(self, reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
+        """``renamed`` are the upstream's names of tools → the client's."""
+        self._reader = reader
+        self._encoder = encoder
+        self._renamed = renamed
+        self._is_whole = False
+        self._failed = False
+        self._closed = False
+
+    @property
+    def fault(self) -> WireError | None:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.fault`."""
+        return self._reader.fault
+
+    @property
+    def behind(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.behind`."""
+        return self._reader.behind and not self._closed
+
+    @property
+    def large_next(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.large_next`."""
+        return self._reader.large_next
+
+    @property
+    def text(self) -> str:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.text`."""
+        return self._reader.text
+
+    def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.feed`."""
+        return [] if self._closed else self.take(self._reader.feed(chunk, most=most, large=large))
+
+    def take(self, frames: Sequence[Frame]) -> list[Frame]:
+        """Frames that were read, in the client's dialect; none once the turn has ended."""
+        if self._closed:
+            return []
+        encoded = self._encoded(frames)
+        for frame in frames:
+            if frame.is_end_mark:
+                self._is_whole = True
+                return [*encoded, *self.end(self._reader.close())]
+        return encoded
+
+    def close(self) -> list[Frame]:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
+        return [] if self._closed else self.end(self._reader.close())
+
+    def end(self, ends: Sequence[Frame]) -> list[Frame]:
+        """The end of the turn, as soon as its end mark is there: what comes behind is no part of it.
+
+        ``ends`` are the last frames that were read.  A stream that broke off before the model had said why
+        it stops gets no end.
+        """
+        self._closed = True
+        frames = self._encoded(ends)
+        ended = self._is_whole or any(frame.is_end_mark for frame in ends)
+        return [*frames, *self._encoder.close()] if ended and self._reader.fault is None else frames
+
+    def _encoded(self, frames: Sequence[Frame]) -> list[Frame]:
+        encoded = []
+        for frame in frames:
+            if self._failed:
+                break  # What some upstreams say behind an error is the error once more.
+            for event in frame.events:
+                if type(event) is TurnFinished:
+                    self._is_whole = True
+                elif type(event) is TurnFailed:
+                    self._failed = True
+            encoded += self._encoder.encode(self._named(frame) if self._renamed else frame)
+        return encoded
+
+    def _named(self, frame: Frame) -> Frame:
+        """A frame whose calls have the names that the client gave its tools."""
+        if not self._renamed or not frame.events:
+            return frame
+        return replace(frame, events=tuple(_called(event, self._renamed) for event in frame.events))
+
+    def read_reply(self, body: bytes) -> Frame:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`.
+
+        Raises :class:`~proxy.errors.UpstreamError` for an error that came as a reply.
+        """
+        return self.take_reply(self._reader.read_reply(body))
+
+    def take_reply(self, frame: Frame) -> Frame:
+        """A reply that was read, in the client's dialect; raises as :meth:`read_reply` does."""
+        for event in frame.events:
+            if isinstance(event, TurnFailed):
+                raise _failed(event)
+        return self._encoder.encode_reply(self._named(frame))
+
+    def message(self) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
+        return self._reader.message()
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.native`."""
+        return self._reader.native(call, mask)
+
+
+def _called(event: TurnEvent, names: Mapping[str, str]) -> TurnEvent:
+    """An event with a tool's name replaced, if it says one of these."""
+    if isinstance(event, ToolCallStarted) and event.name in names:
+        return replace(event, name=names[event.name])
+    if isinstance(event, ToolCallFinished) and event.call.name in names:
+        return replace(event, call=replace(event.call, name=names[event.call.name]))
+    return event
+
+
+def _failed(event: TurnFailed) -> UpstreamError:
+    said: Any = event.error.get("message")
+    code: Any = event.error.get("code")
+    return UpstreamError(
+        said if isinstance(said, str) and said else "The upstream answered with an error.",
+        code=code if isinstance(code, str) else None,
+    )

@@ -1,0 +1,106 @@
+"""Texts that cross from one dialect to another without being read.
+
+Most events of a stream are one piece of text.  The upstream's reader takes it out of the bytes, still as
+JSON, and the client's encoder puts it into an event of its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import orjson
+
+from proxy.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, TurnEvent
+from proxy.wires.client_port import TextEncoder, TurnEncoder
+from proxy.wires.crossed_reader import CrossedReader
+from proxy.wires.stream.fast_path import FastReader, FastWriter, TextReader
+from proxy.wires.stream.held import unchanged
+from proxy.wires.upstream_port import TurnReader
+
+__all__ = ["crossed_reader"]
+
+
+def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> CrossedReader:
+    """What reads for a client of another dialect: with a fast path for texts, if both sides have one.
+
+    ``renamed`` are the upstream's names of tools → the client's.
+    """
+    takes_texts = isinstance(reader, TextReader) and isinstance(reader, FastReader)
+    if takes_texts and isinstance(encoder, TextEncoder):
+        return _FastCrossedReader(reader, encoder, renamed)
+    return CrossedReader(reader, encoder, renamed)
+
+
+class _FastCrossedReader(CrossedReader, FastReader):
+    """One whose texts cross unread: their JSON is put into events of the client's dialect as it is."""
+
+    def __init__(self, reader: TurnReader, encoder: TextEncoder, renamed: Mapping[str, str]) -> None:
+        super().__init__(reader, encoder, renamed)
+        if not (isinstance(reader, TextReader) and isinstance(reader, FastReader)):
+            raise TypeError("the reader cannot take texts unread")
+        self._take_texts = reader.take_texts
+        self._inner_catch_up = reader.catch_up
+        self._text_encoder = encoder
+        self._is_open = encoder.text_is_open
+        self._taken: tuple[type[TurnEvent], Sequence[bytes]] = (TextDelta, ())
+        self._untold = False
+
+    def feed(
+        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
+    ) -> list[Frame]:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`."""
+        return super().feed(chunk, most=most, large=large)
+
+    def take_unread(self, chunk: bytes) -> bool:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.take_unread`."""
+        if self._closed or (taken := self._take_texts(chunk, self._is_open)) is None:
+            return False
+        self._taken = taken
+        self._untold = True
+        return True
+
+    def through(self, writer: FastWriter) -> FastWriter:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.through`."""
+        return _TextWriter(writer, self.write_taken)
+
+    def write_taken(self, _: bytes) -> bytes:
+        """What was taken last, as events of the client's dialect."""
+        kind, texts = self._taken
+        pieces = [_as_written(text) if b"\\" in text else text for text in texts if text]
+        return self._text_encoder.write_text(kind, pieces)
+
+    def catch_up(self) -> list[Frame]:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.catch_up`."""
+        return self._encoded(self._inner_catch_up())
+
+    def _encoded(self, frames: Sequence[Frame]) -> list[Frame]:
+        if not (frames and self._untold):
+            return super()._encoded(frames)
+        # The first frame tells what was taken unread, before anything else.
+        self._untold = False
+        said, *rest = frames
+        told = [
+            self._text_encoder.tell_text(event, said.count)
+            for event in said.events
+            if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta)
+        ]
+        return [*told, *super()._encoded(rest)]
+
+
+class _TextWriter(FastWriter):
+    """A writer that is given what an encoder writes in place of the upstream's bytes."""
+
+    def __init__(self, writer: FastWriter, write: Callable[[bytes], bytes]) -> None:
+        self._writer = writer
+        self._write = write
+
+    def passing(self) -> Callable[[bytes], bytes] | None:
+        """See :meth:`proxy.wires.stream.fast_path.FastWriter.passing`."""
+        passing = self._writer.passing()
+        if passing is None or passing is unchanged:
+            return passing and self._write
+        changed, write = passing, self._write
+        return lambda chunk: changed(write(chunk))
+
+
+def _as_written(text: bytes) -> bytes:
+    """The inside of a JSON string as our own serializer writes it, however the upstream escaped it."""
+    return orjson.dumps(orjson.loads(b'"%b"' % text))[1:-1]

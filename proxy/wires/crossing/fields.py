@@ -1,0 +1,139 @@
+"""A request read field by field, so that none is overlooked."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from proxy.conversation import Native
+from proxy.errors import RequestError
+from proxy.wires.crossing.tables import FieldTable, general_path
+
+__all__ = ["Fields"]
+
+_T = TypeVar("_T")
+
+
+class Fields:
+    """An object of a request, read field by field.
+
+    What is not asked for by the time of :meth:`rest` is something that has no neutral form.  ``null`` is
+    what a field has that is not there.  Each method raises :class:`RequestError`, which names the field,
+    for a value of another type.
+    """
+
+    __slots__ = ("_inner", "_keys", "_left", "_table", "_value", "names", "path")
+
+    def __init__(
+        self, value: Mapping[str, Any], table: FieldTable, path: str = "", keys: tuple[str, ...] = ()
+    ) -> None:
+        self._value = value
+        self._table = table
+        self._keys = keys
+        self._left = {name for name, inner in value.items() if inner is not None}
+        self._inner: list[Fields] = []
+        self.path = path
+        self.names: dict[str, str] = {}
+        """Aspect → the field of this object that it was taken from."""
+
+    def at(self, name: str) -> str:
+        """Where a field of this object stands in the request."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def take(self, name: str) -> Any:
+        """A field of any type; ``None`` where there is none."""
+        if name not in self._left:
+            return None
+        self._left.discard(name)
+        if not self.path.endswith("]") and (rule := self._table.read.get(self.at(name))) is not None:
+            self.names.update(dict.fromkeys(rule.to, self.at(name)))
+        return self._value[name]
+
+    def skip(self, name: str, *values: object) -> None:
+        """Count a field as asked for where it has one of these values, which say no more than none."""
+        if self._value.get(name) in values:
+            self._left.discard(name)
+
+    def peek(self, name: str) -> Any:
+        """A field that is not counted as asked for."""
+        return self._value.get(name)
+
+    def leave(self, name: str) -> None:
+        """Count a field as not asked for after all."""
+        self._left.add(name)
+
+    def _typed(self, name: str, kind: type[_T], words: str) -> _T | None:
+        value = self.take(name)
+        if value is not None and type(value) is not kind:
+            raise self.fault(name, f"must be {words}")
+        return value
+
+    def fault(self, name: str, words: str) -> RequestError:
+        """The error that says what is wrong with a field."""
+        return RequestError(400, f"{self.at(name)} {words}.", param=self.at(name))
+
+    def text(self, name: str) -> str | None:
+        return self._typed(name, str, "a string")
+
+    def flag(self, name: str) -> bool | None:
+        return self._typed(name, bool, "true or false")
+
+    def whole(self, name: str) -> int | None:
+        return self._typed(name, int, "a whole number")
+
+    def number(self, name: str) -> float | None:
+        value = self.take(name)
+        if value is not None and type(value) not in (int, float):
+            raise self.fault(name, "must be a number")
+        return value  # type: ignore[no-any-return]
+
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        """An object that is taken as it is."""
+        return self._typed(name, dict, "an object")
+
+    def listed(self, name: str) -> list[Any]:
+        """A list; empty where there is none."""
+        return self._typed(name, list, "a list") or []
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """One text, or a list of texts."""
+        value = self.take(name)
+        found = [value] if isinstance(value, str) else [] if value is None else value
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            raise self.fault(name, "must be a string or a list of strings")
+        return tuple(found)
+
+    def inner(self, name: str) -> "Fields | None":
+        """An object that is read field by field too; :meth:`rest` of this one asks for its rest."""
+        value = self.mapping(name)
+        if value is None:
+            return None
+        found = Fields(value, self._table, self.at(name), (*self._keys, name))
+        self._inner.append(found)
+        return found
+
+    def elements(self, name: str) -> "Iterator[Fields]":
+        """The objects of a list, each of which is read by itself."""
+        for place, value in enumerate(self.listed(name)):
+            if type(value) is not dict:
+                raise self.fault(f"{name}[{place}]", "must be an object")
+            yield Fields(value, self._table, f"{self.at(name)}[{place}]")
+
+    def rest(self) -> tuple[Native, ...]:
+        """What was not asked for, here and in the objects inside."""
+        own = [self._native(name) for name in self._value if name in self._left]
+        self._left = set()
+        for inner in self._inner:
+            own += inner.rest()
+            self.names.update(inner.names)
+        return tuple(own)
+
+    def _native(self, name: str) -> Native:
+        """A field that was not asked for; the table may have a rule of its own for its type."""
+        value, path = self._value[name], self.at(name)
+        kind = value.get("type") if isinstance(value, dict) else None
+        typed = f"{general_path(path)}[type={kind}]" in self._table.read
+        return self._table.native(value, path, (*self._keys, name), kind if typed and kind else "")
+
+    def whole_native(self, kind: str) -> Native:
+        """The object itself as something that has no neutral form."""
+        self._left = set()
+        return self._table.native(self._value, self.path, kind=kind)

@@ -1,0 +1,102 @@
+"""Images and files of a conversation as addresses, and results as words."""
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from proxy.conversation import (
+    Audio,
+    Content,
+    File,
+    Image,
+    Inline,
+    NativePart,
+    Refusal,
+    Remote,
+    Stored,
+    Text,
+    ToolResultPart,
+)
+from proxy.events import ResultImage, left_out
+from proxy.wires.crossing.ledger import Ledger
+
+__all__ = ["data_url", "file_words", "image_words", "inline_of", "result_words", "said_result"]
+
+_DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+_FAILURE = re.compile(r"\W{0,4}(error|fail|exception|\"?ok\"?: ?false|traceback)", re.IGNORECASE)
+"""How a result begins that says itself that the call failed."""
+_ONLY_TEXT: Final = "The upstream takes results as text alone."
+
+
+def inline_of(url: str) -> Inline | None:
+    """What stands in a ``data:`` URL in base64; ``None`` for any other address."""
+    match = _DATA_URL.match(url)
+    if match is None or not match[2].lower().endswith(";base64"):
+        return None
+    parameters = match[2][: -len(";base64")]
+    return Inline(match[1] + parameters, url[match.end() :])
+
+
+def data_url(inline: Inline) -> str:
+    """A ``data:`` URL of bytes in base64."""
+    return f"data:{inline.media_type};base64,{inline.data}"
+
+
+def image_words(image: Image) -> str:
+    """The line that stands in an image's place where only text can be passed on."""
+    source = image.source
+    match source:
+        case Inline():
+            pictured = ResultImage("", source.media_type, len(source.data) * 3 // 4)
+        case Remote():
+            pictured = ResultImage(source.url, "", 0)
+        case Stored():
+            pictured = ResultImage(source.file_id, "", 0)
+    return left_out(pictured.words)
+
+
+def file_words(file: File) -> str:
+    """A file of text as text; for any other the line that stands in its place."""
+    if isinstance(file.source, Inline) and file.source.is_text:
+        return "\n".join(filter(None, (file.name, file.context, file.source.data)))
+    facts = " ".join(filter(None, (f'"{file.name}"' if file.name else "", file.context)))
+    return f"[toolrelay: a file {facts} was left out; only text can be passed on]".replace("  ", " ")
+
+
+def said_result(result: ToolResultPart) -> tuple[Content, ...]:
+    """The parts of a result for a dialect that has no other way to say that a call failed."""
+    if not result.is_error:
+        return result.parts
+    first = result.parts[0] if result.parts else None
+    if not isinstance(first, Text):
+        return (Text("Error: the call failed."), *result.parts)
+    if _FAILURE.match(first.text):
+        return result.parts
+    return (replace(first, text=f"Error: {first.text}"), *result.parts[1:])
+
+
+def result_words(result: ToolResultPart, ledger: Ledger, *, images: bool = True) -> str:
+    """A result as one text, with words for what is no text; that it failed is said in front.
+
+    Without ``images`` nothing is said of images, which go another way.
+    """
+    said = []
+    for part in said_result(result):
+        match part:
+            case Text() | Refusal():
+                said.append(part.text)
+            case Image():
+                if images:
+                    said.append(image_words(part))
+                    ledger.omit(part.at, _ONLY_TEXT)
+            case File():
+                said.append(file_words(part))
+                if not isinstance(part.source, Inline) or not part.source.is_text:
+                    ledger.omit(part.at, _ONLY_TEXT)
+            case Audio():
+                raise ledger.refuse(part.at, _ONLY_TEXT)
+            case NativePart():
+                ledger.whole(part.native)
+                continue
+        ledger.natives(part.native, {})
+    return "\n".join(said)

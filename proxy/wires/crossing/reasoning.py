@@ -1,0 +1,66 @@
+"""Reasoning that goes back to the model with the calls that it led to.
+
+Some providers refuse a turn with calls whose reasoning is missing:
+
+* DeepSeek: ``The `reasoning_content` in the thinking mode must be passed back to the API.``
+* Moonshot: ``thinking is enabled but reasoning_content is missing in assistant tool call message at index 2``
+* Anthropic: ``Expected `thinking` or `redacted_thinking`, but found `tool_use` ``
+
+A client may have lost it, or may never have been able to hold it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from proxy.conversation import Message, Reasoning, ToolCallPart
+
+__all__ = ["BLANK", "asks_for_reasoning", "in_loops", "is_plain", "with_blank_reasoning"]
+
+_MISSING: Final = re.compile(
+    r"reasoning(_content)?\W+(is |was |are )?(missing|required)|missing\W+(\w+\W+)?reasoning(_content)?\b"
+    r"|reasoning(_content)?\b.{0,80}\bmust be (passed|sent|provided|included|returned)"
+    r"|expected\W+(redacted_)?thinking\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+BLANK: Final = Reasoning(" ")
+"""Reasoning that says nothing.  Moonshot takes an empty text for none."""
+
+
+def asks_for_reasoning(message: str) -> bool:
+    """Whether an upstream refuses a request since the reasoning of a turn is missing in it."""
+    return _MISSING.search(message) is not None
+
+
+def is_plain(part: Reasoning) -> bool:
+    """Whether reasoning is text that any model may read: none that a provider has signed or encrypted."""
+    return bool(part.text or part.summary) and not (part.signature or part.encrypted or part.redacted)
+
+
+def in_loops(messages: Sequence[Message]) -> Sequence[bool]:
+    """Of each message whether it stands between two of the user's among which a tool was called."""
+    found: list[bool] = []
+    begun = 0
+    calls = False
+    for place, message in enumerate(messages):
+        if message.role == "user":
+            found += [calls] * (place - begun)
+            begun, calls = place, False
+        calls = calls or _calls(message)
+    return [*found, *[calls] * (len(messages) - begun)]
+
+
+def with_blank_reasoning(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages, each of the model's with some reasoning."""
+    return tuple(
+        message
+        if message.role != "assistant" or any(isinstance(part, Reasoning) for part in message.parts)
+        else replace(message, parts=(BLANK, *message.parts))
+        for message in messages
+    )
+
+
+def _calls(message: Message) -> bool:
+    return any(isinstance(part, ToolCallPart) for part in message.parts)

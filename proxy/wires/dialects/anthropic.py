@@ -1,0 +1,222 @@
+"""Anthropic Messages, as data.
+
+Source: Anthropic's API reference, "Messages", "Streaming messages" and "Errors".
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, UsageFields
+from proxy.wires.dialects import openai
+from proxy.wires.dialects.model_lists import OPENAI_LISTS
+from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, begins_events, encode_event
+
+__all__ = [
+    "ANTHROPIC",
+    "ENDPOINTS",
+    "PING",
+    "STOP",
+    "UNFINISHED",
+    "MessageBoundary",
+    "error_body",
+    "error_event",
+    "event_type",
+    "ping_event",
+    "read_error",
+]
+
+_TYPES: Final = frozenset(
+    {
+        "api_error", "authentication_error", "billing_error", "invalid_request_error", "not_found_error",
+        "overloaded_error", "permission_error", "rate_limit_error", "request_too_large", "timeout_error",
+    }
+)  # fmt: skip
+_BY_CODE: Final = {
+    "draining": "overloaded_error",
+    "endpoint_not_allowed": "permission_error",
+    "invalid_api_key": "authentication_error",
+    "model_not_found": "not_found_error",
+    "not_found": "not_found_error",
+    "request_too_large": "request_too_large",
+    "upstream_timeout": "timeout_error",
+}
+"""Words of the proxy's own, and the type that says the same here."""
+
+_BY_STATUS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+UNFINISHED: Final = "The upstream's response ended before it was finished."
+"""Said of a stream that merely ends: several clients would take it for a whole answer."""
+
+
+def _error(message: str, type: str, code: str | None) -> dict[str, Any]:
+    """An error of ours has a type of ours, one of an upstream's its own as the code."""
+    kind = next((word for word in (code, _BY_CODE.get(code or ""), type) if word in _TYPES), "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def error_body(
+    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
+) -> dict[str, Any]:
+    """The envelope of an error.  It has no place for ``param``, which every message names."""
+    body = _error(message, type, code)
+    return {**body, "request_id": request_id} if request_id else body
+
+
+def error_event(message: str, *, type: str, code: str | None) -> bytes:
+    """An error inside a stream, after which nothing follows.
+
+    WIRE: three of the clients raise on the name of the event alone.
+    """
+    return encode_event(orjson.dumps(_error(message, type, code)), b"error")
+
+
+def read_error(body: bytes) -> tuple[str, str | None]:
+    """Message and code of an error body; the code is its type where it has none.
+
+    Also of a body in OpenAI's envelope: llama-server answers so on this path, too.
+    """
+    message, code = openai.read_error(body)
+    if not message or code is not None:
+        return message, code
+    error = orjson.loads(body).get("error")
+    kind = error.get("type") if isinstance(error, dict) else None
+    return message, kind if isinstance(kind, str) else None
+
+
+def ping_event(**more: Any) -> bytes:
+    """An event that says nothing; clients pass over whatever else is in it."""
+    return encode_event(orjson.dumps({"type": "ping", **more}), b"ping")
+
+
+PING: Final = b":".ljust(2046) + b"\n" + ping_event()
+"""Padded so that proxies that buffer pass it on."""
+
+STOP: Final = encode_event(b'{"type":"message_stop"}', b"message_stop")
+"""What ends a stream; there is no other mark."""
+
+# In a text the quotes would be escaped, so these are members, though not always the outermost ones.
+_LAST: Final = re.compile(rb'"type"\s*:\s*"(?:message_delta|message_stop|error)"|"error"\s*:')
+
+
+def event_type(event: SSEEvent, payload: Any) -> str:
+    """What kind of event it is: its data says so, or else its name; an error need say neither."""
+    kind = payload.get("type") if isinstance(payload, dict) else None
+    if not isinstance(kind, str):
+        kind = event.event.decode("utf-8", "replace")
+    return "error" if isinstance(payload, dict) and payload.get("error") else kind
+
+
+class MessageBoundary(EventBoundary):
+    """The same for streams of messages, which end with ``message_stop`` or with an error.
+
+    One that merely ends gets what it lacks: the last event where it had said why it stops, else an error.
+    Every piece is looked at, so that it is never :attr:`between`.
+    """
+
+    __slots__ = ("_says_why",)
+
+    _sign = b""
+
+    def __init__(self, *, max_held: int = 64 * 1024) -> None:
+        super().__init__(max_held=max_held)
+        self._says_why = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        ready = super().feed(chunk)
+        self.between = False
+        return ready
+
+    def _look_for_end_mark(self, data: bytes, skip: int = 0) -> None:
+        if self.done_seen or _LAST.search(data) is None:
+            return
+        parser = SSEParser(at_start=self._at_start)
+        for event in [*parser.feed(data), parser.close()][skip:]:
+            if event is not None and _LAST.search(event.data) is not None:
+                self._note(event)
+
+    def _note(self, event: SSEEvent) -> None:
+        try:
+            payload = orjson.loads(event.data)
+        except orjson.JSONDecodeError:
+            payload = None
+        kind = event_type(event, payload)
+        self._says_why = self._says_why or kind == "message_delta"
+        self.done_seen = self.done_seen or kind in ("message_stop", "error")
+
+    def _missing_end(self) -> bytes:
+        return STOP if self._says_why else error_event(UNFINISHED, type="api_error", code=None)
+
+
+FRAMING: Final = Framing(
+    content_type="text/event-stream",
+    event_end=b"\n\n",
+    event_sign=b"data:",
+    end_mark=b"",
+    end_text=b"message_stop",
+    end_sign=ord("g"),
+    parser=SSEParser,
+    boundary=MessageBoundary,
+    begins=begins_events,
+)
+
+
+def _model(name: str, owner: str) -> dict[str, Any]:
+    """A model of somebody else's, of which no more is known than its name."""
+    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+def _models(listed: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """All models on one page.  Source: Anthropic's API reference, "List Models"."""
+    ends = (listed[0]["id"], listed[-1]["id"]) if listed else (None, None)
+    return {"data": list(listed), "has_more": False, "first_id": ends[0], "last_id": ends[1]}
+
+
+_LISTS: Final = replace(OPENAI_LISTS, entry=_model, whole=_models)
+
+ANTHROPIC: Final = Dialect(
+    name="anthropic",
+    wire="anthropic",
+    prefix=openai.PREFIX,
+    path="/messages",
+    framing=FRAMING,
+    errors=Errors(
+        error_body, error_event, read_error, id_header="request-id", types=tuple(_BY_STATUS.items())
+    ),
+    credentials=(Credential("x-api-key", ""), Credential("Authorization", "Bearer")),
+    usage=UsageFields("input_tokens", "output_tokens", ""),
+    quirks=openai.QUIRKS,
+    models=_LISTS,
+    query=openai.QUERY,
+    families=frozenset({"messages"}),
+    headers=(("anthropic-version", "2023-06-01"),),
+    answer_ids="msg_",
+)
+
+ENDPOINTS: Final = (
+    Endpoint(
+        ANTHROPIC, "POST", "/messages", "generate",
+        body="routed", model="named", streams=True, operation="chat",
+    ),
+    Endpoint(
+        ANTHROPIC, "POST", "/messages/count_tokens", "count", body="routed", model="named", usage="none"
+    ),
+    # Each request of a batch is charged when it is worked on, and nothing here sees that.
+    Endpoint(ANTHROPIC, "POST", "/messages/{rest}"),
+    Endpoint(ANTHROPIC, "GET", "/messages/{rest}"),
+    Endpoint(ANTHROPIC, "DELETE", "/messages/{rest}"),
+)  # fmt: skip

@@ -1,0 +1,65 @@
+"""The Model Context Protocol over streamable HTTP, as data: one path for clients that run a model themselves.
+
+It is served only where the operator asks for it, so its endpoints are none of the table of all dialects.
+
+Source: the specification's streamable HTTP transport, revisions 2025-03-26 to 2026-07-28.
+"""
+
+from typing import Any, Final
+
+import orjson
+
+from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, UsageFields
+from proxy.wires.dialects import openai
+from proxy.wires.dialects.model_lists import OPENAI_LISTS
+from proxy.wires.stream.sse import encode_event
+
+__all__ = ["ENDPOINTS", "INTERNAL_ERROR", "INVALID_REQUEST", "MCP", "PARSE_ERROR", "error_body"]
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+INTERNAL_ERROR: Final = -32603
+"""Codes of JSON-RPC 2.0, section 5.1."""
+
+
+def error_body(
+    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
+) -> dict[str, Any]:
+    """A JSON-RPC error that answers no request of the body's, since none was read: its ``id`` is null."""
+    number = INTERNAL_ERROR if type == "server_error" else INVALID_REQUEST
+    said = {"code": code, "param": param, "request_id": request_id}
+    return {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {
+            "code": PARSE_ERROR if code == "invalid_json" else number,
+            "message": message,
+            "data": {name: value for name, value in said.items() if value},
+        },
+    }
+
+
+def _error_event(message: str, *, type: str, code: str | None) -> bytes:
+    return encode_event(orjson.dumps(error_body(message, type=type, code=code)), b"message")
+
+
+MCP: Final = Dialect(
+    name="mcp",
+    wire="mcp",
+    prefix="/mcp",
+    path="",
+    framing=openai.FRAMING,
+    errors=Errors(error_body, _error_event, openai.read_error),
+    credentials=(Credential("Authorization", "Bearer"),),
+    # It has no models, and nothing that is counted in tokens.
+    usage=UsageFields("", "", ""),
+    quirks=openai.QUIRKS,
+    models=OPENAI_LISTS,
+    families=frozenset({"mcp"}),
+    rooted=True,
+)
+
+ENDPOINTS: Final = (
+    Endpoint(MCP, "", "/mcp", "mcp", usage="none"),
+    Endpoint(MCP, "", "/mcp/{rest}", "mcp", usage="none"),
+)

@@ -1,0 +1,223 @@
+"""What clients ask in JSON-RPC: which message it is, and in which revision of the protocol.
+
+Until 2025-11-25 a client shakes hands first (``initialize``); each later request says its revision in a
+header.  From 2026-07-28 on there is no handshake: each request says all of it in ``params._meta``, and
+headers repeat it for whoever stands between.  Both are read here, and a client that says two things is
+refused.
+
+Sources: JSON-RPC 2.0; the specification's pages "Base protocol" and "Transports" of these revisions.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from proxy.errors import ToolRelayError
+from proxy.wires.dialects.mcp import INVALID_REQUEST
+
+__all__ = [
+    "HANDSHAKE_VERSIONS",
+    "HEADER_MISMATCH",
+    "INVALID_PARAMS",
+    "LATEST_HANDSHAKE",
+    "METHOD_NOT_FOUND",
+    "MODERN_VERSIONS",
+    "UNSUPPORTED_VERSION",
+    "Message",
+    "ProtocolFault",
+    "RequestId",
+    "RoutingHeaders",
+    "read_message",
+]
+
+HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Revisions that begin with a handshake, from the oldest."""
+
+LATEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
+MODERN_VERSIONS: Final = ("2026-07-28",)
+"""Revisions in which each request stands for itself."""
+
+_UNSAID: Final = "2025-03-26"
+"""What a client speaks that sends no header: the specification says to take it for this."""
+
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+HEADER_MISMATCH: Final = -32020
+UNSUPPORTED_VERSION: Final = -32022
+
+_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+_NAMED_BY: Final[Mapping[str, str]] = {"tools/call": "name"}
+"""Methods, and the member of their parameters that ``Mcp-Name`` repeats."""
+
+_BASE64: Final = re.compile(r"=\?base64\?(.*)\?=\Z", re.DOTALL)
+_LONGEST_ID: Final = 256
+
+RequestId = str | int
+
+
+class ProtocolFault(ToolRelayError):
+    """A message that cannot be served, as the JSON-RPC error that answers it.
+
+    ``status`` is the HTTP status that it comes with; ``number`` the id of the request, ``None`` where it has
+    none.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        status: int = 400,
+        number: RequestId | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.code = code
+        self.message = message
+        self.status = status
+        self.number = number
+        self.data = data
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingHeaders:
+    """The headers that say what a message is: each with all the lines in which it stands.
+
+    ``version`` is ``MCP-Protocol-Version``, ``method`` ``Mcp-Method``, ``name`` ``Mcp-Name``.
+    """
+
+    version: Sequence[str] = ()
+    method: Sequence[str] = ()
+    name: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a client.
+
+    ``id`` is ``None`` for one that asks for no answer.  ``modern`` says that it stands for itself, so that
+    nothing was agreed on before.  ``progress_token`` is what the client calls the request's progress,
+    ``None`` where it does not want to be told.
+    """
+
+    method: str
+    params: Mapping[str, Any]
+    id: RequestId | None
+    version: str
+    modern: bool
+    progress_token: RequestId | None = None
+
+    @property
+    def is_request(self) -> bool:
+        """Whether the client waits for an answer."""
+        return self.id is not None
+
+
+def read_message(body: Mapping[str, Any], headers: RoutingHeaders) -> Message | None:
+    """The message that a body is; ``None`` for a client's answer to something that was never asked.
+
+    Raises :class:`ProtocolFault`.
+    """
+    number, asks = _request_id(body)
+    if body.get("jsonrpc") != "2.0":
+        raise ProtocolFault(INVALID_REQUEST, 'jsonrpc must be "2.0"', number=number)
+    method = body.get("method")
+    if method is None and ("result" in body or "error" in body):
+        return None
+    if not isinstance(method, str) or not method:
+        raise ProtocolFault(INVALID_REQUEST, "method must be the name of a method", number=number)
+    params = body.get("params", {})
+    if not isinstance(params, dict):
+        raise ProtocolFault(INVALID_PARAMS, "params must be an object", number=number)
+    meta = params.get("_meta", {})
+    if not isinstance(meta, dict):
+        raise ProtocolFault(INVALID_PARAMS, "params._meta must be an object", number=number)
+    said = headers.version[0].strip() if headers.version else None
+    # A client that says its revision in the body shakes no hands, whatever its headers say.
+    modern = _VERSION in meta or (said is not None and said not in HANDSHAKE_VERSIONS)
+    token = meta.get("progressToken")
+    message = Message(
+        method=method,
+        params=params,
+        id=number if asks else None,
+        version=said or _UNSAID,
+        modern=modern,
+        progress_token=token if _is_id(token) else None,
+    )
+    _check_headers(message, headers, meta)
+    return message
+
+
+def _request_id(body: Mapping[str, Any]) -> tuple[RequestId | None, bool]:
+    """The id of a request, and whether there is one at all."""
+    if "id" not in body:
+        return None, False
+    number = body["id"]
+    if not _is_id(number):
+        raise ProtocolFault(
+            INVALID_REQUEST, f"id must be a number without a fraction, or a text of up to {_LONGEST_ID} bytes"
+        )
+    return number, True
+
+
+def _is_id(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_ID
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_headers(message: Message, headers: RoutingHeaders, meta: Mapping[str, Any]) -> None:
+    """Refuse a message whose parts contradict each other, and one in a revision that is not served."""
+    named = {"MCP-Protocol-Version": headers.version, "Mcp-Method": headers.method, "Mcp-Name": headers.name}
+    for name, lines in named.items():
+        if len(lines) > 1:
+            raise ProtocolFault(HEADER_MISMATCH, f"send {name} once", number=message.id)
+    if not message.modern:
+        return
+    if message.is_request:
+        _check_envelope(message, headers, meta)
+    if message.version not in MODERN_VERSIONS:
+        raise ProtocolFault(
+            UNSUPPORTED_VERSION,
+            f"this revision of the protocol is not served: {message.version[:40]}",
+            number=message.id,
+            data={"supported": list(MODERN_VERSIONS), "requested": message.version[:40]},
+        )
+
+
+def _check_envelope(message: Message, headers: RoutingHeaders, meta: Mapping[str, Any]) -> None:
+    """Refuse a request that does not say in its body and its headers, alike, what it is."""
+    missing = [name for name in (_VERSION, _CAPABILITIES) if name not in meta]
+    if missing:
+        raise ProtocolFault(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}", number=message.id)
+    if not headers.version or message.version != meta[_VERSION]:
+        raise _mismatch(message, "MCP-Protocol-Version", f"params._meta.{_VERSION}")
+    if not headers.method or headers.method[0].strip() != message.method:
+        raise _mismatch(message, "Mcp-Method", "method")
+    member = _NAMED_BY.get(message.method)
+    named = message.params.get(member) if member is not None else None
+    if named is not None and (not headers.name or _decoded(headers.name[0].strip()) != named):
+        raise _mismatch(message, "Mcp-Name", f"params.{member}")
+
+
+def _mismatch(message: Message, header: str, member: str) -> ProtocolFault:
+    return ProtocolFault(
+        HEADER_MISMATCH, f"the header {header} must be there and say what {member} says", number=message.id
+    )
+
+
+def _decoded(value: str) -> str | None:
+    """What a header says, which is in base64 where it is no plain ASCII; ``None`` where that is broken."""
+    found = _BASE64.match(value)
+    if found is None:
+        return value
+    try:
+        decoded = base64.b64decode(found[1], validate=True)
+        # Two spellings of one value would be two values to whoever reads none of them.
+        return decoded.decode() if base64.b64encode(decoded).decode() == found[1] else None
+    except (binascii.Error, UnicodeDecodeError):
+        return None

@@ -1,0 +1,84 @@
+"""Ollama's own chat: request, response and stream."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
+
+import orjson
+
+from proxy.conversation import Message
+from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.dialects.ollama import OLLAMA
+from proxy.wires.ollama.body import OllamaBody
+from proxy.wires.ollama.conversation import OllamaCodec
+from proxy.wires.ollama.encoder import OllamaTurnEncoder, turn_message
+from proxy.wires.ollama.held import masked_turn
+from proxy.wires.ollama.lines import LineMaker
+from proxy.wires.ollama.loading import load_answer
+from proxy.wires.ollama.reader import OllamaTurnReader
+from proxy.wires.ollama.reply import OllamaReplyWriter
+from proxy.wires.ollama.request import OllamaRequest, parse_ollama_request
+from proxy.wires.ollama.writer import OllamaStreamWriter
+from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+
+__all__ = ["OllamaWire"]
+
+
+class OllamaWire:
+    """The wire of ``/api/chat``."""
+
+    dialect = OLLAMA
+    codec: ConversationCodec = OllamaCodec()
+
+    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
+        return parse_ollama_request(payload)
+
+    def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
+        """See :meth:`proxy.wires.client_port.LoadsModels.load_answer`."""
+        if payload.get("messages"):
+            return None
+        return load_answer(payload, LineMaker(str(payload.get("model"))))
+
+    def encoder(self, request: ClientRequest) -> TurnEncoder:
+        return OllamaTurnEncoder(request.model)
+
+    def read_turn(self, message: bytes) -> Message:
+        messages = self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages
+        return messages[0] if messages else Message("assistant")
+
+    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
+        return masked_turn(message, mask)
+
+    def write_turn(self, message: Message) -> bytes:
+        return turn_message(message)
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        return OllamaBody(raw, cast(OllamaRequest, request))
+
+    def reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader:
+        return OllamaTurnReader(declared, is_hidden, max_argument_bytes)
+
+    def writer(
+        self,
+        request: ClientRequest,
+        *,
+        is_hidden: Callable[[str], bool],
+        trace: Trace,
+        model: str,
+        usage_was_added: bool,
+        caller: str = "",
+    ) -> StreamWriter:
+        asked = cast(OllamaRequest, request)
+        kind = OllamaStreamWriter if asked.stream else OllamaReplyWriter
+        options: dict[str, Any] = {
+            "model": model,
+            "is_hidden": is_hidden,
+            "trace": trace,
+            "used_ids": asked.used_ids(),
+            ("hold_text" if asked.stream else "last_text_only"): asked.wants_json,
+        }
+        return kind(**options)

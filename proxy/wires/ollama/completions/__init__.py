@@ -1,0 +1,85 @@
+"""Ollama's completions (``/api/generate``), asked of upstreams of other dialects as a chat of one message.
+
+Source: Ollama's API reference, "Generate a completion", and its types ``GenerateRequest`` and
+``GenerateResponse``.  An upstream that speaks Ollama gets such a request as it came.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from proxy.errors import ModelMissing
+from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.ollama import OllamaWire
+from proxy.wires.ollama.body import OllamaBody
+from proxy.wires.ollama.completions.conversation import CompletionCodec
+from proxy.wires.ollama.completions.lines import CompletionLines
+from proxy.wires.ollama.encoder import OllamaTurnEncoder
+from proxy.wires.ollama.loading import load_answer
+from proxy.wires.ollama.reply import OllamaReplyWriter
+from proxy.wires.ollama.request import OllamaRequest
+from proxy.wires.ollama.writer import OllamaStreamWriter
+from proxy.wires.upstream_port import BodyEditor, StateHabit
+
+__all__ = ["OllamaCompletionWire"]
+
+_PREVIEW: Final = 120
+
+
+class OllamaCompletionWire(OllamaWire):
+    """The wire of ``/api/generate``, for clients alone: no upstream is asked in it."""
+
+    codec: ConversationCodec = CompletionCodec()
+
+    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
+        """Read a request; no server tool takes part in its answer.
+
+        Raises :class:`~proxy.errors.RequestError` for a model that is missing or no name.
+        """
+        model, prompt = payload.get("model"), payload.get("prompt")
+        if not isinstance(model, str) or not model:
+            raise ModelMissing()
+        return OllamaRequest(
+            members=tuple(payload),
+            model=model,
+            stream=payload.get("stream") is not False,
+            messages=(),
+            declared=(),
+            wants_json=False,
+            preview=prompt[:_PREVIEW] if isinstance(prompt, str) else "",
+            tools_forbidden=True,
+        )
+
+    def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
+        """See :meth:`proxy.wires.client_port.LoadsModels.load_answer`."""
+        if payload.get("prompt"):
+            return None
+        return load_answer(payload, CompletionLines(str(payload.get("model"))))
+
+    def encoder(self, request: ClientRequest) -> TurnEncoder:
+        return OllamaTurnEncoder(request.model, CompletionLines)
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        return _CompletionBody(raw, cast(OllamaRequest, request))
+
+    def writer(
+        self,
+        request: ClientRequest,
+        *,
+        is_hidden: Callable[[str], bool],
+        trace: Trace,
+        model: str,
+        usage_was_added: bool,
+        caller: str = "",
+    ) -> StreamWriter:
+        kind = OllamaStreamWriter if request.stream else OllamaReplyWriter
+        return kind(model=model, is_hidden=is_hidden, trace=trace, lines=CompletionLines)
+
+
+class _CompletionBody(OllamaBody):
+    """The client's own body, which has no place for turns: those go into that of the upstream alone."""
+
+    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+        """Nothing to do."""

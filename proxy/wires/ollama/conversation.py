@@ -1,0 +1,32 @@
+"""Ollama's chat, as one side of a request that crosses from a dialect to another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.conversation import Conversation
+from proxy.wires.crossing.ledger import Written
+from proxy.wires.ollama.fields import OLLAMA_FIELDS
+from proxy.wires.ollama.from_client import read_conversation
+from proxy.wires.ollama.to_upstream import write_conversation
+
+__all__ = ["OllamaCodec"]
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaCodec:
+    """Ollama's :class:`~proxy.wires.crossing.codec.ConversationCodec`."""
+
+    fields = OLLAMA_FIELDS
+    # Its own client does, and LangChain's does not.
+    returns_reasoning = False
+
+    def read(self, payload: Mapping[str, Any]) -> Conversation:
+        return read_conversation(payload)
+
+    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
+        return write_conversation(conversation, strict=strict)
+
+    def without_reasoning(self, conversation: Conversation) -> Conversation:
+        """Nothing can be done: no upstream of this dialect is known that asks for it."""
+        return conversation

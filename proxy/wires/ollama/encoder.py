@@ -1,0 +1,187 @@
+"""Ollama's chat: what an upstream of another dialect says, as an Ollama server would have sent it.
+
+Source: Ollama's API reference, "Generate a chat completion".  Calls are told whole, each in a line of its
+own, once the upstream has said all of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.events import (
+    Frame,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from proxy.wires.dialects.ollama import error_line, escape_line_breaks, line
+from proxy.wires.ollama.lines import LineMaker, last_line, stop_reason
+from proxy.wires.turn.arguments import CUT, arguments_object
+
+__all__ = ["OllamaTurnEncoder", "call_object", "turn_message"]
+
+_TIMES: Final = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+"""What an Ollama server says beside its counts, in nanoseconds."""
+
+
+def call_object(call_id: str, name: str, arguments: str, index: int) -> dict[str, Any]:
+    """A call, whose arguments are an object in this dialect."""
+    function = {"index": index, "name": name, "arguments": arguments_object(arguments)}
+    return {"id": call_id, "function": function}
+
+
+class OllamaTurnEncoder:
+    """One turn."""
+
+    def __init__(self, model: str, lines: type[LineMaker] = LineMaker) -> None:
+        """``lines`` makes the lines."""
+        self._lines = lines(model)
+        self._reason = "stop"
+        self._failed = False
+        self._calls = 0
+        self._usage: Mapping[str, Any] = {}
+
+    def encode(self, frame: Frame) -> list[Frame]:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
+        frames = [self._frame(event, frame.undecided) for event in frame.events]
+        is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
+        if not frames and (frame.undecided or is_comment):
+            # A comment of the upstream's keeps the client's connection alive, too.
+            payload = self._lines.payload() if is_comment else None
+            frames.append(Frame(line(payload) if payload else b"", payload, undecided=frame.undecided))
+        return frames
+
+    def text_is_open(self, kind: type[TurnEvent]) -> bool:
+        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`.  Each line stands for itself."""
+        return True
+
+    def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
+        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
+        before, after = self._lines.around("thinking" if kind is ReasoningDelta else "content")
+        return escape_line_breaks(b"".join([before + piece + after for piece in pieces]))
+
+    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+        """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+        return Frame(b"", self._lines.payload(**self._said(event)), (event,), count=count)
+
+    def went_out(self, frame: Frame, text: str) -> None:
+        """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
+        model = (frame.payload or {}).get("model")
+        if isinstance(model, str) and model:
+            self._lines.model = model
+
+    def close(self) -> list[Frame]:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
+        if self._failed:
+            return []
+        payload = self._last_line()
+        return [Frame(line(payload), payload, is_end_mark=True)]
+
+    def encode_reply(self, frame: Frame) -> Frame:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
+        said: dict[str, Any] = {}
+        told: list[TurnEvent] = []
+        for event in frame.events:
+            told.append(self._take(event))
+            for name, value in self._said(event).items():
+                said[name] = said[name] + value if name in said else value
+        payload = self._last_line(**said)
+        return Frame(orjson.dumps(payload), payload, tuple(told))
+
+    def _last_line(self, **said: Any) -> dict[str, Any]:
+        """The end of the turn; an Ollama server knows best how long it took."""
+        ending = last_line(self._lines, stop_reason(self._reason), self._usage, **said)
+        if "total_duration" in self._usage:
+            ending["total_duration"] = self._usage["total_duration"]
+        return ending
+
+    def _frame(self, event: TurnEvent, undecided: int) -> Frame:
+        told = self._take(event)
+        if isinstance(event, TurnFailed):
+            message = str(event.error.get("message") or "The upstream reported an error.")
+            return Frame(
+                error_line(message, type="upstream_error", code=None),
+                {"error": message},
+                (told,),
+                undecided=undecided,
+            )
+        said = self._said(event)
+        if not said:
+            return Frame(b"", events=(told,), undecided=undecided)
+        payload = self._lines.payload(**said)
+        events: tuple[TurnEvent, ...] = (told,)
+        if isinstance(event, ToolCallFinished):
+            # Whoever hides the call finds its beginning in the very frame.
+            call = event.call
+            started = ToolCallStarted(event.seq, call.call_id, call.name)
+            arguments = payload["message"]["tool_calls"][0]["function"]["arguments"]
+            events = (started, ToolCallDelta(event.seq, orjson.dumps(arguments).decode()), told)
+        return Frame(line(payload), payload, events, undecided=undecided)
+
+    def _take(self, event: TurnEvent) -> TurnEvent:
+        """Remember what the last line will say; the event in the words of this dialect."""
+        match event:
+            case TurnStarted(model=model):
+                self._lines.model = model or self._lines.model
+            case TurnFinished(reason=reason):
+                self._reason = reason
+            case TurnFailed():
+                self._failed = True
+            case UsageReported(usage=usage):
+                counted = _in_ollama_words(usage)
+                self._usage = counted.native
+                return UsageReported(counted)
+            case _:
+                pass
+        return event
+
+    def _said(self, event: TurnEvent) -> dict[str, Any]:
+        """The members of a message that say what one event says; none where it has nothing for a client."""
+        match event:
+            case TextDelta(text=text) | RefusalDelta(text=text):
+                return {"content": text} if text else {}
+            case ReasoningDelta(text=text):
+                return {"thinking": text} if text else {}
+            case ToolCallFinished(call=call) if self._reason not in CUT:
+                # There is no way to tell of half a call.
+                return {"tool_calls": [self._called(call)]}
+            case _:
+                return {}
+
+    def _called(self, call: ToolCall) -> dict[str, Any]:
+        index, self._calls = self._calls, self._calls + 1
+        return call_object(call.call_id, call.name, call.arguments, index)
+
+
+def _in_ollama_words(usage: Usage) -> Usage:
+    """The same tokens, with the counts of this dialect beside them, and the times where it was an Ollama
+    server that counted."""
+    times = {name: usage.native[name] for name in _TIMES if name in usage.native}
+    native = {"prompt_eval_count": usage.input_tokens, "eval_count": usage.output_tokens, **times}
+    return Usage(usage.input_tokens, usage.output_tokens, usage.all_tokens, native, usage.cached_tokens)
+
+
+def turn_message(message: Message) -> bytes:
+    """An assistant message as a client would send it back; reasoning is only its own model's."""
+    said: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(part.text for part in message.parts if isinstance(part, Text | Refusal)),
+    }
+    calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
+    if calls:
+        said["tool_calls"] = [
+            call_object(part.call_id, part.name, part.arguments, place) for place, part in enumerate(calls)
+        ]
+    return orjson.dumps(said)

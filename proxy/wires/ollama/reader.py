@@ -1,0 +1,161 @@
+"""Ollama's chat: what the upstream says, read.
+
+Source for the lines: Ollama's API reference, "Generate a chat completion".  What servers make of them is seen
+in their recorded streams: calls without ids or with one index for all, calls and text on the last line,
+counts that are left out, an error under a status of 200.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.errors import Unreadable, WireError
+from proxy.events import (
+    Frame,
+    ReasoningDelta,
+    TextDelta,
+    ToolCall,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    UsageReported,
+)
+from proxy.wires.dialects.ollama import UNFINISHED
+from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
+from proxy.wires.ollama.message import MessageBuilder, native_call, raw_calls
+from proxy.wires.stream.ndjson import Line
+from proxy.wires.stream.reader import LINES, StreamReader
+from proxy.wires.turn.assembler import Fragment
+from proxy.wires.turn.usage import usage_of
+from proxy.wires.upstream_port import Mask
+
+__all__ = ["OllamaTurnReader"]
+
+_REASONS: Final = {"length": "length"}
+"""Every other reason is that the model had said what it wanted to."""
+_TEXTUAL: Final = frozenset({"model", "created_at", "message", "done", "remote_model", "remote_host"})
+"""What a line of text has beside it; nothing else may vary."""
+_BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}
+
+
+class OllamaTurnReader(StreamReader[Line]):
+    """One response of an Ollama upstream.  Odd JSON is looked at and let through, never a crash."""
+
+    stream_format = LINES
+
+    def __init__(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> None:
+        super().__init__(declared, is_hidden, max_argument_bytes)
+        self._message = MessageBuilder()
+        self._count = 0
+        self._started = False
+        self._ended = False
+        self._failed = False
+
+    @property
+    def text(self) -> str:
+        return self._message.text
+
+    def _finish(self) -> list[TurnEvent]:
+        events = super()._finish()
+        if not (self._ended or self._failed):
+            # Ollama's own client takes a stream that merely ends for a whole answer.
+            events.append(TurnFailed(_BROKEN))
+        return events
+
+    def read_reply(self, body: bytes) -> Frame:
+        payload = loads(body, "a reply")
+        if not isinstance(payload, dict):
+            if may_be_reply(body):
+                raise Unreadable(UNREADABLE_REPLY)
+            raise WireError("the upstream's reply is not a JSON object")
+        events = self._events(payload, body)
+        self._ended = True
+        events += self._finish()
+        return Frame(body, payload, tuple(events))
+
+    def message(self) -> bytes:
+        return self._message.build({one.seq: self._repaired(one.call) for one in self._finished})
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        seq = self._finished[call.index].seq
+        _, name, arguments = self._calls.as_sent(seq)
+        return native_call(self._message.fields_of(seq), mask(name, arguments or "{}"))
+
+    def _read(self, event: Line, *, cut: bool = False) -> Frame:
+        if self._ended:
+            # What comes after the last line is no part of the turn, and passes, but for what may be a call
+            # (rule W5).
+            return Frame(b"" if may_hold_call(event.raw) else event.raw, is_end_mark=True)
+        payload = loads(event.data) if event.data else None
+        if not isinstance(payload, dict):
+            # Half a line would make the error line behind it unreadable.
+            return Frame(b"") if cut else self._unread(event, cut=cut)
+        events = self._events(payload, event.data)
+        self._ended = payload.get("done") is True and not self._failed
+        return Frame(event.raw, payload, tuple(events), is_end_mark=self._ended)
+
+    def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
+        payload = frame.payload or {}
+        message, made = payload.get("message"), payload.get("created_at")
+        if not isinstance(message, dict) or not payload.keys() <= _TEXTUAL or payload.get("done"):
+            return None
+        said = [name for name in ("content", "thinking") if message.get(name)]
+        plain = message.keys() <= {"role", "content", "thinking"} and len(said) == 1
+        if not plain or type(message[said[0]]) is not str or type(made) is not str:
+            return None
+        return said, ["created_at"]
+
+    def _events(self, payload: dict[str, Any], raw: bytes) -> list[TurnEvent]:
+        if error := payload.get("error"):
+            self._failed = True
+            return [TurnFailed(error if isinstance(error, dict) else {"message": str(error)})]
+        events: list[TurnEvent] = []
+        if not self._started:
+            self._started = True
+            events.append(TurnStarted("", str(payload.get("model") or "")))
+        message = payload.get("message")
+        if isinstance(message, dict):
+            events += self._said(message, raw)
+        if payload.get("done") is True:
+            events += self._end(payload)
+        return events
+
+    def _said(self, message: Mapping[str, Any], raw: bytes) -> list[TurnEvent]:
+        """Thoughts, text and calls of one line, in the order in which a model makes them."""
+        self._message.add(message)
+        events: list[TurnEvent] = []
+        if isinstance(thinking := message.get("thinking"), str) and thinking:
+            events.append(ReasoningDelta(thinking))
+        if isinstance(content := message.get("content"), str) and content:
+            events.append(TextDelta(content))
+        calls = message.get("tool_calls")
+        if isinstance(calls, list) and calls:
+            for call, fields in zip(calls, raw_calls(raw, calls), strict=True):
+                function = call.get("function") if isinstance(call, dict) else None
+                name = function.get("name") if isinstance(function, dict) else None
+                if isinstance(name, str) and name.strip():
+                    number, self._count = self._count, self._count + 1
+                    self._message.call(number, fields)
+                    events += self._call(number, name, call.get("id"), fields["function"].get("arguments"))
+        return events
+
+    def _call(self, number: int, name: str, call_id: Any, given: bytes | None) -> list[TurnEvent]:
+        known = call_id if isinstance(call_id, str) and call_id.strip() else None
+        text = (given or b"").decode("utf-8", "replace")
+        if text[:1] == '"':
+            said = orjson.loads(text)
+            text = said if isinstance(said, str) else text
+        # Each call comes whole, so its place tells it from others: some servers give all of them one index.
+        events = self._calls.add(Fragment(number, known, name))
+        events += self._calls.settle_name(number, name)
+        return [*events, *self._calls.add(Fragment(number, arguments="" if text == "null" else text))]
+
+    def _end(self, payload: Mapping[str, Any]) -> list[TurnEvent]:
+        reason = str(payload.get("done_reason") or "")
+        word = _REASONS.get(reason, "tool_calls" if self._count else "stop")
+        usage = usage_of(payload)
+        return [TurnFinished(word), *([UsageReported(usage)] if usage is not None else [])]

@@ -1,0 +1,244 @@
+"""A conversation as the body of a chat request of Ollama's.
+
+Source: Ollama's API reference, "Generate a chat completion".
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from proxy.conversation import (
+    Audio,
+    Conversation,
+    CustomTool,
+    File,
+    FunctionTool,
+    Image,
+    Inline,
+    Message,
+    NativePart,
+    NativeTool,
+    Part,
+    Reasoning,
+    ReasoningSettings,
+    Refusal,
+    Text,
+    Tool,
+    ToolCallPart,
+    ToolResultPart,
+)
+from proxy.wires.crossing.ledger import Ledger, Written
+from proxy.wires.crossing.media import file_words, result_words
+from proxy.wires.ollama.encoder import call_object
+from proxy.wires.ollama.fields import OLLAMA_FIELDS
+
+__all__ = ["write_conversation"]
+
+_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+_BETWEEN: Final = {"assistant": "", "system": "\n\n", "user": "\n\n"}
+"""What stands between texts that become one, by who said them: a model's texts are pieces of one."""
+
+
+def write_conversation(conversation: Conversation, *, strict: bool = False) -> Written:
+    """Write the body of a chat request.
+
+    Raises :class:`RequestError` with status 400, which names the field of the client's request, for what
+    Ollama cannot say and the body cannot go without; with ``strict`` for all that it goes without.
+    """
+    ledger = Ledger(OLLAMA_FIELDS, conversation.names, strict=strict)
+    ledger.check(conversation, ("tool_choice",))
+    body: dict[str, Any] = {
+        "model": conversation.model,
+        "messages": list(_messages((*conversation.system, *conversation.messages), ledger)),
+    }
+    tools = _tools(conversation, ledger)
+    if tools:
+        body["tools"] = tools
+    wanted = conversation.output.format
+    if wanted is not None:
+        if tools:
+            raise ledger.refuse(
+                ledger.name_of("output.format"),
+                "With a format the model can call no tool. Leave out one of both.",
+            )
+        body["format"] = "json" if wanted.schema is None else wanted.schema
+    body |= _settings(conversation)
+    ledger.natives(conversation.native, body)
+    return ledger.close(body)
+
+
+# ---------------------------------------------------------------- messages
+
+
+def _messages(messages: Iterable[Message], ledger: Ledger) -> Iterator[dict[str, Any]]:
+    names: dict[str, str] = {}
+    for message in messages:
+        if message.role == "tool":
+            yield from _results(message, names, ledger)
+            continue
+        names |= {part.call_id: part.name for part in message.parts if isinstance(part, ToolCallPart)}
+        role = "system" if message.role == "developer" else message.role
+        said = _said(role, message.parts, ledger)
+        ledger.natives(message.native, said)
+        if role == "assistant" and said == {"role": role, "content": ""}:
+            continue  # All that the model said was left out.
+        yield said
+
+
+def _said(role: str, parts: Sequence[Part], ledger: Ledger) -> dict[str, Any]:
+    """One message: its content is one text, never a list and never null."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    images: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for part in parts:
+        match part:
+            case Text() | Refusal():
+                texts.append(part.text)
+                ledger.natives(part.native, {})
+            case Reasoning():
+                thoughts += _thought(part, ledger)
+            case Image():
+                images.append(_image(part, ledger))
+            case File():
+                texts.append(_file(part, ledger))
+            case ToolCallPart():
+                calls.append(_call(part, len(calls), ledger))
+            case Audio():
+                raise ledger.refuse(part.at, "Ollama takes no sound.")
+            case NativePart():
+                ledger.whole(part.native)
+            case _:
+                raise ledger.refuse(part.at, "It has no place in a message of this kind.")
+    said: dict[str, Any] = {"role": role, "content": _BETWEEN[role].join(texts)}
+    if thoughts:
+        said["thinking"] = "\n\n".join(thoughts)
+    if images:
+        said["images"] = images
+    if calls:
+        said["tool_calls"] = calls
+    return said
+
+
+def _thought(part: Reasoning, ledger: Ledger) -> list[str]:
+    text = part.text or "\n\n".join(part.summary)
+    if not text:
+        ledger.omit(part.at, "Reasoning in this form can be read only by the provider that made it.")
+    ledger.natives(part.native, {})
+    return [text] if text else []
+
+
+def _image(part: Image, ledger: Ledger) -> str:
+    if not isinstance(part.source, Inline):
+        raise ledger.refuse(part.at, "Ollama takes images only with their data, in base64.")
+    ledger.natives(part.native, {})
+    return part.source.data
+
+
+def _file(part: File, ledger: Ledger) -> str:
+    if not isinstance(part.source, Inline) or not part.source.is_text:
+        raise ledger.refuse(part.at, "Ollama takes no files but texts.")
+    ledger.natives(part.native, {})
+    return file_words(part)
+
+
+def _call(part: ToolCallPart, place: int, ledger: Ledger) -> dict[str, Any]:
+    if part.custom:
+        raise ledger.refuse(part.at, "Ollama has no tools whose input is text.")
+    written = call_object(part.call_id, part.name, part.arguments, place)
+    ledger.natives(part.native, written)
+    return written
+
+
+def _results(message: Message, names: Mapping[str, str], ledger: Ledger) -> Iterator[dict[str, Any]]:
+    for part in message.parts:
+        if not isinstance(part, ToolResultPart):
+            raise ledger.refuse(part.at, "It has no place among results.")
+        images = [
+            inner.source.data
+            for inner in part.parts
+            if isinstance(inner, Image) and isinstance(inner.source, Inline)
+        ]
+        pictured = sum(isinstance(inner, Image) for inner in part.parts)
+        said: dict[str, Any] = {
+            "role": "tool",
+            # Where one image has only an address, words stand for all of them.
+            "content": result_words(part, ledger, images=len(images) < pictured),
+            "tool_call_id": part.call_id,
+        }
+        if name := part.name or names.get(part.call_id):
+            said["tool_name"] = name
+        if images and len(images) == pictured:
+            said["images"] = images
+        ledger.natives(part.native, said)
+        yield said
+
+
+# ---------------------------------------------------------------- settings
+
+
+def _tools(conversation: Conversation, ledger: Ledger) -> list[Any]:
+    choice = conversation.tool_choice
+    if choice is not None and choice.kind == "none":
+        return []
+    if choice is not None and (choice.kind in ("required", "named") or choice.forced):
+        raise ledger.refuse(
+            ledger.name_of("tool_choice"),
+            "The model decides by itself whether it calls a tool. Use auto or none.",
+        )
+    offered = choice.names if choice is not None and choice.kind == "allowed" else None
+    return [
+        made
+        for tool in conversation.tools
+        if offered is None or isinstance(tool, NativeTool) or tool.name in offered
+        if (made := _tool(tool, ledger)) is not None
+    ]
+
+
+def _tool(tool: Tool, ledger: Ledger) -> Any:
+    match tool:
+        case NativeTool():
+            return ledger.whole(tool.native)
+        case CustomTool():
+            raise ledger.refuse(tool.at, "Ollama has no tools whose input is text.")
+        case FunctionTool():
+            if tool.strict:
+                ledger.omit(f"{tool.at}.strict", "Ollama does not hold a model to the schema of a tool.")
+            function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+            function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+            written = {"type": "function", "function": function}
+            ledger.natives(tool.native, written)
+            return written
+
+
+def _settings(conversation: Conversation) -> dict[str, Any]:
+    """What is asked for beside the messages, without what is not."""
+    sampling, output = conversation.sampling, conversation.output
+    options = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "seed": sampling.seed,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "num_predict": output.max_tokens,
+        "stop": list(output.stops) or None,
+    }
+    asked = {
+        # Without a word Ollama streams.
+        "stream": conversation.stream,
+        "think": _think(conversation.reasoning),
+        "truncate": conversation.truncate,
+        "logprobs": output.logprobs,
+        "top_logprobs": output.top_logprobs if output.logprobs else None,
+        "options": {name: value for name, value in options.items() if value is not None} or None,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _think(asked: ReasoningSettings) -> bool | str | None:
+    if asked.effort == "none":
+        return False
+    if asked.effort is None:
+        return True if asked.summary else None
+    return _EFFORTS.get(asked.effort, asked.effort)

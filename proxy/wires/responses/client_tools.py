@@ -1,0 +1,80 @@
+"""The ``tools`` of a Response as its client is told of them: its own, as the upstream filled them in.
+
+An upstream repeats the tools of the request with the fields that it filled in (``strict``), and the
+server tools among them.  The client gets its own of that list.  Where a server tool took the place of
+a declaration, or the upstream leaves one out, it gets what it declared.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import orjson
+
+from proxy.wires.json.splice import elements, join_array
+
+__all__ = ["ClientTools"]
+
+T = TypeVar("T")
+
+_NAMED = ("function", "custom")
+_FUNCTION = {"description": None, "parameters": None, "strict": None}
+"""Fields that every function has in the resource."""
+
+
+class ClientTools:
+    """What one client is told of the tools of its responses.
+
+    With ``open_names`` a stored prompt may bring tools that the client did not declare.
+    """
+
+    def __init__(
+        self, asked: Mapping[str, Any], is_hidden: Callable[[str], bool], *, open_names: bool
+    ) -> None:
+        declared = asked.get("tools")
+        self._declared: Sequence[Any] = declared if isinstance(declared, list) else []
+        self._is_hidden = is_hidden
+        self._open_names = open_names
+
+    def of(self, response: Mapping[str, Any]) -> list[Any]:
+        """The tools for a resource that an upstream made."""
+        listed = response.get("tools")
+        listed = listed if isinstance(listed, list) else []
+        return self._told(zip(listed, listed, strict=True), self._declared)
+
+    def completed(self, response: Mapping[str, Any]) -> list[Any]:
+        """The same, each function with every field of its schema."""
+        told = self.of(response)
+        return [{**tool, **_FUNCTION, **tool} if _kind(tool) == "function" else tool for tool in told]
+
+    def raw(self, response: Mapping[str, Any], listed: bytes) -> bytes:
+        """The same as bytes; what the upstream said keeps its own.  ``listed`` are those of its list."""
+        tools = response.get("tools")
+        pieces = elements(listed) if tools and isinstance(tools, list) else []
+        pairs = zip(tools or (), pieces, strict=True) if pieces else ()
+        told = self._told(pairs, [orjson.dumps(tool) for tool in self._declared])
+        return listed if told == pieces else join_array(told)
+
+    def _told(self, listed: Iterable[tuple[Any, T]], declared: Sequence[T]) -> list[T]:
+        """The declared tools, each in the form of ``listed`` where it is there."""
+        named: dict[str, T] = {}
+        hosted: list[T] = []
+        for tool, form in listed:
+            if _kind(tool) in _NAMED:
+                name = tool.get("name")
+                if isinstance(name, str) and not self._is_hidden(name):
+                    named.setdefault(name, form)
+            elif isinstance(tool, dict):
+                hosted.append(form)
+        if len(hosted) < sum(_kind(tool) not in _NAMED for tool in self._declared):
+            hosted = []  # Which of the declared ones these are cannot be told.
+        told = []
+        for tool, form in zip(self._declared, declared, strict=True):
+            if _kind(tool) in _NAMED:
+                told.append(named.pop(str(tool.get("name")), form))
+            else:
+                told.append(hosted.pop(0) if hosted else form)
+        return [*told, *named.values(), *hosted] if self._open_names else told
+
+
+def _kind(tool: Any) -> Any:
+    return tool.get("type") if isinstance(tool, dict) else None

@@ -1,0 +1,31 @@
+"""Responses, as one side of a request that crosses from a dialect to another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.conversation import Conversation
+from proxy.wires.crossing.ledger import Written
+from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.responses.from_client import read_conversation
+from proxy.wires.responses.to_upstream import write_conversation
+
+__all__ = ["ResponsesCodec", "read_conversation", "write_conversation"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesCodec:
+    """Responses' :class:`~proxy.wires.crossing.codec.ConversationCodec`."""
+
+    fields = RESPONSES_FIELDS
+    returns_reasoning = True
+
+    def read(self, payload: Mapping[str, Any]) -> Conversation:
+        return read_conversation(payload)
+
+    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
+        return write_conversation(conversation, strict=strict)
+
+    def without_reasoning(self, conversation: Conversation) -> Conversation:
+        """Nothing can be done: no upstream of this dialect is known that asks for it."""
+        return conversation

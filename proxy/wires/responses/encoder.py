@@ -1,0 +1,468 @@
+"""Responses: what an upstream of another dialect says, as a server of the Responses API would have sent it.
+
+Source: OpenAI's API reference, "Streaming events" and "The response object"; the order of the events is that
+of its recorded streams.  Items do not overlap: a call that begins while another one is open waits for its
+end, as clients expect items one after the other.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from proxy.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.events import (
+    Frame,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from proxy.wires.responses.items import message_item, mint_item_id, reasoning_item, text_part
+from proxy.wires.responses.resource import complete_resource
+from proxy.wires.stream.sse import KEEP_ALIVE, encode_event
+from proxy.wires.stream.template import split_text
+
+__all__ = ["ResponsesTurnEncoder", "turn_items"]
+
+_PARTS: dict[type[TurnEvent], str] = {
+    TextDelta: "output_text",
+    RefusalDelta: "refusal",
+    ReasoningDelta: "summary_text",
+}
+_DELTAS = {"output_text": "output_text", "refusal": "refusal", "summary_text": "reasoning_summary_text"}
+"""Kinds of parts, and what the events of their pieces are called."""
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call as far as it was told: ``item`` as it was opened, ``pieces`` of its arguments."""
+
+    item: dict[str, Any]
+    pieces: list[str] = field(default_factory=list)
+    is_done: bool = False
+
+    @property
+    def is_custom(self) -> bool:
+        return bool(self.item["type"] == "custom_tool_call")
+
+    def whole(self) -> dict[str, Any]:
+        name = "input" if self.is_custom else "arguments"
+        return {**self.item, name: "".join(self.pieces), "status": "completed"}
+
+
+@dataclass(slots=True)
+class _Text:
+    """An item of text that is open: a message with the parts so far, or reasoning."""
+
+    kind: str
+    item_id: str
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    around: tuple[bytes, bytes] | None = None
+    """What stands around a piece and its number in an event of the part that is open."""
+
+
+class ResponsesTurnEncoder:
+    """One turn.  ``asked`` is the client's request, which the response repeats.
+
+    ``response_id`` is the id of the response, which all turns of a run have in common.
+    """
+
+    def __init__(self, model: str, asked: Mapping[str, Any], response_id: str = "") -> None:
+        self._asked = asked
+        self._model = model
+        self._id = response_id or mint_item_id("response")
+        self._created = int(time.time())
+        self._number = 0
+        self._output: list[dict[str, Any]] = []
+        self._text: _Text | None = None
+        self._calls: dict[int, _Call] = {}
+        self._waiting: list[int] = []
+        self._open_call: int | None = None
+        self._later: list[TextDelta | ReasoningDelta | RefusalDelta] = []
+        self._usage: dict[str, Any] | None = None
+        self._reason = "stop"
+        self._failed = False
+
+    def encode(self, frame: Frame) -> list[Frame]:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
+        frames = []
+        for event in frame.events:
+            said, told = self._encode(event)
+            made = [self._frame(one, frame.undecided) for one in said]
+            if made:
+                # The first bytes that an event causes carry it: whose call it is decides on all of them.
+                made[0] = Frame(made[0].raw, made[0].payload, (told,), undecided=frame.undecided)
+            frames += made or [Frame(b"", events=(told,), undecided=frame.undecided)]
+        is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
+        if not frames and (frame.undecided or is_comment):
+            frames.append(Frame(KEEP_ALIVE if is_comment else b"", undecided=frame.undecided))
+        return frames
+
+    def text_is_open(self, kind: type[TurnEvent]) -> bool:
+        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
+        current = self._text
+        return (
+            current is not None
+            and self._open_call is None
+            and bool(current.parts)
+            and current.parts[-1]["type"] == _PARTS[kind]
+        )
+
+    def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
+        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
+        current = self._text
+        if current is None:
+            raise RuntimeError("no text is open")
+        if current.around is None:
+            event = self._delta_event(current, "")
+            current.around = split_text(orjson.dumps(event)[:-1], "delta")
+        before, after = current.around
+        name = self._delta_name(current).encode()
+        said = []
+        for piece in pieces:
+            data = b'%b%b%b,"sequence_number":%d}' % (before, piece, after, self._number)
+            said.append(encode_event(data, name))
+            self._number += 1
+        return b"".join(said)
+
+    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+        """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+        current = self._text
+        if current is None:
+            raise RuntimeError("no text is open")
+        current.pieces.append(event.text)
+        said = {**self._delta_event(current, event.text), "sequence_number": self._number - 1}
+        return Frame(b"", said, (event,), count=count)
+
+    @staticmethod
+    def _delta_name(current: _Text) -> str:
+        part = current.parts[-1]["type"]
+        return f"response.{_DELTAS[part]}.delta"
+
+    def _delta_event(self, current: _Text, text: str) -> Event:
+        """One piece of the part that is open."""
+        more: dict[str, Any] = {"logprobs": []} if current.parts[-1]["type"] == "output_text" else {}
+        return {"type": self._delta_name(current), **self._place(current), "delta": text, **more}
+
+    def went_out(self, frame: Frame, text: str) -> None:
+        """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
+        payload, current = frame.payload or {}, self._text
+        if text and current is not None:
+            current.pieces.append(text)
+        if (kind := payload.get("type")) is None:
+            if payload.get("object") == "response":
+                self._take_head(payload)
+            return
+        number = payload.get("sequence_number")
+        self._number = number + 1 if type(number) is int else self._number + 1
+        item, part = payload.get("item"), payload.get("part")
+        if isinstance(response := payload.get("response"), dict):
+            self._take_head(response)
+        elif kind == "response.output_item.added" and isinstance(item, dict):
+            is_text = item.get("type") in ("message", "reasoning")
+            item_id = str(item.get("id") or "") or mint_item_id(item.get("type"))
+            self._text = _Text(str(item["type"]), item_id) if is_text else None
+        elif kind == "response.output_item.done" and isinstance(item, dict):
+            self._output.append(item)
+            self._text = None
+        elif kind == "response.content_part.added" and isinstance(part, dict) and current is not None:
+            current.parts.append(part)
+            current.pieces.clear()
+            current.around = None
+
+    def _take_head(self, response: Mapping[str, Any]) -> None:
+        """Be the response that the client has the beginning of."""
+        self._id = str(response.get("id") or self._id)
+        self._model = str(response.get("model") or self._model)
+        created = response.get("created_at")
+        self._created = int(created) if isinstance(created, int | float) else self._created
+
+    def close(self) -> list[Frame]:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
+        if self._failed:
+            return []
+        status, details = "completed", None
+        if self._reason in _INCOMPLETE:
+            status, details = "incomplete", {"reason": _INCOMPLETE[self._reason]}
+        # What is still open is what the model was saying when it was stopped.
+        events = [*self._opened(), *self._closed_text(status)]
+        for seq in list(self._calls):
+            events += self._closed_call(seq)
+        events += self._closed_text(status)
+        response = self._resource(status=status, incomplete_details=details)
+        frames = [self._frame(one) for one in (*events, {"type": f"response.{status}", "response": response})]
+        last = frames[-1]
+        frames[-1] = Frame(last.raw, last.payload, is_end_mark=True)
+        return frames
+
+    def encode_reply(self, frame: Frame) -> Frame:
+        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
+        told = [self._encode(event)[1] for event in frame.events]
+        payload = self.close()[-1].payload or {}
+        response: dict[str, Any] = payload["response"]
+        return Frame(orjson.dumps(response), response, tuple(told))
+
+    # What one event says.
+
+    def _encode(self, event: TurnEvent) -> tuple[list[Event], TurnEvent]:
+        """The events of this dialect that say it, and itself in the words of this dialect."""
+        match event:
+            case TurnStarted(model=model):
+                self._model = model or self._model
+                return [*self._opened()], event
+            case UsageReported(usage=usage):
+                usage = _in_responses_words(usage)
+                self._usage = dict(usage.native)
+                return [], UsageReported(usage)
+            case TurnFinished(reason=reason):
+                self._reason = reason
+                return [], event
+            case TurnFailed(error=error):
+                return [*self._opened(), *self._fail(error)], event
+            case ToolCallStarted(seq=seq, call_id=call_id, name=name, extra=extra):
+                custom = extra.get("type") == "custom"
+                told = ToolCallStarted(seq, call_id, name)
+                return [*self._opened(), *self._start_call(seq, call_id, name, custom=custom)], told
+            case ToolCallDelta(seq=seq, arguments=arguments):
+                return [*self._call_delta(seq, arguments)], ToolCallDelta(seq, arguments)
+            case ToolCallFinished(seq=seq, call=call):
+                if seq in self._calls:
+                    self._calls[seq].pieces = [call.arguments]
+                return [*self._closed_call(seq)], event
+            case TextDelta() | ReasoningDelta() | RefusalDelta() if self._open_call is not None:
+                self._later.append(event)
+                return [], event
+            case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
+                return [*self._opened(), *self._text_delta(event, text)], event
+
+    def _opened(self) -> Iterator[Event]:
+        if not self._number:
+            response = self._resource(status="in_progress")
+            yield {"type": "response.created", "response": response}
+            yield {"type": "response.in_progress", "response": response}
+
+    def _fail(self, error: Mapping[str, Any]) -> Iterator[Event]:
+        self._failed = True
+        yield from self._broken_off()
+        said = {
+            "code": str(error.get("code") or error.get("type") or "upstream_error"),
+            "message": str(error.get("message") or "The upstream reported an error."),
+        }
+        # SDKs raise on the error event, and read the state of the response from the other one.
+        kind = str(error.get("type") or "upstream_error")
+        yield {"type": "error", "error": {"type": kind, **said, "param": None}}
+        yield {"type": "response.failed", "response": self._resource(status="failed", error=said)}
+
+    def _broken_off(self) -> Iterator[Event]:
+        """The end of the items that are open, as far as they came."""
+        yield from self._closed_text("incomplete")
+        if self._open_call is not None:
+            item = {**self._calls[self._open_call].whole(), "status": "incomplete"}
+            yield self._item_done(item)
+
+    # Items of text.
+
+    def _text_delta(self, event: TurnEvent, text: str) -> Iterator[Event]:
+        kind = "reasoning" if isinstance(event, ReasoningDelta) else "message"
+        part = "refusal" if isinstance(event, RefusalDelta) else "output_text"
+        current = self._text
+        if current is None or current.kind != kind:
+            yield from self._closed_text()
+            current = self._text = _Text(kind, mint_item_id(kind, self._id))
+            opened = (
+                reasoning_item(current.item_id, None)
+                if kind == "reasoning"
+                else message_item(current.item_id, None, status="in_progress")
+            )
+            yield {"type": "response.output_item.added", "output_index": len(self._output), "item": opened}
+        if kind == "reasoning":
+            yield from self._reasoning_delta(current, text)
+            return
+        if not current.parts or current.parts[-1]["type"] != part:
+            yield from self._closed_part(current)
+            empty = text_part("") if part == "output_text" else {"type": "refusal", "refusal": ""}
+            current.parts.append(empty)
+            current.around = None
+            yield {"type": "response.content_part.added", **self._place(current), "part": empty}
+        current.pieces.append(text)
+        yield self._delta_event(current, text)
+
+    def _reasoning_delta(self, current: _Text, text: str) -> Iterator[Event]:
+        if not current.parts:
+            part = {"type": "summary_text", "text": ""}
+            current.parts.append(part)
+            yield {"type": "response.reasoning_summary_part.added", **self._place(current), "part": part}
+        current.pieces.append(text)
+        yield self._delta_event(current, text)
+
+    def _place(self, current: _Text) -> dict[str, Any]:
+        index = "summary_index" if current.kind == "reasoning" else "content_index"
+        return {
+            "item_id": current.item_id,
+            "output_index": len(self._output),
+            index: max(0, len(current.parts) - 1),
+        }
+
+    def _closed_part(self, current: _Text) -> Iterator[Event]:
+        """The end of the part that is open, which gets its whole text."""
+        if not current.parts:
+            return
+        text, current.pieces = "".join(current.pieces), []
+        place = self._place(current)
+        part = current.parts[-1]
+        if current.kind == "reasoning":
+            part = current.parts[-1] = {**part, "text": text}
+            yield {"type": "response.reasoning_summary_text.done", **place, "text": text}
+            yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
+            return
+        if part["type"] == "refusal":
+            part = current.parts[-1] = {**part, "refusal": text}
+            yield {"type": "response.refusal.done", **place, "refusal": text}
+        else:
+            part = current.parts[-1] = text_part(text)
+            yield {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
+        yield {"type": "response.content_part.done", **place, "part": part}
+
+    def _closed_text(self, status: str = "completed") -> Iterator[Event]:
+        """The end of the item of text that is open; ``status`` is a message's."""
+        current, self._text = self._text, None
+        if current is None:
+            return
+        # The parts close at the place that the item still has.
+        yield from self._closed_part(current)
+        if current.kind == "reasoning":
+            item = {**reasoning_item(current.item_id, None), "summary": current.parts}
+        else:
+            item = {**message_item(current.item_id, None, status=status), "content": current.parts}
+        yield self._item_done(item)
+
+    def _item_done(self, item: dict[str, Any]) -> Event:
+        index = len(self._output)
+        self._output.append(item)
+        return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+    # Calls.
+
+    def _start_call(self, seq: int, call_id: str, name: str, *, custom: bool) -> Iterator[Event]:
+        kind = "custom_tool_call" if custom else "function_call"
+        text = "input" if custom else "arguments"
+        item = {"id": mint_item_id(kind, self._id), "type": kind, "call_id": call_id, "name": name, text: ""}
+        self._calls[seq] = _Call({**item, "status": "in_progress"})
+        if self._open_call is not None:
+            self._waiting.append(seq)
+            return
+        yield from self._closed_text()
+        yield from self._open(seq)
+
+    def _open(self, seq: int) -> Iterator[Event]:
+        """Open a call's item, with what is there of its arguments."""
+        self._open_call = seq
+        call = self._calls[seq]
+        yield {"type": "response.output_item.added", "output_index": len(self._output), "item": call.item}
+        if call.pieces:
+            yield self._delta_of(call, "".join(call.pieces))
+
+    def _delta_of(self, call: _Call, text: str) -> Event:
+        kind = "custom_tool_call_input" if call.is_custom else "function_call_arguments"
+        place = {"item_id": call.item["id"], "output_index": len(self._output)}
+        return {"type": f"response.{kind}.delta", **place, "delta": text}
+
+    def _call_delta(self, seq: int, arguments: str) -> Iterator[Event]:
+        call = self._calls[seq]
+        call.pieces.append(arguments)
+        if arguments and self._open_call == seq:
+            yield self._delta_of(call, arguments)
+
+    def _closed_call(self, seq: int) -> Iterator[Event]:
+        """The end of a call's item, and the beginning of the next one that waits."""
+        call = self._calls.get(seq)
+        if call is None or call.is_done:
+            return
+        if self._open_call != seq:
+            if self._open_call is not None:
+                yield from self._closed_call(self._open_call)
+            if self._open_call != seq:
+                self._waiting.remove(seq)
+                yield from self._open(seq)
+        call.is_done = True
+        whole = call.whole()
+        name = "input" if call.is_custom else "arguments"
+        kind = "custom_tool_call_input" if call.is_custom else "function_call_arguments"
+        place = {"item_id": call.item["id"], "output_index": len(self._output)}
+        yield {"type": f"response.{kind}.done", **place, name: whole[name]}
+        yield self._item_done(whole)
+        self._open_call = None
+        if self._waiting:
+            yield from self._open(self._waiting.pop(0))
+            return
+        later, self._later = self._later, []
+        for said in later:
+            yield from self._text_delta(said, said.text)
+
+    # Bytes.
+
+    def _resource(self, **changes: Any) -> dict[str, Any]:
+        tools = self._asked.get("tools")
+        return complete_resource(
+            changes,
+            self._asked,
+            public_id=self._id,
+            created_at=self._created,
+            model=self._model,
+            output=list(self._output),
+            usage=self._usage,
+            tools=tools if isinstance(tools, Sequence) else [],
+        )
+
+    def _frame(self, event: Event, undecided: int = 0) -> Frame:
+        payload = {**event, "sequence_number": self._number}
+        self._number += 1
+        return Frame(
+            encode_event(orjson.dumps(payload), event["type"].encode()), payload, undecided=undecided
+        )
+
+
+def _in_responses_words(usage: Usage) -> Usage:
+    """The same tokens, with a usage object of this dialect beside them."""
+    native = {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.all_tokens,
+    }
+    return replace(usage, total_tokens=usage.all_tokens, native=native)
+
+
+def turn_items(message: Message) -> bytes:
+    """An assistant message as a response that nobody stored; reasoning is only its own model's to read."""
+    items: list[dict[str, Any]] = []
+    texts = [part for part in message.parts if isinstance(part, Text | Refusal)]
+    if texts:
+        content = [
+            text_part(part.text) if isinstance(part, Text) else {"type": "refusal", "refusal": part.text}
+            for part in texts
+        ]
+        item = message_item(mint_item_id("message"), None, status="completed")
+        items.append({**item, "content": content})
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            kind, text = ("custom_tool_call", "input") if part.custom else ("function_call", "arguments")
+            named = {"id": mint_item_id(kind), "type": kind, "call_id": part.call_id, "name": part.name}
+            items.append({**named, text: part.arguments, "status": "completed"})
+    return orjson.dumps({"id": mint_item_id("response"), "store": False, "output": items})

@@ -1,0 +1,198 @@
+"""What a call in a text needs to be one: a declared name, and arguments that are an object."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import orjson
+
+from proxy.json_size import count_values
+from proxy.values import value_class
+from proxy.wires.json.splice import elements, members
+from proxy.wires.text_calls.repairing import repaired_json
+from proxy.wires.text_calls.source import NotACall
+
+__all__ = ["Declared", "TextCall"]
+
+_MOST_VALUES: Final = 100_000
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9]\d{0,18})")
+_ORDER: Final = ("null", "boolean", "integer", "number", "array", "object", "string")
+"""The most exact type first: where a schema allows several, the first that a value fits is taken."""
+
+
+@value_class
+class TextCall:
+    """A call that was found in a text.
+
+    ``arguments`` is the text of a JSON object, as the model wrote it where it wrote JSON.  ``call_id`` is
+    empty where the form has none.
+    """
+
+    name: str
+    arguments: str
+    call_id: str = ""
+
+
+class Declared:
+    """The tools that a model was offered, as far as reading calls needs them.
+
+    ``schemas`` gives the JSON Schema of each tool's arguments; it is asked only for forms that write values
+    without their types.  With ``repair`` some mistakes are put right; ``repaired`` names those that were.
+    """
+
+    def __init__(
+        self,
+        names: Collection[str],
+        schemas: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
+        *,
+        repair: bool = False,
+    ) -> None:
+        self.names = frozenset(names)
+        self.repair = repair
+        self.repaired: dict[str, None] = {}
+        self._schemas = schemas
+        self._known: Mapping[str, Mapping[str, Any]] | None = None
+
+    def note(self, what: str) -> None:
+        """Note that a mistake was put right, or raise :class:`NotACall` where none is to be."""
+        if not self.repair:
+            raise NotACall
+        self.repaired[what] = None
+
+    def name_of(self, written: str) -> str:
+        """The declared name that the model means; raises :class:`NotACall` for none."""
+        if written in self.names:
+            return written
+        plain = written.removeprefix("functions.")
+        if plain in self.names:
+            return plain
+        raise NotACall
+
+    def call(self, name: str, arguments: str, call_id: str = "") -> TextCall:
+        """A call, its arguments as JSON text."""
+        name = self.name_of(name)
+        return TextCall(name, self.object(arguments), call_id)
+
+    def object(self, text: str) -> str:
+        """The text of one JSON object; raises :class:`NotACall` for anything else."""
+        raw = self.json(text)
+        if raw[:1] != "{":
+            raise NotACall
+        return raw
+
+    def json(self, text: str) -> str:
+        """JSON as it was written, put right where it is to be and can be."""
+        text = text.strip()
+        if _parses(text):
+            return text
+        if not self.repair:
+            raise NotACall
+        mended, mistakes = repaired_json(text)
+        if not mistakes or not _parses(mended):
+            raise NotACall
+        for mistake in mistakes:
+            self.note(mistake)
+        return mended
+
+    def named(
+        self,
+        text: str,
+        *,
+        names: tuple[str, ...] = ("name",),
+        arguments: tuple[str, ...] = ("arguments",),
+        other: tuple[str, ...] = ("parameters",),
+    ) -> TextCall:
+        """A call that is an object with its name and arguments.  ``other`` are keys that models put instead
+        of ``arguments``, which have to be repaired."""
+        found = members(self.object(text).encode("utf-8", "surrogatepass"))
+        if "function" in found and found["function"][:1] == b"{":
+            found = members(found["function"])
+        name = next((orjson.loads(found[key]) for key in names if key in found), None)
+        if not isinstance(name, str):
+            raise NotACall
+        raw = next((found[key] for key in arguments if key in found), None)
+        if raw is None and (key := next((key for key in other if key in found), "")):
+            self.note(f"the arguments stand under {key}")
+            raw = found[key]
+        given = raw.decode("utf-8", "surrogatepass") if raw is not None else "{}"
+        if given[:1] == '"':
+            given = orjson.loads(given).strip() or "{}"
+        elif given == "null":
+            given = "{}"
+        return self.call(name, given)
+
+    def listed(self, text: str, **keys: tuple[str, ...]) -> list[TextCall]:
+        """Calls that are a list of such objects."""
+        raw = self.json(text)
+        if raw[:1] != "[":
+            raise NotACall
+        found = elements(raw.encode("utf-8", "surrogatepass"))
+        if not found:
+            raise NotACall
+        return [self.named(one.decode("utf-8", "surrogatepass"), **keys) for one in found]
+
+    def typed(self, name: str, values: Mapping[str, str]) -> TextCall:
+        """A call whose arguments were written without types, which its schema tells."""
+        name = self.name_of(name)
+        if self._known is None:
+            self._known = self._schemas()
+        properties = self._known.get(name, {}).get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        made = {key: _typed(value, known.get(key)) for key, value in values.items()}
+        return TextCall(name, orjson.dumps(made).decode())
+
+
+def _parses(text: str) -> bool:
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) > _MOST_VALUES and count_values(raw, _MOST_VALUES) > _MOST_VALUES:
+        return False
+    try:
+        orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _types(schema: Any) -> set[str]:
+    """The types that a schema allows; empty where it names none."""
+    if not isinstance(schema, Mapping):
+        return set()
+    found = schema.get("type")
+    types = {found} if isinstance(found, str) else set()
+    if isinstance(found, list):
+        types = {one for one in found if isinstance(one, str)}
+    if not types and isinstance(values := schema.get("enum"), list):
+        types = {_TYPE_OF[type(value)] for value in values if type(value) in _TYPE_OF}
+    for key in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(key), list):
+            types = types.union(*(_types(choice) for choice in choices))
+    return types
+
+
+_TYPE_OF: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def _typed(text: str, schema: Any) -> Any:
+    """A value by the types that its schema allows; a string where it fits none of them."""
+    types = _types(schema)
+    plain = text.strip()
+    for kind in _ORDER:
+        if kind not in types:
+            continue
+        match kind:
+            case "null" if plain.lower() in ("null", "none"):
+                return None
+            case "boolean" if plain.lower() in ("true", "false"):
+                return plain.lower() == "true"
+            case "integer" if _INTEGER.fullmatch(plain):
+                return orjson.Fragment(plain)
+            case "number" if _NUMBER.fullmatch(plain):
+                return orjson.Fragment(plain)
+            case "array" if plain[:1] == "[" and _parses(plain):
+                return orjson.Fragment(plain)
+            case "object" if plain[:1] == "{" and _parses(plain):
+                return orjson.Fragment(plain)
+            case "string":
+                return text
+    return text

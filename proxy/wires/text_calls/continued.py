@@ -1,0 +1,192 @@
+"""A turn that goes on in the client's own dialect after it began as the upstream's bytes.
+
+Client and upstream speak one dialect, and what the upstream says goes out as it came until a call is found in
+its text.  From there on an encoder of that dialect goes on with the response that the client already has a
+part of.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from typing import Final
+
+from proxy.errors import WireError
+from proxy.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, ToolCall
+from proxy.wires.client_port import ContinuingEncoder
+from proxy.wires.crossed_reader import CrossedReader
+from proxy.wires.stream.fast_path import FastReader
+from proxy.wires.text_calls.reader import TextCallReader
+from proxy.wires.upstream_port import Mask, TurnReader
+
+__all__ = ["ContinuedReader", "continued"]
+
+_TEXTS: Final = (TextDelta, ReasoningDelta, RefusalDelta)
+_IN_JSON: Final = {"[": rb"\[(?![{\]])"}
+"""How a character is found in the JSON of events, where it also stands for what it is in JSON: a text that
+begins a marker with it goes on with something else."""
+
+
+class ContinuedReader:
+    """The upstream's reader, whose frames are the upstream's own up to the first call in its text."""
+
+    def __init__(self, reader: TextCallReader, encoder: Callable[[], ContinuingEncoder]) -> None:
+        self._reader = reader
+        self._make_encoder = encoder
+        self._crossed: CrossedReader | None = None
+        self._marks: list[tuple[Frame, str]] = []
+        self._said: list[str] = []
+        self._members: Collection[str] = ()
+        self._last = Frame(b"")
+
+    @property
+    def fault(self) -> WireError | None:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.fault`."""
+        return self._reader.fault
+
+    @property
+    def behind(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.behind`."""
+        return self._reader.behind if self._crossed is None else self._crossed.behind
+
+    @property
+    def large_next(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.large_next`."""
+        return self._reader.large_next
+
+    def feed(
+        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
+    ) -> list[Frame]:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`."""
+        return self._going_on(self._reader.feed(chunk, most=most, large=large))
+
+    def _going_on(self, frames: list[Frame]) -> list[Frame]:
+        """What becomes of frames: the upstream's own go on, from the first call on the encoder's do."""
+        if self._crossed is not None:
+            return self._crossed.take(frames)
+        passed = self._reader.passed
+        for frame in frames[:passed]:
+            self._note(frame)
+        if not self._reader.rewritten:
+            return frames
+        return [*frames[:passed], *self._take_over().take(frames[passed:])]
+
+    def _note(self, frame: Frame) -> None:
+        """Remember what of the response the client has."""
+        events, payload = frame.events, frame.payload
+        is_text = len(events) == 1 and isinstance(events[0], _TEXTS)
+        if payload is not None and not (is_text and payload.keys() == self._members):
+            self._marks.append((frame, "".join(self._said)))
+            self._said.clear()
+            self._members = payload.keys() if is_text else ()
+        self._last = frame
+        self._said += [event.text for event in events if type(event) is TextDelta]
+
+    def _take_over(self) -> CrossedReader:
+        """Go on with an encoder, which is told what the client has."""
+        encoder = self._make_encoder()
+        for frame, text in self._marks:
+            encoder.went_out(frame, text)
+        if not (self._marks and self._marks[-1][0] is self._last):
+            encoder.went_out(self._last, "".join(self._said))
+        elif self._said:
+            encoder.went_out(Frame(b""), "".join(self._said))
+        self._marks.clear()
+        self._crossed = CrossedReader(self._reader, encoder, {})
+        return self._crossed
+
+    def close(self) -> list[Frame]:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
+        if self._crossed is not None:
+            return self._crossed.close()
+        frames = self._reader.close()
+        if not self._reader.rewritten:
+            return frames
+        # Its end is here: what an encoder says at the end of a turn is said at once.
+        passed = self._reader.passed
+        for frame in frames[:passed]:
+            self._note(frame)
+        return [*frames[:passed], *self._take_over().end(frames[passed:])]
+
+    def read_reply(self, body: bytes) -> Frame:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`."""
+        frame = self._reader.read_reply(body)
+        if not self._reader.rewritten:
+            return frame
+        self._marks.append((frame, ""))
+        return self._take_over().take_reply(frame)
+
+    @property
+    def rewritten(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.RewritingReader.rewritten`."""
+        return self._reader.rewritten
+
+    def message(self) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
+        return self._reader.message()
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.native`."""
+        return self._reader.native(call, mask)
+
+    @property
+    def text(self) -> str:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.text`."""
+        return self._reader.text
+
+
+class _FastContinuedReader(ContinuedReader, FastReader):
+    """One whose events pass unread while nothing in them can begin a call."""
+
+    def __init__(
+        self,
+        inner: FastReader,
+        reader: TextCallReader,
+        encoder: Callable[[], ContinuingEncoder],
+        event_end: bytes,
+    ) -> None:
+        super().__init__(reader, encoder)
+        self._inner = inner
+        self._event_end = event_end
+        # A line's end counts, and an escape with a code may stand for any character.
+        signs = (_IN_JSON.get(sign, re.escape(sign).encode()) for sign in sorted(reader.signs - {"\n"}))
+        self._counts = re.compile(b"|".join((rb"\\[nu]", *signs))).search
+        self._suspect = False
+        self._between = False
+
+    def feed(
+        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
+    ) -> list[Frame]:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`.
+
+        Events are told together only where nothing in what is not read yet can begin a call.
+        """
+        if chunk:
+            self._suspect = self._suspect or self._counts(chunk) is not None
+            self._between = chunk.endswith(self._event_end)
+        together = together and not self._suspect and self._reader.idle
+        frames = self._inner.feed(chunk, together=together, most=most, large=large)
+        if self._between and not self._reader.behind:
+            self._suspect = False
+        return self._going_on(self._reader.take(frames))
+
+    def take_unread(self, chunk: bytes) -> bool:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.take_unread`."""
+        return self._reader.idle and self._counts(chunk) is None and self._inner.take_unread(chunk)
+
+    def catch_up(self) -> list[Frame]:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.catch_up`."""
+        return self._going_on(self._reader.take(self._inner.catch_up()))
+
+
+def continued(
+    inner: TurnReader,
+    reader: TextCallReader,
+    encoder: Callable[[], ContinuingEncoder],
+    event_end: bytes,
+) -> ContinuedReader:
+    """The reader of a turn in one dialect.  ``inner`` is the upstream's own, which ``reader`` reads with.
+
+    ``event_end`` is what ends an event in the dialect's streams.
+    """
+    if isinstance(inner, FastReader):
+        return _FastContinuedReader(inner, reader, encoder, event_end)
+    return ContinuedReader(reader, encoder)

@@ -1,0 +1,184 @@
+"""The editor of a request for a model that takes no tools.
+
+The client's own editor works on the request as if the model took them, turn after turn.  Each time that the
+request is sent, it is read as a conversation, its tools, calls and results become text, and the upstream's
+dialect writes the body.  So all that is kept for later requests has the client's form, as ever.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import orjson
+
+from proxy.conversation import Conversation
+from proxy.events import ResultImage, ToolCall, ToolDefinition
+from proxy.records import MessageRecord
+from proxy.wires.crossing.ledger import LeftOut
+from proxy.wires.upstream_port import BodyEditor, ChainedEditor, Mask, SuspendedCall
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["PromptedEditor", "prompted_editor"]
+
+
+class PromptedEditor:
+    """See the module.  ``own`` is the client's editor; ``change`` makes text of tools."""
+
+    def __init__(
+        self,
+        own: BodyEditor,
+        client: CrossableWire,
+        upstream: CrossableWire,
+        change: Callable[[Conversation], Conversation],
+        *,
+        strict: bool = False,
+    ) -> None:
+        self._own = own
+        self._client = client
+        self._upstream = upstream
+        self._change = change
+        self._strict = strict
+        self._asks_usage = False
+        self._left_out: Sequence[LeftOut] = ()
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """What of the client's request its upstream cannot be asked for, and is not."""
+        self.translate()
+        return self._left_out
+
+    def translate(self) -> None:
+        """Raise :class:`~proxy.errors.RequestError` for what the upstream's dialect cannot say."""
+        self.render()
+
+    def conversation(self) -> Conversation:
+        """The request as it is now, with its tools."""
+        return self._client.codec.read(orjson.loads(self._own.render()))
+
+    def render(self) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.render`."""
+        asked = self.conversation()
+        if self._asks_usage and asked.stream:
+            asked = replace(asked, stream_usage=True)
+        written = self._upstream.codec.write(self._change(asked), strict=self._strict)
+        self._left_out = written.left_out
+        return written.body
+
+    def ask_usage(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.ask_usage`."""
+        self._asks_usage = True
+
+    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.offer`."""
+        self._own.offer(added, replaced)
+
+    def withdraw(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.withdraw`."""
+        self._own.withdraw()
+
+    def withhold(self, names: Collection[str]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.withhold`."""
+        self._own.withhold(names)
+
+    def rename_model(self, model: str) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.rename_model`."""
+        self._own.rename_model(model)
+
+    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.restore`."""
+        self._own.restore(position, payload, needed=needed)
+
+    @property
+    def restored(self) -> tuple[int, int]:
+        """See :attr:`proxy.wires.upstream_port.BodyEditor.restored`."""
+        return self._own.restored
+
+    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.append_turn`."""
+        self._own.append_turn(message, results)
+
+    def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.suspend`."""
+        return self._own.suspend(message, calls, mask)
+
+    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.result_message`."""
+        return self._own.result_message(call, content, images)
+
+    def leave_out_images(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_images`."""
+        self._own.leave_out_images()
+
+    @property
+    def images_refused(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.BodyEditor.images_refused`."""
+        return self._own.images_refused
+
+    def leave_out_fields(self, names: Collection[str]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_fields`."""
+        self._own.leave_out_fields(names)
+
+    @property
+    def fields_refused(self) -> frozenset[str]:
+        """See :attr:`proxy.wires.upstream_port.BodyEditor.fields_refused`."""
+        return self._own.fields_refused
+
+    def relax_tool_choice(self, called: Collection[str]) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.relax_tool_choice`."""
+        self._own.relax_tool_choice(called)
+
+    def forbid_tools(self) -> bool:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.forbid_tools`."""
+        return self._own.forbid_tools()
+
+    def spend_tokens(self, used: int) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.spend_tokens`."""
+        self._own.spend_tokens(used)
+
+    def recover(self, message: str, code: str | None) -> bool:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.recover`."""
+        return self._own.recover(message, code)
+
+    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.records`."""
+        return self._own.records(run_id, mask)
+
+
+class _ChainedPromptedEditor(PromptedEditor):
+    """One whose client goes on from responses by their ids."""
+
+    @property
+    def _chained(self) -> ChainedEditor:
+        if not isinstance(self._own, ChainedEditor):
+            raise TypeError("the client's dialect has no responses with ids")
+        return self._own
+
+    def translate(self) -> None:
+        """See :meth:`PromptedEditor.translate`; also for a result that answers none of the calls that are all
+        there by now."""
+        self._client.parse(orjson.loads(self._own.render())).check_history(lambda name: False)
+        super().translate()
+
+    def resume(self, continuation: bytes) -> None:
+        """See :meth:`proxy.wires.upstream_port.ChainedEditor.resume`."""
+        self._chained.resume(continuation)
+
+    def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.ChainedEditor.continuation`."""
+        return self._chained.continuation(message, calls, mask)
+
+    def input_items(self) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.ChainedEditor.input_items`."""
+        return self._chained.input_items()
+
+
+def prompted_editor(
+    own: BodyEditor,
+    client: CrossableWire,
+    upstream: CrossableWire,
+    change: Callable[[Conversation], Conversation],
+    *,
+    strict: bool = False,
+) -> PromptedEditor:
+    """The editor over the client's ``own``, which goes on from responses by their ids if that one does."""
+    kind = _ChainedPromptedEditor if isinstance(own, ChainedEditor) else PromptedEditor
+    return kind(own, client, upstream, change, strict=strict)

@@ -1,0 +1,160 @@
+"""What a form of text calls is: how calls are read from a text, and how a model is told to write them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from proxy.values import value_class
+from proxy.wires.text_calls.call import Declared, TextCall
+from proxy.wires.text_calls.source import Incomplete, NotACall, Reading, Source
+
+__all__ = ["Form", "Result", "as_json", "closing", "json_call", "json_calls", "parsed", "written_object"]
+
+_KEYS: Final = frozenset({"name", "arguments", "parameters", "function", "type", "id"})
+"""What the first member of a call that is an object may be called."""
+
+
+@value_class
+class Result:
+    """What a call came to, as text."""
+
+    call_id: str
+    name: str
+    text: str
+    is_error: bool = False
+
+
+class Form(ABC):
+    """One form.  ``name`` is what settings call it.
+
+    ``markers`` are what a call begins with.  ``bare``: a text that is nothing but calls in JSON needs none.
+    ``bare_repaired``: neither do such calls at the end of a text, where mistakes are put right.
+    ``inventions`` are beginnings of results: what a model writes from there on, behind a call, is made up.
+    ``around_results`` is what begins and ends a result, which the text of none may hold.
+    """
+
+    name: ClassVar[str]
+    markers: ClassVar[tuple[str, ...]]
+    bare: ClassVar[bool] = False
+    bare_repaired: ClassVar[bool] = False
+    inventions: ClassVar[tuple[str, ...]] = ("<tool_response>",)
+    around_results: ClassVar[tuple[str, ...]] = ("<tool_response", "</tool_response>")
+
+    # Reading.
+
+    @abstractmethod
+    def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
+        """Read the calls that begin with the marker that stands at the source.
+
+        Raises :class:`NotACall`.
+        """
+
+    def read_json(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
+        """Read calls that are JSON without a marker; only of forms that are bare somewhere."""
+        return (yield from json_calls(source, declared, sure=False))
+
+    # Writing.
+
+    @property
+    @abstractmethod
+    def example(self) -> str:
+        """A call with placeholders, as the model is to write it."""
+
+    @abstractmethod
+    def call(self, name: str, arguments: str, call_id: str) -> str:
+        """A call as the model should have written it; ``arguments`` are JSON text."""
+
+    def calls(self, written: Sequence[str]) -> str:
+        """The calls of one turn, together."""
+        return "\n".join(written)
+
+    def id_of(self, name: str, number: int, call_id: str) -> str:
+        """The id of a call in the form; ``number`` counts the calls of the conversation from 0."""
+        return call_id
+
+    def definitions(self, tools: Sequence[dict[str, Any]]) -> str:
+        """The tools, each as ``{"name", "description", "parameters"}``."""
+        lines = [as_json({"type": "function", "function": tool}) for tool in tools]
+        return "\n".join(("<tools>", *lines, "</tools>"))
+
+    @abstractmethod
+    def result(self, result: Result) -> str:
+        """A result as the model expects it."""
+
+    def harmless(self, text: str) -> str:
+        """The text of a result, which cannot end what stands around it: nobody knows who wrote it."""
+        for sign in self.around_results:
+            text = text.replace(sign, f"{sign[0]}\\{sign[1:]}")
+        return text
+
+    def results(self, written: Sequence[str]) -> str:
+        """The results of one turn, together."""
+        return "\n".join(written)
+
+
+def as_json(value: Any) -> str:
+    """JSON without line breaks; always the same text for the same value."""
+    return orjson.dumps(value).decode()
+
+
+def parsed(arguments: str) -> dict[str, Any]:
+    """Arguments as an object; an empty one where they are none."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def written_object(arguments: str) -> str:
+    """Arguments as they stand in a text: JSON as the model wrote it, and an object in any case."""
+    return arguments if parsed(arguments) or arguments.strip() == "{}" else "{}"
+
+
+def closing(source: Source, declared: Declared, *literals: str) -> Reading[None]:
+    """The end of a call's marker, which may be missing at the end of the text where that is put right."""
+    yield from source.blanks()
+    try:
+        yield from source.literal(*literals)
+    except Incomplete:
+        if source.cut or not declared.repair:
+            raise
+        declared.note("the end of the marker is missing")
+        source.at = len(source.text)
+
+
+def json_call(source: Source, declared: Declared, *, sure: bool = True, **keys: Any) -> Reading[TextCall]:
+    """A call that is an object with its name and arguments."""
+    first = yield from source.peek()
+    if first != "{":
+        raise NotACall if first else Incomplete
+    source.sure = source.sure or sure
+    key, value = yield from source.head()
+    if key not in _KEYS:
+        raise NotACall
+    if key == "name" and value:
+        declared.name_of(value)
+    text = yield from source.json()
+    return declared.named(text, **keys)
+
+
+def json_calls(
+    source: Source, declared: Declared, *, sure: bool = True, **keys: Any
+) -> Reading[list[TextCall]]:
+    """Calls that are such objects, one or, put right, several with nothing or a comma between them."""
+    yield from source.blanks()
+    calls = [(yield from json_call(source, declared, sure=sure, **keys))]
+    while declared.repair:
+        yield from source.blanks()
+        comma = yield from source.maybe(",", ";")
+        if comma:
+            yield from source.blanks()
+        if (yield from source.peek()) != "{":
+            if comma:
+                raise NotACall
+            break
+        calls.append((yield from json_call(source, declared, sure=sure, **keys)))
+        declared.note("several calls stand where one belongs")
+    return calls

@@ -1,0 +1,1 @@
+"""The forms in which families of models write tool calls as text."""

@@ -1,0 +1,165 @@
+"""The ports of upstreams whose models write calls into their text, or are to be told how to."""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+
+from proxy.conversation import Conversation
+from proxy.wires.client_port import ClientRequest, ContinuingEncoder
+from proxy.wires.crossed import Crossing
+from proxy.wires.crossed_reader import CrossedReader
+from proxy.wires.dialect import Dialect
+from proxy.wires.text_calls.continued import continued
+from proxy.wires.text_calls.editor import PromptedEditor, prompted_editor
+from proxy.wires.text_calls.prompting import prompted
+from proxy.wires.text_calls.reader import CallReading, TextCallReader, TextTools
+from proxy.wires.text_calls.rules import TextCallRules
+from proxy.wires.upstream_port import BodyEditor, StateHabit, TurnReader, UpstreamPort
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["Note", "text_call_port"]
+
+Note = Callable[[Mapping[str, Any]], None]
+"""Is told what was found in the text of a turn, and what was done about it."""
+
+
+def text_call_port(
+    client: CrossableWire,
+    upstream: CrossableWire,
+    request: ClientRequest,
+    rules: TextCallRules,
+    note: Note,
+    *,
+    strict: bool = False,
+) -> UpstreamPort:
+    """The port of an upstream for one request.  With ``strict`` a request is refused rather than sent
+    without a field of the client's."""
+    reading = CallReading(rules.form, repair=rules.repair, note=note)
+    if rules.prompt:
+        return _PromptedPort(client, upstream, request, reading, strict=strict)
+    if client is upstream and isinstance(client.encoder(request), ContinuingEncoder):
+        return _ReadingPort(client, request, reading)
+    return _ReadingCrossing(client, upstream, request, reading, strict=strict)
+
+
+class _ReadingPort:
+    """The port of an upstream of the client's own dialect: bytes pass until a call is found in their text."""
+
+    def __init__(self, wire: CrossableWire, request: ClientRequest, reading: CallReading) -> None:
+        self._wire = wire
+        self._request = request
+        self._reading = reading
+        self._editor: BodyEditor | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """See :attr:`proxy.wires.upstream_port.UpstreamPort.dialect`."""
+        return self._wire.dialect
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
+        self._editor = self._wire.editor(raw, request, state, caller=caller)
+        return self._editor
+
+    def reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader:
+        """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
+        inner = self._wire.reader(declared, is_hidden, max_argument_bytes)
+        tools = TextTools(declared, partial(_sent, self._wire, self._editor))
+        reader = TextCallReader(inner, self._reading, tools, self._wire, max_argument_bytes)
+        return continued(inner, reader, self._encoder, self.dialect.framing.event_end)
+
+    def _encoder(self) -> ContinuingEncoder:
+        encoder = self._wire.encoder(self._request)
+        if not isinstance(encoder, ContinuingEncoder):
+            raise TypeError(f"{self.dialect.name} cannot go on with a response")
+        return encoder
+
+
+class _ReadingCrossing(Crossing):
+    """The port of an upstream of another dialect than the client's."""
+
+    def __init__(
+        self,
+        client: CrossableWire,
+        upstream: CrossableWire,
+        request: ClientRequest,
+        reading: CallReading,
+        *,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(client, upstream, request, strict=strict)
+        self._reading = reading
+
+    def turn_reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader:
+        """See :meth:`proxy.wires.crossed.Crossing.turn_reader`."""
+        inner = super().turn_reader(declared, is_hidden, max_argument_bytes)
+        tools = TextTools(declared, partial(_sent, self._upstream, self._editor))
+        return TextCallReader(inner, self._reading, tools, self._upstream, max_argument_bytes)
+
+
+class _PromptedPort:
+    """The port of an upstream whose models are told of tools in their prompt."""
+
+    def __init__(
+        self,
+        client: CrossableWire,
+        upstream: CrossableWire,
+        request: ClientRequest,
+        reading: CallReading,
+        *,
+        strict: bool = False,
+    ) -> None:
+        self._client = client
+        self._upstream = upstream
+        self._request = request
+        self._reading = reading
+        self._strict = strict
+        self._editor: PromptedEditor | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """The upstream's."""
+        return self._upstream.dialect
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
+        own = self._client.editor(raw, request, "stateless", caller=caller)
+        written = self._upstream.codec.fields.written["output.stops"]
+        takes_stops = written.handling == "translated"
+        change = partial(prompted, form=self._reading.form, takes_stops=takes_stops)
+        self._editor = prompted_editor(own, self._client, self._upstream, change, strict=self._strict)
+        return self._editor
+
+    def reader(
+        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
+    ) -> TurnReader:
+        """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
+        inner = self._upstream.reader(declared, is_hidden, max_argument_bytes)
+        reader = TextCallReader(
+            inner,
+            self._reading,
+            TextTools(declared, self._asked),
+            self._upstream,
+            max_argument_bytes,
+            self._client,
+            reads=not self._request.tools_forbidden,
+        )
+        return CrossedReader(reader, self._client.encoder(self._request), {})
+
+    def _asked(self) -> Conversation | None:
+        return self._editor.conversation() if self._editor is not None else None
+
+
+def _sent(wire: CrossableWire, editor: BodyEditor | None) -> Conversation | None:
+    """What the upstream was asked last."""
+    return wire.codec.read(orjson.loads(editor.render())) if editor is not None else None

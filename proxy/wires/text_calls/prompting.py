@@ -1,0 +1,179 @@
+"""A conversation for a model that takes no tools: their definitions, calls and results become text.
+
+The definitions stand at the end of the first system message, always the same text for the same tools, so
+that a provider's prompt cache holds.  Calls and results go back in the form that the model's family knows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from proxy.conversation import (
+    Content,
+    Conversation,
+    CustomTool,
+    FunctionTool,
+    Message,
+    NativeTool,
+    Part,
+    Refusal,
+    Text,
+    Tool,
+    ToolCallPart,
+    ToolChoice,
+    ToolResultPart,
+)
+from proxy.wires.text_calls.form import Form, Result
+
+__all__ = ["prompted"]
+
+_MOST_STOPS: Final = 4
+"""Servers take no more."""
+_PURPOSE: Final = "You can call functions. These are their definitions, with JSON Schemas of their arguments:"
+_HOW: Final = "To call a function, write this, with its name and arguments in place of the words in capitals:"
+_RULES: Final = (
+    "Write nothing behind your calls: their results come in the next message. Never make up a result. "
+    "If no call is needed, answer as usual and without this form."
+)
+_SEVERAL: Final = "For several calls write one behind the other."
+_SINGLE: Final = "Make one call at a time."
+
+
+def prompted(conversation: Conversation, form: Form, *, takes_stops: bool = True) -> Conversation:
+    """The same conversation without tools, which a model without them can go on with.
+
+    ``takes_stops``: the upstream's dialect has stop sequences.  One keeps the model from making up a result.
+    """
+    tools = _choosable(conversation.tools, conversation.tool_choice)
+    system = conversation.system
+    if tools:
+        words = _instructions(tools, conversation, form)
+        system = _with_words(conversation.system, words)
+    stops = conversation.output.stops
+    if tools and takes_stops and len(stops) < _MOST_STOPS:
+        stops = tuple(dict.fromkeys((*stops, form.inventions[0])))
+    return replace(
+        conversation,
+        system=system,
+        messages=tuple(_messages(conversation.messages, form)),
+        tools=tuple(tool for tool in conversation.tools if isinstance(tool, NativeTool)),
+        tool_choice=None,
+        parallel_tool_calls=None,
+        output=replace(conversation.output, stops=stops),
+    )
+
+
+# ---------------------------------------------------------------- definitions
+
+
+def _choosable(tools: Sequence[Tool], choice: ToolChoice | None) -> list[FunctionTool | CustomTool]:
+    """The tools that may be called, by name."""
+    kind = choice.kind if choice is not None else "auto"
+    if kind == "none":
+        return []
+    named = choice.names if choice is not None and kind in ("named", "allowed") else None
+    found = [tool for tool in tools if isinstance(tool, FunctionTool | CustomTool)]
+    chosen = {tool.name: tool for tool in found if named is None or tool.name in named}
+    return [chosen[name] for name in sorted(chosen)]
+
+
+def _instructions(tools: Sequence[FunctionTool | CustomTool], conversation: Conversation, form: Form) -> str:
+    single = conversation.parallel_tool_calls is False
+    lines = [_PURPOSE, form.definitions([_definition(tool) for tool in tools])]
+    lines += [_HOW, form.example, f"{_SINGLE if single else _SEVERAL} {_RULES}"]
+    choice = conversation.tool_choice
+    if choice is not None and (choice.kind in ("required", "named") or choice.forced):
+        which = f"the function {tools[0].name}" if choice.kind == "named" else "at least one function"
+        lines.append(f"This time you must call {which}: do not answer without a call.")
+    return "\n".join(lines)
+
+
+def _definition(tool: FunctionTool | CustomTool) -> dict[str, Any]:
+    """A tool as models are told of it; one that takes text has one argument, called ``input``."""
+    made: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        made["description"] = tool.description
+    if isinstance(tool, FunctionTool):
+        made["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+        return made
+    said: dict[str, Any] = {"type": "string"}
+    if tool.grammar is not None:
+        said["description"] = f"Has to fit this {tool.grammar.syntax} grammar: {tool.grammar.definition}"
+    made["parameters"] = {"type": "object", "properties": {"input": said}, "required": ["input"]}
+    return made
+
+
+def _with_words(system: Sequence[Message], words: str) -> tuple[Message, ...]:
+    """System messages with words at the end of the first."""
+    if not system:
+        return (Message("system", (Text(words),)),)
+    first = system[0]
+    return (replace(first, parts=(*first.parts, Text(words))), *system[1:])
+
+
+# ---------------------------------------------------------------- messages
+
+
+def _messages(messages: Iterable[Message], form: Form) -> Iterable[Message]:
+    names: dict[str, tuple[str, str]] = {}
+    results: Message | None = None
+    for message in messages:
+        if results is not None:
+            # Templates of many models want the sides to take turns.
+            joins = message.role == "user"
+            yield replace(message, parts=(*results.parts, *message.parts)) if joins else results
+            results = None
+            if joins:
+                continue
+        if message.role == "tool":
+            results = _results(message, names, form)
+        elif any(isinstance(part, ToolCallPart) for part in message.parts):
+            for part in message.parts:
+                if isinstance(part, ToolCallPart):
+                    names[part.call_id] = part.name, form.id_of(part.name, len(names), part.call_id)
+            yield _spoken(message, names, form)
+        else:
+            yield message
+    if results is not None:
+        yield results
+
+
+def _spoken(message: Message, names: Mapping[str, tuple[str, str]], form: Form) -> Message:
+    """What the model said, its calls as it should have written them."""
+    kept: list[Part] = []
+    calls: list[str] = []
+    said = ""
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            calls.append(form.call(part.name, _arguments(part), names[part.call_id][1]))
+        elif isinstance(part, Text):
+            said += part.text
+        else:
+            kept.append(part)
+    words = form.calls(calls)
+    kept.append(Text(f"{said.rstrip()}\n{words}" if said.strip() else words))
+    return Message("assistant", tuple(kept), at=message.at)
+
+
+def _arguments(part: ToolCallPart) -> str:
+    return orjson.dumps({"input": part.arguments}).decode() if part.custom else part.arguments
+
+
+def _results(message: Message, names: Mapping[str, tuple[str, str]], form: Form) -> Message:
+    """The results of a turn as one message of the user's, in the order of its calls: not every form says
+    which call a result answers.  What in them is no text follows them."""
+    written: list[str] = []
+    others: list[Content] = []
+    order = {call_id: place for place, call_id in enumerate(names)}
+    results = [part for part in message.parts if isinstance(part, ToolResultPart)]
+    for part in sorted(results, key=lambda part: order.get(part.call_id, len(order))):
+        texts = [inner.text for inner in part.parts if isinstance(inner, Text | Refusal)]
+        others += [inner for inner in part.parts if not isinstance(inner, Text | Refusal)]
+        text = "\n".join(texts)
+        if part.is_error:
+            text = f"Error: {text}"
+        name, its = names.get(part.call_id, (part.name, part.call_id))
+        written.append(form.result(Result(its, name, form.harmless(text), part.is_error)))
+    return Message("user", (Text(form.results(written)), *others), at=message.at)

@@ -1,0 +1,370 @@
+"""The reader of a turn whose text may hold calls: text events become text and calls.
+
+A frame goes on as it came as soon as its text is certain to be text.  Frames that may hold a call wait; from
+the first call on all wait until the turn has ended, because a server that also sends the call natively sends
+it last, and then the text is left alone.  Only then is what the frames say told anew, by events alone.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.conversation import (
+    Conversation,
+    CustomTool,
+    FunctionTool,
+    Message,
+    Part,
+    Text,
+    Tool,
+    ToolCallPart,
+)
+from proxy.errors import WireError
+from proxy.events import (
+    Frame,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+    TurnFailed,
+    TurnFinished,
+)
+from proxy.wires.text_calls.call import Declared, TextCall
+from proxy.wires.text_calls.form import Form
+from proxy.wires.text_calls.scanner import Scanner
+from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.upstream_port import Mask, TurnReader
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["CallReading", "TextCallReader", "TextTools"]
+
+_CUT: Final = ("length", "content_filter")
+_CALLS: Final = (ToolCallStarted, ToolCallDelta, ToolCallFinished)
+_LARGEST_CALL: Final = 1024 * 1024
+"""Characters of one call: a client's own tools may be given whole files.  What server tools take is bounded
+where they run."""
+
+
+class TextTools:
+    """The tools of one turn, ``declared`` by their names.
+
+    ``asked`` gives the request, which is read only where more has to be known of them.
+    """
+
+    def __init__(self, declared: Collection[str], asked: Callable[[], Conversation | None]) -> None:
+        self.declared = declared
+        self._asked = asked
+        self._read: Sequence[Tool] | None = None
+
+    def _tools(self) -> Sequence[Tool]:
+        if self._read is None:
+            asked = self._asked()
+            self._read = asked.tools if asked is not None else ()
+        return self._read
+
+    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        """The JSON Schema of the arguments of each."""
+        return {tool.name: tool.parameters or {} for tool in self._tools() if isinstance(tool, FunctionTool)}
+
+    def is_custom(self, name: str) -> bool:
+        """Whether it takes text instead of arguments."""
+        return any(isinstance(tool, CustomTool) and tool.name == name for tool in self._tools())
+
+
+class CallReading:
+    """How the text of a turn is read: in which form, and what is told of it.
+
+    ``note`` is told at the end of a turn in which something was done to its text: what, in words.
+    """
+
+    def __init__(
+        self, form: Form, *, repair: bool, note: Callable[[Mapping[str, Any]], None] = lambda facts: None
+    ) -> None:
+        self.form = form
+        self.repair = repair
+        self.note = note
+
+
+class TextCallReader:
+    """A reader of the upstream's dialect, and what its text says in calls.
+
+    ``rewritten`` says that what the frames say is told anew: they have no bytes of the upstream's then.
+    ``passed`` counts the frames of the last answer that came before that.
+    """
+
+    def __init__(
+        self,
+        reader: TurnReader,
+        reading: CallReading,
+        tools: TextTools,
+        wire: CrossableWire,
+        max_argument_bytes: int,
+        target: CrossableWire | None = None,
+        *,
+        reads: bool = True,
+    ) -> None:
+        """``wire`` is the reader's; the turn goes back in the form of ``target``, ``wire`` by default.
+        With ``reads`` false all text is text."""
+        self._reader = reader
+        self._reading = reading
+        self._tools = tools
+        self._wire = wire
+        self._target = target or wire
+        self._declared = Declared(tools.declared, tools.schemas, repair=reading.repair)
+        self._scanner = Scanner(reading.form, self._declared, max(_LARGEST_CALL, max_argument_bytes))
+        self._waiting: list[tuple[Frame, int]] = []
+        self._text: list[str] = []
+        self._fed = 0
+        self._reads = reads
+        self._calls: list[tuple[TextCall, ToolCall]] = []
+        self.rewritten = False
+        self.passed = 0
+
+    # What the reader inside says.
+
+    @property
+    def fault(self) -> WireError | None:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.fault`."""
+        return self._reader.fault
+
+    @property
+    def behind(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.behind`."""
+        return self._reader.behind
+
+    @property
+    def large_next(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.large_next`."""
+        return self._reader.large_next
+
+    def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.feed`."""
+        return self.take(self._reader.feed(chunk, most=most, large=large))
+
+    def take(self, frames: Sequence[Frame]) -> list[Frame]:
+        """The frames that go on, of those that were read."""
+        self.passed = 0
+        going: list[Frame] = []
+        for frame in frames:
+            if self._reads:
+                self._read(frame, going)
+            else:
+                going.append(self._anew(frame) if self.rewritten else frame)
+        if not self.rewritten:
+            self.passed = len(going)
+        return going
+
+    def close(self) -> list[Frame]:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
+        frames = self.take(self._reader.close())
+        if self._reads:
+            # It broke off before the model had said why it stops: what it wrote is no call.
+            self._leave(frames)
+            self.passed = len(frames)
+        if self._calls:
+            frames.append(Frame(b"", events=tuple(self._finished())))
+        return frames
+
+    def read_reply(self, body: bytes) -> Frame:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`."""
+        frame = self._reader.read_reply(body)
+        going: list[Frame] = []
+        self._read(frame, going)
+        if self._reads:
+            self._leave(going)
+        if not self.rewritten:
+            return frame
+        events = [event for one in going for event in one.events]
+        end = next((at for at, event in enumerate(events) if isinstance(event, TurnFinished)), len(events))
+        events[end:end] = self._finished()
+        return Frame(b"", frame.payload, tuple(events))
+
+    @property
+    def text(self) -> str:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.text`."""
+        return "".join(self._said()) if self.rewritten else self._reader.text
+
+    def message(self) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
+        raw = self._reader.message()
+        if not self.rewritten and self._target is self._wire:
+            return raw
+        turn = self._wire.read_turn(raw)
+        if self.rewritten:
+            turn = Message(turn.role, tuple(self._parts(turn)), native=turn.native)
+        written = self._target.write_turn(turn)
+        if self._target is not self._wire:
+            return written
+        return _with_more(written, raw)
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.native`."""
+        if not self._calls:
+            return self._reader.native(call, mask)
+        found = {"form": self._reading.form.name, "name": call.name}
+        repaired = {"repaired": list(self._declared.repaired)} if self._declared.repaired else {}
+        arguments = mask(call.name, call.arguments)
+        return orjson.dumps({"text_call": {**found, "arguments": arguments, **repaired}}).decode()
+
+    # What the text says.
+
+    @property
+    def signs(self) -> frozenset[str]:
+        """The characters that count in a text, wherever they stand."""
+        return self._scanner.signs
+
+    @property
+    def idle(self) -> bool:
+        """Whether text goes on at once, unless a character in it counts."""
+        return not (self._reads and (self._waiting or self._scanner.waits)) and not self.rewritten
+
+    def _read(self, frame: Frame, going: list[Frame]) -> None:
+        """Take a frame of a turn that is not decided yet; add to ``going`` what may go on."""
+        end = frame.is_end_mark
+        reason = "stop" if end else ""
+        text = ""
+        for event in frame.events:
+            if type(event) is TextDelta:
+                text += event.text
+            elif type(event) is TurnFinished:
+                reason = event.reason
+            elif isinstance(event, _CALLS) or type(event) is TurnFailed:
+                # It has calls of its own, or it failed: its text is left alone.
+                self._waiting.append((frame, self._fed))
+                self._leave(going)
+                return
+        if frame.undecided:
+            self._waiting.append((frame, self._fed))
+            self._leave(going)
+            return
+        if text:
+            self._fed += len(text)
+            self._scanner.feed(text)
+            if not self._waiting and not reason and self._scanner.settled == self._fed:
+                going.append(frame)
+                return
+            self._text.append(text)
+        self._waiting.append((frame, self._fed))
+        if reason:
+            self._decide(reason, going)
+        else:
+            self._release(going)
+
+    def _release(self, going: list[Frame]) -> None:
+        """Let frames go whose text is text."""
+        settled = self._scanner.settled
+        if self._scanner.found:
+            return
+        count = 0
+        while count < len(self._waiting) and self._waiting[count][1] <= settled:
+            going.append(self._waiting[count][0])
+            count += 1
+        if count:
+            del self._waiting[:count]
+            self._text[:] = [text for frame, _ in self._waiting for text in _texts(frame)]
+
+    def _leave(self, going: list[Frame]) -> None:
+        """Read no further: all that waits goes on as it came."""
+        self._reads = False
+        going += [frame for frame, _ in self._waiting]
+        self._waiting.clear()
+        self._text.clear()
+
+    def _decide(self, reason: str, going: list[Frame]) -> None:
+        """The turn has ended: what waits goes on as it came, or is told anew with its calls."""
+        scanner = self._scanner
+        scanner.close(cut=reason in _CUT)
+        self._tell_notes()
+        if not scanner.found:
+            self._leave(going)
+            return
+        self.rewritten, self._reads = True, False
+        self.passed = len(going)
+        held = "".join(self._text)
+        start = self._fed - len(held)
+        parts: list[str | TextCall] = [held[: scanner.settled - start], *scanner.parts]
+        told = [event for part in parts if part for event in self._told(part)]
+        waiting, self._waiting = self._waiting, []
+        for frame, _ in waiting:
+            going.append(self._anew(frame, told))
+            if _texts(frame):
+                told = []
+
+    def _told(self, part: str | TextCall) -> list[TurnEvent]:
+        """A piece of text, or a call, as events."""
+        if isinstance(part, str):
+            return [TextDelta(part)]
+        number = len(self._calls)
+        arguments, kind = part.arguments, {}
+        if self._tools.is_custom(part.name):
+            arguments, kind = _input_of(arguments), {"type": "custom"}
+        taken = {call.call_id for _, call in self._calls}
+        call_id = part.call_id if part.call_id and part.call_id not in taken else mint_call_id()
+        call = ToolCall(call_id, part.name, arguments, number)
+        self._calls.append((part, call))
+        return [ToolCallStarted(number, call_id, part.name, kind), ToolCallDelta(number, arguments)]
+
+    def _anew(self, frame: Frame, told: Sequence[TurnEvent] | None = None) -> Frame:
+        """A frame that says what it says by its events alone; ``told`` is what its text became."""
+        events: list[TurnEvent] = []
+        for event in frame.events:
+            if type(event) is TextDelta and told is not None:
+                events += told
+                told = ()
+            elif isinstance(event, _CALLS):
+                continue  # The turn had ended, and was read for calls in its text: it has no others.
+            elif type(event) is TurnFinished and self._calls and event.reason not in _CUT:
+                events.append(TurnFinished("tool_calls"))
+            else:
+                events.append(event)
+        raw = frame.raw if frame.payload is None and not frame.is_end_mark else b""
+        return Frame(raw, None, tuple(events), is_end_mark=frame.is_end_mark, undecided=frame.undecided)
+
+    def _finished(self) -> list[ToolCallFinished]:
+        return [ToolCallFinished(call.index, call) for _, call in self._calls]
+
+    def _said(self) -> list[str]:
+        """The turn's text without its calls."""
+        before = self._reader.text[: self._scanner.settled]
+        return [before, *(part for part in self._scanner.parts if isinstance(part, str))]
+
+    def _parts(self, turn: Message) -> list[Part]:
+        """The parts of the turn with its calls as calls."""
+        kept: list[Part] = [part for part in turn.parts if not isinstance(part, Text)]
+        text = "".join(self._said())
+        if text:
+            kept.append(Text(text))
+        for _, call in self._calls:
+            custom = self._tools.is_custom(call.name)
+            kept.append(ToolCallPart(call.call_id, call.name, call.arguments, custom=custom))
+        return kept
+
+    def _tell_notes(self) -> None:
+        scanner = self._scanner
+        calls = sum(isinstance(part, TextCall) for part in scanner.parts)
+        if calls or scanner.notes:
+            facts: dict[str, Any] = {"form": self._reading.form.name, "calls": calls}
+            if self._declared.repaired and calls:
+                facts["repaired"] = list(self._declared.repaired)
+            if scanner.notes:
+                facts["notes"] = list(dict.fromkeys(scanner.notes))
+            self._reading.note(facts)
+
+
+def _texts(frame: Frame) -> list[str]:
+    return [event.text for event in frame.events if type(event) is TextDelta]
+
+
+def _input_of(arguments: str) -> str:
+    """What a tool that takes text is given: models are told of it as an argument called ``input``."""
+    value: Any = orjson.loads(arguments)
+    return value["input"] if set(value) == {"input"} and isinstance(value["input"], str) else arguments
+
+
+def _with_more(written: bytes, raw: bytes) -> bytes:
+    """A turn that was written anew, with the members that only the upstream's own account of it has."""
+    turn, before = orjson.loads(written), orjson.loads(raw)
+    return orjson.dumps({**before, **turn})

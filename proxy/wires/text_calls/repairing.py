@@ -1,0 +1,45 @@
+"""JSON as models write it by mistake, put right: single quotes, commas before a closing bracket."""
+
+import re
+from typing import Final
+
+__all__ = ["repaired_json"]
+
+_PIECE: Final = re.compile(r"""["',]|[^"',]++""")
+_IN_STRING: Final = {
+    '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL),
+    "'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*'", re.DOTALL),
+}
+_BEFORE_END: Final = re.compile(r"\s*+[}\]]")
+_ESCAPED: Final = re.compile(r"\\.|\"", re.DOTALL)
+
+
+def repaired_json(text: str) -> tuple[str, list[str]]:
+    """A JSON text put right, and the mistakes that it had, each once; none where nothing was changed."""
+    made: list[str] = []
+    mistakes: dict[str, None] = {}
+    at = 0
+    while (piece := _PIECE.match(text, at)) is not None:
+        sign, at = piece[0], piece.end()
+        if sign in _IN_STRING:
+            whole = _IN_STRING[sign].match(text, at)
+            if whole is None:
+                return text, []
+            at = whole.end()
+            if sign == "'":
+                mistakes["single quotes"] = None
+                made.append(f'"{_ESCAPED.sub(_double_quoted, whole[0][:-1])}"')
+            else:
+                made.append(sign + whole[0])
+        elif sign == "," and _BEFORE_END.match(text, at):
+            mistakes["a trailing comma"] = None
+        else:
+            made.append(sign)
+    return "".join(made), list(mistakes)
+
+
+def _double_quoted(found: re.Match[str]) -> str:
+    """An escape, or a double quote, of a string in single quotes as one in double quotes has it."""
+    if found[0] == "\\'":
+        return "'"
+    return '\\"' if found[0] == '"' else found[0]

@@ -1,0 +1,218 @@
+"""The body of a request that holds its conversation as a list of messages, edited turn after turn.
+
+Most dialects have such a list.  What they share is here: how the body is cut, how tools are offered, and how
+turns are added, kept and put back.  What a tool, a message and a result look like is their own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import orjson
+
+from proxy.events import ToolDefinition
+from proxy.wires.json.splice import elements, extend_array, extend_object, join_array, members
+from proxy.wires.turn.refused_fields import RefusedFields
+from proxy.wires.turn.restored import RestoredMessages, restored_size, with_restored
+from proxy.wires.upstream_port import Mask, SuspendedCall
+
+__all__ = ["LEAST_TOKENS", "MessageListBody", "tokens_left"]
+
+LEAST_TOKENS: Final = 16
+"""How many tokens a turn may use, however many the earlier turns of its run used."""
+_BY_NAME = attrgetter("name")
+
+
+def tokens_left(bound: int, used: int, least: int = LEAST_TOKENS) -> bytes:
+    """The client's ``bound`` on output tokens less the tokens ``used``, as JSON text.
+
+    It is no lower than ``least``, nor than the bound itself where that is lower still.
+    """
+    return str(max(bound - used, min(least, bound))).encode()
+
+
+class MessageListBody(ABC):
+    """A part of :class:`~proxy.wires.upstream_port.BodyEditor`, which describes the public methods.
+
+    The body is cut into the raw values of its members only when a member of the client's has to change.
+    Until then the members that are added wait in ``_behind``.
+    """
+
+    def __init__(
+        self, raw: bytes, named: Collection[str], refused: RefusedFields, *, tools_key: str = "tools"
+    ) -> None:
+        """``named`` are the names of the members of ``raw``; ``tools_key`` is the one that holds tools."""
+        self._raw = raw
+        self._named = named
+        self._behind: dict[str, bytes] = {}
+        self._cut: dict[str, bytes] | None = None
+        self._client_messages: list[bytes] | None = None
+        self._tools_key = tools_key
+        self._declared = self._members.get(tools_key) if tools_key in named else None
+        self._restored: dict[int, RestoredMessages] = {}
+        self._added: list[bytes] = []
+        self._masked: dict[bytes, bytes] = {}
+        self._used_tokens = 0
+        self._refused = refused
+        self._withheld: frozenset[str] = frozenset()
+        self._translated = False
+
+    # What a dialect says in its own way.
+
+    @abstractmethod
+    def _definition(self, definition: ToolDefinition) -> bytes:
+        """One element of the list of tools."""
+
+    @abstractmethod
+    def _declared_name(self, tool: Any) -> str | None:
+        """The name of a tool of the client's list."""
+
+    @abstractmethod
+    def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
+        """A message with the private arguments of its calls masked; the same bytes where it has none."""
+
+    def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
+        """What stands in place of a tool that the client ``declared`` under the name of one of ours."""
+        return self._definition(definition)
+
+    def _stripped(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
+        """Messages without what the upstream refuses; nothing is left out of the client's own, ``theirs``."""
+        return self._refused.strip(messages, theirs)
+
+    # The members of the body.
+
+    @property
+    def _members(self) -> dict[str, bytes]:
+        """The raw values of the body's members, to be changed."""
+        if self._cut is None:
+            self._cut = {**members(self._raw), **self._behind}
+            self._raw = b""
+        return self._cut
+
+    @property
+    def _messages(self) -> list[bytes]:
+        """The raw messages that the client sent."""
+        if self._client_messages is None:
+            self._client_messages = elements(self._members.get("messages", b"[]"))
+        return self._client_messages
+
+    def _set(self, name: str, value: bytes) -> None:
+        """Set a member that the client may have sent too."""
+        if self._cut is None and name not in self._named:
+            self._behind[name] = value
+        else:
+            self._members[name] = value
+
+    def _uncut(self) -> bytes | None:
+        """The client's bytes and the members behind them, where nothing else has changed; else ``None``."""
+        changed = self._restored or self._added or self._withheld or self._used_tokens or self._strips_all
+        if self._cut is None and not changed:
+            return extend_object(self._raw, self._behind)
+        return None
+
+    def _put_messages(self, parts: dict[str, bytes]) -> None:
+        """Set the conversation in the members of the next request."""
+        if self._restored or self._strips_all:
+            parts["messages"] = join_array(self._stripped(self._whole(), self._theirs))
+        elif self._added:
+            parts["messages"] = extend_array(parts.get("messages", b"[]"), self._stripped(self._added))
+
+    def rename_model(self, model: str) -> None:
+        self._members["model"] = orjson.dumps(model)
+
+    # Tools.
+
+    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        new = [self._definition(definition) for definition in sorted(added, key=_BY_NAME)]
+        tools = self._declared if self._declared and self._declared[:1] == b"[" else b"[]"
+        if replaced:
+            ours = {definition.name: definition for definition in replaced}
+            tools = join_array(self._replaced(raw, ours) for raw in elements(tools))
+        if new or replaced:
+            self._set(self._tools_key, extend_array(tools, new))
+
+    def _replaced(self, raw: bytes, ours: Mapping[str, ToolDefinition]) -> bytes:
+        definition = ours.get(self._declared_name(orjson.loads(raw)) or "")
+        return raw if definition is None else self._replacement(raw, definition)
+
+    def withhold(self, names: Collection[str]) -> None:
+        self._withheld = frozenset(names)
+
+    def withdraw(self) -> None:
+        self._withheld = frozenset()
+        if self._declared is not None:
+            self._members[self._tools_key] = self._declared
+        elif self._cut is None:
+            self._behind.pop(self._tools_key, None)
+        else:
+            self._cut.pop(self._tools_key, None)
+
+    # Turns.
+
+    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+        self._added += [message, *results]
+
+    def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        return orjson.dumps(
+            {
+                "messages": [self._shown(part, mask).decode() for part in (*self._added, message)],
+                "calls": [
+                    {
+                        "call_id": call.call_id,
+                        "client_id": call.client_id,
+                        "result": call.result.decode() if call.result is not None else None,
+                    }
+                    for call in calls
+                ],
+            }
+        )
+
+    @property
+    def restored(self) -> tuple[int, int]:
+        return restored_size(self._restored)
+
+    def _shown(self, raw: bytes, mask: Mask) -> bytes:
+        """A message of ours as the store may hold it: to be put back later, and for the record."""
+        masked = self._masked.get(raw)
+        if masked is None:
+            masked = self._masked[raw] = self._masked_turn(raw, mask)
+        return masked
+
+    def _whole(self) -> list[bytes]:
+        """The conversation as it goes up, before anything is left out of it."""
+        return [*with_restored(self._messages, self._restored), *self._added]
+
+    def _ours(self) -> list[bytes]:
+        """The messages in the next request that the client did not send in it."""
+        return [*self._added, *(one for over in self._restored.values() for one in over.messages)]
+
+    def spend_tokens(self, used: int) -> None:
+        self._used_tokens = used
+
+    # What the upstream refuses.
+
+    def was_translated(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.was_translated`."""
+        self._translated = True
+
+    @property
+    def _theirs(self) -> Sequence[bytes]:
+        """The messages that the client wrote itself, which nothing is left out of."""
+        return () if self._translated else self._messages
+
+    @property
+    def _strips_all(self) -> bool:
+        """Whether something is left out of messages that were in the request from the beginning."""
+        return self._translated and bool(self._refused)
+
+    def _may_learn(self) -> bool:
+        """Whether a refusal may be about something that the client did not write itself."""
+        return bool(self._restored or self._added or self._translated)
+
+    def leave_out_fields(self, names: Collection[str]) -> None:
+        self._refused.leave_out(names)
+
+    @property
+    def fields_refused(self) -> frozenset[str]:
+        return self._refused.learned

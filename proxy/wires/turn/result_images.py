@@ -1,0 +1,61 @@
+"""Images of tool results: how many fit into a request, and what an upstream refuses of them."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from proxy.events import ResultImage, left_out
+
+__all__ = ["ImageBudget", "choose_images", "refuses_one_image"]
+
+_ONE_IMAGE = re.compile(
+    r"(valid|corrupt\w*|process|parse|decode|download\w*|fetch\w*|load\w*|read)\b[^.]{0,40}\bimages?\b"
+    r"|\bimages?\b[^.]{0,40}\b(data|format|url|bytes|size|dimensions?|large|small|pixels?|\d+ ?mb)\b"
+    r"|image_(parse|too|content|file)|too (large|long|many)|at most|\bsize\b"
+)
+
+
+def refuses_one_image(said: str) -> bool:
+    """Whether words in lower case are about an image that cannot be used, which says nothing about others."""
+    return _ONE_IMAGE.search(said) is not None
+
+
+def choose_images(
+    content: str, images: Sequence[ResultImage], fits: Callable[[ResultImage], bool]
+) -> tuple[str, list[ResultImage]]:
+    """The text of a result and the images that go with it.
+
+    ``fits`` decides of one image after the other; the text describes those that do not go along.
+    """
+    passed: list[ResultImage] = []
+    lines = [content]
+    for image in images:
+        if fits(image):
+            passed.append(image)
+        else:
+            lines.append(left_out(image.words))
+    return "\n".join(line for line in lines if line), passed
+
+
+class ImageBudget:
+    """The room for images of results in the requests of one run: ``most_bytes``, counted in base64.
+
+    ``closed``: no image goes along any more.  ``refused``: the upstream takes no images at all, as far as its
+    words tell.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+        self.closed = False
+        self.refused = False
+
+    def take(self, size: int) -> bool:
+        """Take room for ``size`` bytes; whether there was as much."""
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+    def refuse(self, message: str, code: str | None) -> None:
+        """Close the room, since the upstream refused a request with these words."""
+        self.closed = True
+        self.refused = bool(message) and not refuses_one_image(f"{code or ''} {message}".lower())

@@ -1,0 +1,269 @@
+"""``doctor`` against an upstream with one habit at a time: each is found, and nothing is invented."""
+
+import json
+from typing import Any
+
+import pytest
+from closed_port import closed_port
+from command_line import Here
+from fixture_loader import FIXTURES
+from recorded_answers import Given, Scripted
+from talking_models import model_with
+
+from proxy.commands.doctor.checks import CHECKS
+from proxy.commands.doctor.doctor import Diagnosis, diagnose, find_model, hiding, new_lines
+from proxy.commands.doctor.written import with_settings
+from proxy.errors import ConfigError, UpstreamUnreachable
+from proxy.server.config.load import Config
+from proxy.server.config.secret import Secret
+
+HABITS: dict[str, set[str]] = {
+    "no streaming": {"streaming"},
+    "no end mark": {"end_mark"},
+    "no usage": {"usage"},
+    "no include_usage": {"include_usage"},
+    "no tools": {"tools", "strict", "results"},
+    "no calls": {"calls", "parallel", "forced"},
+    "calls in text": {"calls", "parallel", "forced"},
+    "one call": {"parallel"},
+    "no forced choice": {"forced"},
+    "no strict": {"strict"},
+    "blank ids": {"blank_ids"},
+    "repeated ids": {"repeated_ids"},
+    "no index": {"indices"},
+    "no type": {"types"},
+    "said again": {"said_again"},
+    "object arguments": {"object_arguments"},
+    "stop with calls": {"stop_with_calls"},
+    "empty first chunk": {"empty_first_chunk"},
+    "role repeated": {"roles"},
+    "no role": {"no_role"},
+    "no chunk ids": {"chunk_ids"},
+    "no reason": {"finish_reason"},
+    "no results": {"results", "result_images"},
+    "no images": {"images"},
+    "no schema": {"schema"},
+    "one choice": {"choices"},
+    "no logprobs": {"logprobs"},
+    "no previous": {"previous_response"},
+    "unnumbered": {"responses_stream"},
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "no tools": {"tools": "prompt"},
+    "calls in text": {"text_calls": "auto"},
+    "role repeated": {"repair": "always"},
+    "no previous": {"responses_state": "stateless"},
+    "no responses": {"wires": ["chat"]},
+    "ollama too": {"wires": ["chat", "responses", "ollama"]},
+    "ollama only": {"wires": ["ollama"]},
+}
+
+
+def odd(diagnosis: Diagnosis) -> set[str]:
+    """The checks that found something that is not as it should be."""
+    return {check.key for check, one in diagnosis.found if one.outcome in ("no", "quirk")}
+
+
+async def test_a_healthy_upstream_has_no_quirk() -> None:
+    """Nothing is invented, everything is found out, and it costs some twenty requests."""
+    upstream = model_with()
+    diagnosis = await diagnose(upstream, "m-1", ["m-1"])
+    assert odd(diagnosis) == set()
+    assert [check.key for check, one in diagnosis.found if one.outcome == "unknown"] == []
+    assert len(upstream.asked) == diagnosis.requests <= 20
+    assert diagnosis.settings == {"wires": ["chat", "responses"], "responses_state": "chained"}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+async def test_each_habit_is_found_and_no_other(habit: str) -> None:
+    """One habit, and the checks that are about it."""
+    found = odd(await diagnose(model_with(habit), "m-1", ["m-1"]))
+    assert found - {"result_images"} == HABITS[habit] - {"result_images"}
+
+
+@pytest.mark.parametrize("habit", SETTINGS)
+async def test_a_habit_has_its_setting(habit: str) -> None:
+    """What is to be written for it."""
+    settings = (await diagnose(model_with(habit), "m-1", ["m-1"])).settings
+    assert {**settings, **SETTINGS[habit]} == settings
+
+
+def test_each_quirk_is_explained() -> None:
+    """What can be wrong has a sentence on what comes of it; keys stand once."""
+    assert len({check.key for check in CHECKS}) == len(CHECKS)
+    unexplained = {check.key for check in CHECKS if not check.meaning}
+    assert unexplained == {
+        *("dialects", "reasoning", "context_error", "logprobs", "comments", "rate_limits", "times")
+    }
+
+
+CONFIG = Config.model_validate({"upstreams": {"u": {"base_url": "http://127.0.0.1:9/v1", "api_key": None}}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (UpstreamUnreachable("it takes no connection"), "Start the server"),
+        (Given(b"{}", 401), "refuses the key"),
+        (Given(b"<html>", 404, "text/html"), "no API answers at"),
+        (Given(b'{"data":[]}'), "lists no models"),
+    ],
+    ids=["down", "key", "path", "models"],
+)
+async def test_what_keeps_it_from_asking_is_told_apart(answer: Given | Exception, words: str) -> None:
+    """A server that is down, a wrong key, a wrong path, no model to ask."""
+
+    def give(asked: object) -> Given:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(ConfigError, match=words):
+        await find_model(CONFIG, "u", Scripted(give), None)
+
+
+async def test_an_upstream_of_ollamas_own_api_lists_its_models_there() -> None:
+    """One that speaks nothing else has no list below ``/v1``, and lacks no ``/v1`` either."""
+    table = CONFIG.upstreams["u"].model_copy(update={"base_url": "http://h:1", "wires": ("ollama",)})
+    config = CONFIG.model_copy(update={"upstreams": {"u": table}})
+    assert await find_model(config, "u", model_with("ollama only"), None) == ("m-1", ("m-1",))
+
+
+async def test_a_path_without_its_version_is_told() -> None:
+    """The API is one level below."""
+    listed = Given(b'{"data":[{"id":"m"}]}')
+    upstream = Scripted(lambda asked: listed if asked.path == "/v1/models" else Given(b"", 404))
+    config = CONFIG.model_copy(
+        update={"upstreams": {"u": CONFIG.upstreams["u"].model_copy(update={"base_url": "http://h:1"})}}
+    )
+    with pytest.raises(ConfigError, match="http://h:1/v1"):
+        await find_model(config, "u", upstream, None)
+
+
+async def test_a_path_with_its_version_twice_is_told() -> None:
+    """The second one is too many."""
+    table = CONFIG.upstreams["u"].model_copy(update={"base_url": "http://h:1/v1/v1"})
+    config = CONFIG.model_copy(update={"upstreams": {"u": table}})
+    with pytest.raises(ConfigError, match="contains /v1 twice"):
+        await find_model(config, "u", Scripted(lambda asked: Given(b"", 404)), None)
+
+
+async def test_an_unknown_model_is_told_with_those_that_exist() -> None:
+    """A 404 of a model is none of a path."""
+    missing = Given(b'{"error":{"message":"The model does not exist","code":"model_not_found"}}', 404)
+    with pytest.raises(ConfigError, match="m-1, m-2"):
+        await diagnose(Scripted(lambda asked: missing), "m-3", ["m-1", "m-2"])
+
+
+TOML = """# my file
+[server]
+port = 8081  # a comment
+
+[upstreams.u]  # the first
+base_url = "http://127.0.0.1:9/v1"
+repair = "auto"  # keep this
+
+# the second
+[upstreams.v]
+base_url = "http://127.0.0.1:8/v1"
+"""
+
+
+def test_settings_are_written_into_their_table() -> None:
+    """Order and comments stay, a value is replaced where it stands, a new one comes behind the last."""
+    after = with_settings(TOML, "u", {"repair": "always", "wires": ["chat"]})
+    wanted = TOML.replace(
+        'repair = "auto"  # keep this\n', 'repair = "always"  # keep this\nwires = ["chat"]\n'
+    )
+    assert after == wanted
+
+
+def test_a_table_that_is_not_there_is_added() -> None:
+    """At the end of the file."""
+    assert with_settings("", "u", {"repair": "off"}) == '[upstreams.u]\nrepair = "off"\n'
+    assert (with_settings(TOML, "w", {"repair": "off"}) or "").startswith(TOML)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'upstreams = { u = { base_url = "x" } }\n',
+        'upstreams.u.base_url = "x"\n',
+        '[upstreams]\nu.base_url = "x"\n',
+        '[upstreams.u]\nwires = [\n  "chat",\n]\n',
+        '[upstreams.u]\nx = """\nwires = 1\n"""\n',
+        "not toml",
+    ],
+)
+def test_another_form_is_left_alone(text: str) -> None:
+    """What would change anything else is not written."""
+    assert with_settings(text, "u", {"wires": ["chat"]}) is None
+
+
+KEY = "sk-provider-0123456789abcdef"
+
+
+def test_a_server_that_is_down_is_told(here: Here) -> None:
+    """Before anything is asked, with the address and what to do."""
+    with closed_port() as port:
+        done = here("doctor", "--upstream", f"http://127.0.0.1:{port}/v1", "--model", "m", "--yes")
+    assert done.returncode == 1
+    assert "Start the server" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_names_of_upstreams_are_told(here: Here) -> None:
+    """For a name that none has."""
+    done = here("doctor", "--upstream", "nobody", env={"OPENAI_API_KEY": KEY})
+    assert done.returncode == 1
+    assert "the configuration has no upstream named 'nobody'" in done.stderr
+
+
+def test_nothing_is_sent_where_nobody_can_be_asked(here: Here) -> None:
+    """Without a terminal it says what it would send, and that --yes sends it."""
+    done = here("doctor", "--upstream", f"replay:{FIXTURES}")
+    assert done.returncode == 1
+    assert "small requests" in done.stderr
+    assert "--yes" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_replay_upstream_is_examined(here: Here) -> None:
+    """Recordings answer none of the questions: everything stays open, and nothing is recommended."""
+    done = here("doctor", "--upstream", f"replay:{FIXTURES}", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {one["check"] for one in told["checks"]} == {check.key for check in CHECKS}
+    assert {one["found"] for one in told["checks"]} == {"unknown"}
+    assert told["settings"] == {}
+
+
+def test_what_is_piped_is_not_padded(here: Here) -> None:
+    """One line for each check, with tabs."""
+    done = here("doctor", "--upstream", f"replay:{FIXTURES}", "--yes")
+    rows = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
+    assert [row[0] for row in rows] == [check.title for check in CHECKS]
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
+
+
+def test_a_file_is_needed_to_write(here: Here) -> None:
+    """There is no table for an address."""
+    done = here("doctor", "--upstream", "http://127.0.0.1:9/v1", "--write")
+    assert done.returncode == 1
+    assert "--write" in done.stderr
+
+
+def test_no_secret_is_printed() -> None:
+    """An upstream may quote the key that it refuses."""
+    table = {"base_url": "http://h/v1", "api_key": Secret("env:K", KEY)}
+    config = Config.model_validate({"upstreams": {"u": table}})
+    assert KEY not in hiding(config)(f"Incorrect API key provided: {KEY}")
+
+
+def test_only_what_is_not_set_yet_is_recommended() -> None:
+    """Defaults and present settings need no line."""
+    settings = {"wires": ["chat", "responses"], "repair": "always", "tools": "prompt"}
+    assert new_lines(CONFIG, "u", settings) == {
+        "repair": 'repair = "always"',
+        "tools": 'tools = "prompt"',
+    }

@@ -1,0 +1,115 @@
+"""``toolrelay mcp import``: the files of other programs as lines for our own, without their secrets."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Here
+
+from proxy.server.config.load import find_faults
+
+KEY = {"OPENAI_API_KEY": "sk-x"}
+SECRET = "ghp_0123456789abcdefghijklmnop"
+
+
+def imported(here: Here, folder: Path, said: Any, name: str = "mcp.json") -> str:
+    """What the command prints, which has to load as it is."""
+    (folder / name).write_text(said if isinstance(said, str) else json.dumps(said))
+    done = here("mcp", "import", name)
+    assert done.returncode == 0, done.stderr
+    assert SECRET not in done.stdout
+    made = folder / "made.toml"
+    made.write_text(done.stdout)
+    names = {line.split()[2] for line in done.stdout.splitlines() if line.startswith("# Set ")}
+    env = {**KEY, **dict.fromkeys([*names, "TOKEN"], "value")}
+    assert find_faults(made, env)[1] == []
+    return done.stdout
+
+
+def test_claude_desktop(here: Here, tmp_path: Path) -> None:
+    """A secret becomes a variable, and its name is said; a switch stays."""
+    servers = {
+        "My GitHub!": {"command": "npx", "args": ["-y", "gh"], "env": {"GH_TOKEN": SECRET, "DEBUG": "1"}}
+    }
+    text = imported(here, tmp_path, {"mcpServers": servers})
+    assert "[mcp.servers.my-github]" in text
+    assert 'args = ["-y", "gh"]' in text
+    assert 'env = {"GH_TOKEN" = "env:MY_GITHUB_GH_TOKEN", "DEBUG" = "1"}' in text
+
+
+def test_claude_code_and_cursor(here: Here, tmp_path: Path) -> None:
+    """Addresses with headers; ``${NAME}`` is a variable already."""
+    servers = {"issues": {"type": "http", "url": "https://x.example/mcp", "headers": {"X-Team": "${TOKEN}"}}}
+    text = imported(here, tmp_path, {"mcpServers": servers})
+    assert 'url = "https://x.example/mcp"' in text
+    assert 'headers = {"X-Team" = "env:TOKEN"}' in text
+
+
+def test_vs_code(here: Here, tmp_path: Path) -> None:
+    """What it would ask for becomes a variable."""
+    said = {
+        "inputs": [{"type": "promptString", "id": "key", "password": True}],
+        "servers": {"db": {"command": "db-mcp", "env": {"KEY": "${input:key}"}}},
+    }
+    text = imported(here, tmp_path, said)
+    assert "what key asks for" in text
+    assert "env:DB_KEY" in text
+
+
+def test_codex_and_gemini(here: Here, tmp_path: Path) -> None:
+    """TOML, and the other names for an address."""
+    codex = (
+        '[mcp_servers.docs]\nurl = "https://x.example/mcp"\nbearer_token_env_var = "TOKEN"\n'
+        'enabled_tools = ["a"]\ntool_timeout_sec = 5\n'
+    )
+    text = imported(here, tmp_path, codex, "config.toml")
+    assert 'headers = {"authorization" = "env:DOCS_AUTHORIZATION"}' in text
+    assert "# Set DOCS_AUTHORIZATION to its value from the file, with TOKEN filled in" in text
+    assert 'tools = ["a"]' in text
+    assert "timeout_s = 5" in text
+    gemini = {"mcpServers": {"web": {"httpUrl": "https://x.example/mcp", "trust": True}}}
+    text = imported(here, tmp_path, gemini)
+    assert "# trust of the file has no counterpart here" in text
+
+
+def test_what_is_disabled_stays_off(here: Here, tmp_path: Path) -> None:
+    """Nothing is started that the file does not start."""
+    servers = {"a": {"command": "x", "disabled": True}, "b": {"command": "y"}}
+    text = imported(here, tmp_path, {"mcpServers": servers})
+    assert "# [mcp.servers.a]\n# command" in text
+    assert "\n[mcp.servers.b]\ncommand" in text
+
+
+def test_comments_and_odd_characters(here: Here, tmp_path: Path) -> None:
+    """VS Code and Gemini write comments; a text keeps its line breaks and quotes."""
+    text = """{
+      // The servers.
+      "servers": {"a": {"command": "x", "args": ["// no comment, ]", "a\\nb", "\\"q\\""], /* the last */ }, },
+    }"""
+    made = tomllib.loads(imported(here, tmp_path, text))
+    assert made["mcp"]["servers"]["a"]["args"] == ["// no comment, ]", "a\nb", '"q"']
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("{", "is no JSON"),
+        ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "a: its args is no list"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"A": {}}}}}', "a: its env.A is no text"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"A": "${workspaceFolder}"}}}}', "${workspaceFolder}"),
+        ('{"mcpServers": {"a": {"command": "x", "envFile": ".env"}}}', "its envFile is not read"),
+        ("[]", "has no servers"),
+        ('{"mcpServers": {"a": 3}}', "a: it is no table"),
+        ('{"mcpServers": {"a": {}}}', "a: it has neither command nor url"),
+        ('{"mcpServers": {"a": {"type": "sse", "url": "https://x.example"}}}', "older HTTP with SSE"),
+        ('{"mcpServers": {"!": {"command": "x"}}}', "no letters and digits"),
+    ],
+)
+def test_what_cannot_be_imported_is_told(here: Here, tmp_path: Path, said: str, words: str) -> None:
+    """With the file and the server."""
+    (tmp_path / "mcp.json").write_text(said)
+    done = here("mcp", "import", "mcp.json")
+    assert done.returncode == 1
+    assert words in done.stderr

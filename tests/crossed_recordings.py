@@ -1,0 +1,158 @@
+"""Every recorded answer, and what it is in each other dialect."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from fixture_loader import all_exchanges
+from official_clients import FINISHES, Heard, parsed
+from recording_files import recording_files
+
+from proxy.events import (
+    Frame,
+    RefusalDelta,
+    TextDelta,
+    ToolCallFinished,
+    TurnFinished,
+    UsageReported,
+)
+from proxy.server.app import built_in_wires
+from proxy.wires.crossed_reader import CrossedReader
+from proxy.wires.wire import CrossableWire, Wire
+
+__all__ = ["WIRES", "Recording", "comparable", "crossed", "meant", "ours", "read", "recordings"]
+
+WIRES: dict[str, Wire] = dict(built_in_wires())
+ASKED: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "hi"}], "stream_options": {"include_usage": True}},
+    "responses": {"input": "hi"},
+    "anthropic": {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+    "ollama": {"messages": [{"role": "user", "content": "hi"}]},
+}
+"""What clients ask in each dialect."""
+
+MOST_BYTES = 1 << 20
+
+
+class Recording(NamedTuple):
+    """A whole answer of an upstream that went well."""
+
+    name: str
+    wire: str
+    data: bytes
+    stream: bool
+
+
+def ours() -> Iterator[Recording]:
+    """Those that belong to the project."""
+    yield from _of_fixtures()
+    yield from _of_files(ours=True)
+
+
+def _of_fixtures() -> Iterator[Recording]:
+    for exchange in all_exchanges():
+        for turn in exchange.turns:
+            for data, stream in ((turn.sse, True), (turn.json_body, False)):
+                if data and turn.status == 200 and exchange.wire in WIRES:
+                    yield Recording(f"{exchange.name}-{turn.number}", exchange.wire, data, stream)
+
+
+def _of_files(*, ours: bool) -> Iterator[Recording]:
+    for file in recording_files():
+        if file.ours is ours and file.status == 200:
+            yield Recording(f"{file.wire}/{file.name}", file.wire, file.path.read_bytes(), file.streams)
+
+
+def read(recording: Recording, *, size: int = 0) -> list[Frame]:
+    """What our own reader makes of an answer in pieces of ``size`` bytes; nothing of one that broke off."""
+    reader = WIRES[recording.wire].reader((), lambda name: False, MOST_BYTES)
+    if not recording.stream:
+        return [reader.read_reply(recording.data)]
+    step = size or len(recording.data)
+    pieces = [recording.data[at : at + step] for at in range(0, len(recording.data), step)]
+    frames = [frame for piece in pieces for frame in reader.feed(piece)] + reader.close()
+    return frames if reader.fault is None else []
+
+
+def meant(frames: list[Frame]) -> Heard | None:
+    """What the events of a turn come to; ``None`` where the model never said why it stopped."""
+    events = [event for frame in frames for event in frame.events]
+    reasons = [event.reason for event in events if isinstance(event, TurnFinished)]
+    if not reasons:
+        return None
+    calls = [event.call for event in events if isinstance(event, ToolCallFinished)]
+    usage = [event.usage for event in events if isinstance(event, UsageReported)]
+    return Heard(
+        "".join(event.text for event in events if isinstance(event, TextDelta)),
+        "".join(event.text for event in events if isinstance(event, RefusalDelta)),
+        [(call.call_id, call.name, parsed(call.arguments)) for call in calls],
+        finish_of(reasons[-1], called=bool(calls)),
+        (usage[-1].input_tokens, usage[-1].output_tokens) if usage else None,
+    )
+
+
+def finish_of(reason: str, *, called: bool) -> str:
+    """Why a turn stopped, in the words of :class:`Heard`."""
+    return "calls" if called and reason in ("stop", "function_call") else FINISHES.get(reason, reason)
+
+
+@cache
+def recordings() -> list[Recording]:
+    """All that can be read and ended."""
+    found = []
+    for recording in (*ours(), *_of_files(ours=False)):
+        try:
+            whole = meant(read(recording)) is not None
+        except Exception:  # noqa: BLE001
+            continue  # No answer of a model, such as a list of models.
+        if whole:
+            found.append(recording)
+    return found
+
+
+def crossed(recording: Recording, client: str, *, size: int = 0) -> bytes:
+    """The answer in another dialect, as it leaves the proxy."""
+    wire = WIRES[client]
+    assert isinstance(wire, CrossableWire)
+    request = wire.parse({"model": "m", "stream": recording.stream, **ASKED[client]})
+    inner = WIRES[recording.wire].reader((), lambda name: False, MOST_BYTES)
+    reader = CrossedReader(inner, wire.encoder(request), {})
+    writer = wire.writer(
+        request, is_hidden=lambda name: False, trace="silent", model="m", usage_was_added=False
+    )
+    if recording.stream:
+        step = size or len(recording.data)
+        pieces = [recording.data[at : at + step] for at in range(0, len(recording.data), step)]
+        frames = [frame for piece in pieces for frame in reader.feed(piece)] + list(reader.close())
+    else:
+        frames = [reader.read_reply(recording.data)]
+    out = b"".join(writer.write(frame) for frame in frames)
+    return out + writer.turn_ended("final") + writer.finish(None)
+
+
+def comparable(said: Heard, recording: Recording, client: str) -> Heard:
+    """What a client of this dialect can know of an answer, without the ids that we make ourselves."""
+    cut = said.finish in ("length", "filter")
+    calls = [
+        (call_id if (call_id or "").encode() in recording.data else "", name, arguments)
+        for call_id, name, arguments in said.calls
+    ]
+    if client not in ("anthropic", "ollama"):
+        return replace(said, calls=calls)
+    # In these dialects a refusal is text and arguments are an object; of half a call there is none.
+    calls = [(i, name, _object(arguments, cut=cut)) for i, name, arguments in calls]
+    said = replace(said, text=said.text + said.refusal, refusal="", calls=calls)
+    if client == "anthropic":
+        return replace(said, used=said.used or (0, 0))
+    # Its clients need no ids, hear of no call that was cut, and know no filter.
+    calls = [] if cut else [("", name, arguments) for _, name, arguments in calls]
+    finish = "length" if said.finish == "length" else "calls" if calls else "stop"
+    return replace(said, calls=calls, finish=finish)
+
+
+def _object(arguments: Any, *, cut: bool) -> Any:
+    """Arguments as :func:`parsed` gives them, as an object."""
+    if not isinstance(arguments, str):
+        return arguments
+    return {} if cut else {"INVALID_JSON": arguments}

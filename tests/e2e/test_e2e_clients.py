@@ -1,0 +1,118 @@
+"""The clients of the README on one proxy: its snippets are run as they are printed."""
+
+import asyncio
+import importlib.util
+import json
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from e2e_process import clean_environment
+from looping import ECHO
+from pair_kits import SPEAKERS, Call, Turn
+from recorded_answers import Asked, Given, Scripted
+from require import require
+from running_proxy import Proxy, make_config, running
+from waiting import LATE_S
+
+from proxy.server.app import Overrides
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+SECTION = README.partition("### Many clients, one proxy\n")[2].partition("\nClients made for Azure")[0]
+SNIPPETS = dict(re.findall(r"([A-Z][\w ]+):\n\n```\w+\n(.*?)```$", SECTION, re.MULTILINE | re.DOTALL))
+QUESTIONS = {
+    "Claude Code": ("claude", "claude -p 'What time is it?'"),
+    "Codex": ("codex", "codex exec --skip-git-repo-check 'What time is it?'"),
+}
+"""The program that a snippet ends in, and how it is asked one question."""
+
+
+class Model(Scripted):
+    """A model behind one dialect, which asks for the time where it can, and then says it."""
+
+    def __init__(self, wire: str) -> None:
+        super().__init__(self._say)
+        self.speaker = SPEAKERS[wire]
+
+    def _say(self, asked: Asked) -> Given:
+        got = self.speaker.got(asked.payload)
+        calls = ECHO in got.tools and not got.results
+        turn = Turn("", (Call("call_1", ECHO, {"text": "noon"}),)) if calls else Turn("It is noon.")
+        if asked.payload.get("stream"):
+            return Given(content_type=self.speaker.content_type, pieces=self.speaker.events(turn))
+        return Given(json.dumps(self.speaker.reply(turn)).encode())
+
+    @property
+    def called(self) -> set[str]:
+        """The tools whose results the model got."""
+        return {call.name for asked in self.asked for call in self.speaker.got(asked.payload).calls}
+
+    async def aclose(self) -> None:
+        return
+
+
+@asynccontextmanager
+async def serving(wire: str) -> AsyncIterator[tuple[Proxy, Model]]:
+    """A proxy with the probe tools, before a model that speaks one dialect alone."""
+    upstream = Model(wire)
+    config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": (wire,)}, modules=("probe_tools",))
+    async with running(config, Overrides(wrap_upstream=lambda _: upstream)) as proxy:
+        yield proxy, upstream
+
+
+async def run(command: list[str], env: dict[str, str], folder: Path) -> str:
+    """What a program prints; it has to end well."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=env,
+        cwd=folder,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), LATE_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, out.decode()
+    return out.decode()
+
+
+each_wire = pytest.mark.parametrize("wire", SPEAKERS)
+
+
+@each_wire
+@pytest.mark.parametrize("client", ["The OpenAI SDK", "The Ollama Python client"])
+async def test_a_python_program(client: str, wire: str, tmp_path: Path) -> None:
+    """The program runs as printed, but for the port."""
+    if "Ollama" in client:
+        require("ollama", importlib.util.find_spec("ollama") is not None, "ollama is not installed")
+    async with serving(wire) as (proxy, upstream):
+        code = SNIPPETS[client].replace("127.0.0.1:8080", f"127.0.0.1:{proxy.port}")
+        # Ollama's client leaves its connection open when a program ends.
+        strict = ["-W", "error", "-W", "ignore::ResourceWarning"]
+        said = await run([sys.executable, *strict, "-c", code], clean_environment(tmp_path), tmp_path)
+    assert said.strip() == "It is noon."
+    assert upstream.called == {ECHO}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", QUESTIONS)
+@each_wire
+async def test_a_coding_agent(client: str, wire: str, tmp_path: Path) -> None:
+    """The real program works on a model of any dialect, with a tool of the proxy's."""
+    program, question = QUESTIONS[client]
+    require(program, shutil.which(program) is not None, f"{program} is not installed")
+    script, replaced = re.subn(rf"(?m)^{program}\b", question, SNIPPETS[client])
+    assert replaced == 1
+    async with serving(wire) as (proxy, upstream):
+        script = script.replace("127.0.0.1:8080", f"127.0.0.1:{proxy.port}")
+        said = await run(["sh", "-c", script], clean_environment(tmp_path), tmp_path)
+    assert "It is noon." in said
+    assert upstream.called == {ECHO}

@@ -1,0 +1,73 @@
+"""The npm packages that tests read answers with, installed once and kept outside of the project."""
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SCRIPTS", "installed_packages", "run_node"]
+
+SCRIPTS = Path(__file__).resolve().parent / "e2e" / "node"
+INSTALL_S = 600
+RUN_S = 120
+
+
+def installed_packages(npm: str) -> tuple[Path | None, str]:
+    """A folder with ``node_modules`` as package.json says; with a reason where that cannot be had."""
+    wanted = (SCRIPTS / "package.json").read_bytes()
+    digest = hashlib.sha256(wanted).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"toolrelay-e2e-node-{os.getuid()}-{digest}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    assert folder.stat().st_uid == os.getuid(), f"{folder} belongs to somebody else"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            shutil.copy(SCRIPTS / "package.json", folder)
+            command = [
+                npm,
+                "install",
+                "--no-package-lock",
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+                "--fetch-retries=5",
+            ]
+            try:
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+                )
+            except subprocess.TimeoutExpired:
+                return None, f"npm install took over {INSTALL_S} s"
+            if done.returncode != 0:
+                return None, done.stderr.strip()[-300:]
+            (folder / "done").touch()
+    return folder, ""
+
+
+async def run_node(script: Path, question: dict[str, Any]) -> Any:
+    """What a script answers; it must end well and say nothing on stderr."""
+    process = await asyncio.create_subprocess_exec(
+        "node",
+        script.name,
+        cwd=script.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "NODE_OPTIONS": "", "NO_COLOR": "1"},
+    )
+    try:
+        async with asyncio.timeout(RUN_S):
+            out, err = await process.communicate(json.dumps(question).encode())
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise
+    assert err.decode() == ""
+    assert process.returncode == 0
+    return json.loads(out)

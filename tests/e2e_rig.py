@@ -1,0 +1,296 @@
+"""The real application on a real socket, in front of the recorded exchanges.
+
+Two ways lead to the same recordings: ``replay`` is the upstream embedded in the process, ``http`` is
+the same recordings served by a second server on a second socket.  Nothing may differ between them.
+"""
+
+import contextlib
+import json
+import re
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+from fixture_loader import FIXTURES, Exchange
+
+from proxy.records import ToolInvocationRecord
+from proxy.server.app import Overrides, Services, create_app
+from proxy.server.config.load import Config
+from proxy.server.config.settings import (
+    AuthConfig,
+    LogConfig,
+    PolicyConfig,
+    StoreConfig,
+    ToolsConfig,
+    UpstreamConfig,
+)
+from proxy.server.serving.runner import EdgeRunner
+from proxy.toolbox.clock import FixedClock
+from proxy.toolbox.recorded import RecordedHttpClient
+from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
+from proxy.upstreams.recorded.replay import ReplayUpstream, serve_replay
+from proxy.wires.repairing import RepairHabit
+
+__all__ = [
+    "CORE_TOOLS",
+    "PATHS",
+    "PINNED_CLOCK",
+    "Answer",
+    "Proxy",
+    "ProxyFor",
+    "fixtures_for",
+    "golden_file",
+    "invocation_rows",
+    "is_defective",
+    "is_orchestrated",
+    "of_any_run",
+    "proxy_for",
+    "repair_for",
+    "response_ids",
+    "serve",
+    "with_ids_of",
+]
+
+CORE_TOOLS = ("core__get_current_time", "core__get_weather")
+PATHS = ("replay", "http")
+PINNED_CLOCK = "2026-11-21T14:05:00+01:00"
+
+_WIRES: Final = ("chat", "responses", "anthropic")
+_PATH_OF = {"chat": "/chat/completions", "responses": "/responses", "anthropic": "/messages"}
+_SHORTEST_ID = 8
+"""Characters.  Shorter ids are not replaced by a replay, since they could stand in a body by chance."""
+
+
+class _Spy:
+    """An upstream that notes what it was asked."""
+
+    def __init__(self, inner: Upstream, seen: list[dict[str, Any]]) -> None:
+        self._inner = inner
+        self._seen = seen
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
+        if isinstance(request.body, bytes) and request.body:
+            self._seen.append(json.loads(request.body))
+        return await self._inner.open(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client got: status, headers with lower-case names, the body's bytes."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    whole: bool
+
+    @property
+    def run_id(self) -> str | None:
+        """The run on record, for a request that server tools could take part in."""
+        return self.headers.get("x-toolrelay-run")
+
+
+@dataclass
+class Proxy:
+    """A running application.  ``upstream_requests`` are the bodies its upstream was sent, in order."""
+
+    base_url: str
+    services: Services
+    upstream_requests: list[dict[str, Any]] = field(default_factory=list)
+
+    async def ask(
+        self, path: str, body: Any = None, *, method: str = "POST", headers: dict[str, str] | None = None
+    ) -> Answer:
+        """One request of a client that changes nothing and believes nothing."""
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as session,
+            session.request(method, self.base_url + path, json=body, headers=headers) as response,
+        ):
+            pieces = []
+            whole = True
+            try:
+                async for piece in response.content.iter_any():
+                    pieces.append(piece)  # noqa: PERF401 (a comprehension would lose them on an error)
+            except aiohttp.ClientPayloadError:
+                whole = False
+            names = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status, names, b"".join(pieces), whole)
+
+    async def play(self, fixture: Exchange) -> list[Answer]:
+        """Everything that the client of an exchange asks, in order."""
+        if not fixture.client_requests:
+            return [await self.ask(fixture.meta["path"], method=fixture.meta["method"])]
+        return [await self.ask(_PATH_OF[fixture.wire], body) for body in fixture.client_requests]
+
+    async def invocations(self, run_id: str | None) -> list[ToolInvocationRecord]:
+        """The tool calls on record for a run."""
+        if run_id is None:
+            return []
+        detail = await self.services.store.get_run(run_id)
+        assert detail is not None, f"run {run_id} is not on record"
+        return list(detail.invocations)
+
+
+ProxyFor = Callable[..., Awaitable[Proxy]]
+"""Starts a proxy with the arguments of :func:`proxy_for`, or finds one that was started alike."""
+
+
+@asynccontextmanager
+async def serve(runner: web.AppRunner | EdgeRunner) -> AsyncIterator[str]:
+    """Serve what a runner runs on a free port of loopback; its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        await runner.cleanup()
+        with contextlib.suppress(OSError):
+            listener.close()
+
+
+@asynccontextmanager
+async def proxy_for(
+    way: str,
+    *,
+    allow: tuple[str, ...] = CORE_TOOLS,
+    clock: str = PINNED_CLOCK,
+    fixtures: Path = FIXTURES,
+    tools: ToolsConfig | None = None,
+    repair: RepairHabit = "auto",
+    **sections: Any,
+) -> AsyncIterator[Proxy]:
+    """The application over the recordings, reached in one of :data:`PATHS`."""
+    seen: list[dict[str, Any]] = []
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="toolrelay-e2e-"))
+        if way == "replay":
+            base_url = f"replay:{fixtures}"
+        else:
+            recordings = _Spy(ReplayUpstream([fixtures]), seen)
+            recorded = web.AppRunner(serve_replay(recordings), access_log=None, shutdown_timeout=2)
+            base_url = await stack.enter_async_context(serve(recorded)) + "/v1"
+        config = Config(
+            upstreams={
+                "recorded": UpstreamConfig(base_url=base_url, api_key=None, wires=_WIRES, repair=repair)
+            },
+            tools=tools or ToolsConfig(),
+            policy=PolicyConfig(allow=allow),
+            store=StoreConfig(url=f"sqlite:///{Path(folder) / 'e2e.db'}"),
+            log=LogConfig(level="error"),
+            **{"auth": AuthConfig(mode="open"), **sections},
+        )
+        http = RecordedHttpClient(FIXTURES / "demo" / "http")
+        overrides = Overrides(
+            clock=FixedClock(datetime.fromisoformat(clock)),
+            http=http.client,
+            wrap_upstream=(lambda upstream: _Spy(upstream, seen)) if way == "replay" else None,
+        )
+        app = await create_app(config, overrides=overrides)
+        address = await stack.enter_async_context(serve(EdgeRunner(app, shutdown_timeout=2)))
+        yield Proxy(f"{address}/v1", app.services, seen)
+
+
+def is_orchestrated(fixture: Exchange) -> bool:
+    """Whether the proxy takes part in the conversation: its first turn was asked with server tools."""
+    first = fixture.turns[0].request or {}
+    declared = [tool.get("function", tool).get("name", "") for tool in first.get("tools") or ()]
+    return any(name.startswith("core__") for name in declared)
+
+
+def fixtures_for(fixture: Exchange) -> Path:
+    """What a replay has to know to answer it.
+
+    All exchanges where their requests tell them apart.  Recordings of one request under two settings
+    of their server cannot be told apart, so what is passed through is asked of its own folder.
+    """
+    return FIXTURES if is_orchestrated(fixture) else fixture.path
+
+
+def is_defective(fixture: Exchange) -> bool:
+    """Whether its streams lack what clients of the Responses API need, so that they are repaired."""
+    return (
+        fixture.wire == "responses"
+        and fixture.streams
+        and b'"sequence_number"' not in (fixture.turns[0].sse or b"")
+    )
+
+
+def repair_for(fixture: Exchange) -> RepairHabit:
+    """The setting under which its goldens were written.
+
+    They show what becomes of bytes that nobody repairs; what becomes of the others is in
+    ``test_e2e_repair.py``.
+    """
+    return "off" if is_defective(fixture) else "auto"
+
+
+def golden_file(fixture: Exchange, position: int) -> Path:
+    """Where the answer to the client's request number ``position`` (from 0) is kept."""
+    number = f"-{position + 1}" if position else ""
+    kind = "sse" if fixture.streams and fixture.turns[0].status < 400 else "json"
+    return fixture.path / "client" / f"response{number}.{kind}"
+
+
+def invocation_rows(records: list[ToolInvocationRecord]) -> list[dict[str, Any]]:
+    """What is compared of the record, in order: everything but ids and times."""
+    return [
+        {
+            "turn": record.turn,
+            "tool": record.tool,
+            "provider": record.provider,
+            "effect": str(record.effect),
+            "decision": record.decision,
+            "status": record.status,
+            "error_code": record.error_code,
+            "arguments_redacted": record.arguments_redacted,
+            "result_redacted": record.result_redacted,
+            "result_bytes": record.result_bytes,
+        }
+        for record in sorted(records, key=lambda r: (r.turn, r.seq))
+    ]
+
+
+def with_ids_of(recorded: bytes, answer: bytes) -> bytes:
+    """``answer`` under the response ids of ``recorded``: an upstream mints new ones for each request."""
+    old, new = response_ids(recorded), response_ids(answer)
+    assert len(old) == len(new), f"{len(new)} response ids where there should be {len(old)}"
+    for known, fresh in zip(old, new, strict=True):
+        assert fresh != known or len(known) < _SHORTEST_ID, "a repeated id overwrites a client's history"
+        answer = answer.replace(fresh.encode(), known.encode())
+    return answer
+
+
+def of_any_run(body: bytes) -> bytes:
+    """A composed body without what is another for each run: its id, and its end on the Responses wire."""
+    body = re.sub(rb'"completed_at":\d+', b'"completed_at":0', body)
+    return re.sub(rb"run_[0-9a-f]{32}", b"run_" + b"0" * 32, body)
+
+
+def response_ids(body: bytes) -> list[str]:
+    """Each id that a body gives its response, in order of first appearance."""
+    lines = [line[5:] for line in re.split(rb"\r\n|\n|\r", body) if line.startswith(b"data:")]
+    found: dict[str, None] = {}
+    for text in lines or [body]:
+        try:
+            payload = json.loads(text)
+        except ValueError:
+            continue
+        holders = (payload.get("response"), payload.get("message"), payload)
+        holder = next(each for each in holders if isinstance(each, dict))
+        if isinstance(holder.get("id"), str) and holder["id"]:
+            found[holder["id"]] = None
+    return list(found)

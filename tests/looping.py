@@ -1,0 +1,94 @@
+"""What the tests of the loop share: a proxy with tools before a scripted upstream."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from chat_script import call, content, finish, role, stream
+from raw_upstream import RawRequest, RawUpstream, Script, Step
+from running_proxy import Answer, Proxy, make_config, running
+
+from proxy.server.app import Overrides
+from proxy.toolbox.clock import FixedClock
+
+__all__ = [
+    "ANSWER",
+    "ASK",
+    "CLIENT_TOOL",
+    "ECHO",
+    "TIME",
+    "called",
+    "follow_up",
+    "looping",
+    "messages_of",
+    "one_loop",
+]
+
+ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+TIME = "core__get_current_time"
+ECHO = "probe_tools__echo"
+CLIENT_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "mine", "description": "d", "parameters": {"type": "object", "properties": {}}},
+}
+ANSWER = stream(role(id="chatcmpl-2"), content("It ", "is noon.", id="chatcmpl-2"), finish(id="chatcmpl-2"))
+CLOCK = FixedClock(datetime.fromisoformat("2026-11-21T12:00:00+00:00"))
+
+
+@asynccontextmanager
+async def looping(*scripts: Script, **config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy with the core and the probe tools, before an upstream that plays one script a turn."""
+    overrides = Overrides(clock=CLOCK, **config.pop("overrides", {}))
+    async with RawUpstream(*scripts) as upstream:
+        served = {"base_url": upstream.url, **config.pop("served", {})}
+        settings = make_config(served, modules=("probe_tools",), **config)
+        async with running(settings, overrides) as proxy:
+            yield proxy, upstream
+
+
+async def one_loop(
+    *scripts: Script, ask: Any = None, headers: Any = (), **config: Any
+) -> tuple[Answer, list[RawRequest]]:
+    """One request and its answer; what the upstream was asked."""
+    async with looping(*scripts, **config) as (proxy, upstream):
+        return await proxy.ask(ask or ASK, headers), upstream.requests
+
+
+def messages_of(request: RawRequest) -> list[dict[str, Any]]:
+    """The messages of an upstream request.
+
+    Holds that it is well-formed: each assistant message with calls is followed by exactly one result
+    for each of them, its ids are unique and not blank, its arguments text that is an object.
+    """
+    messages: list[dict[str, Any]] = json.loads(request.body)["messages"]
+    waiting: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] in waiting, "a result that answers nothing"
+            assert isinstance(message["content"], str | list)
+            waiting.remove(message["tool_call_id"])
+            continue
+        assert not waiting, f"calls without a result: {waiting}"
+        if message["role"] == "assistant":
+            waiting = [c["id"] for c in message.get("tool_calls") or ()]
+            assert all(waiting)
+            assert len(set(waiting)) == len(waiting)
+            for made in message.get("tool_calls") or ():
+                assert isinstance(json.loads(made["function"]["arguments"]), dict)
+    assert not waiting, f"calls without a result: {waiting}"
+    return messages
+
+
+def follow_up(requests: Sequence[RawRequest]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The assistant message and the results that the second turn was asked with."""
+    messages = messages_of(requests[1])
+    at = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
+    return messages[at], messages[at + 1 :]
+
+
+def called(*calls: tuple[str, str, str], reason: str = "tool_calls") -> list[Step]:
+    """A streamed turn that makes calls: (id, name, arguments)."""
+    fragments = [call(i, n, a, at) for at, (i, n, a) in enumerate(calls)]
+    return stream(role(), *fragments, finish(reason))

@@ -1,0 +1,82 @@
+"""What a client of MCP sends to ``/mcp``, byte for byte, in both eras of the protocol."""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from running_proxy import Answer, ProxyAddress
+
+__all__ = ["ACCEPT", "HANDSHAKE", "MODERN", "NONE", "ask", "call", "events", "headers_of", "message"]
+
+HANDSHAKE = "2025-11-25"
+MODERN = "2026-07-28"
+NONE: Mapping[str, str] = MappingProxyType({})
+ACCEPT = "application/json, text/event-stream"
+
+
+def message(
+    method: str, params: Mapping[str, Any] | None = None, *, version: str = MODERN, number: Any = 1
+) -> dict[str, Any]:
+    """A request in a revision; ``number`` of ``None`` makes it a notification."""
+    told = dict(params or {})
+    if version == MODERN:
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        told["_meta"] = {**meta, **told.get("_meta", {})}
+    body: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": told}
+    return body if number is None else {**body, "id": number}
+
+
+def headers_of(body: Mapping[str, Any], version: str = MODERN) -> dict[str, str]:
+    """The headers that go with a message."""
+    said = {"Accept": ACCEPT, "MCP-Protocol-Version": version}
+    if version == MODERN:
+        said["Mcp-Method"] = str(body["method"])
+        if body["method"] == "tools/call":
+            said["Mcp-Name"] = str(body["params"]["name"])
+    return said
+
+
+async def ask(
+    proxy: ProxyAddress,
+    method: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    version: str = MODERN,
+    number: Any = 1,
+    headers: Mapping[str, str] = NONE,
+) -> Answer:
+    """One message and its whole answer."""
+    body = message(method, params, version=version, number=number)
+    return await proxy.ask(body, {**headers_of(body, version), **headers}, path="/mcp")
+
+
+async def call(
+    proxy: ProxyAddress,
+    tool: str,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    version: str = MODERN,
+    headers: Mapping[str, str] = NONE,
+) -> dict[str, Any]:
+    """The result of a call that is answered in one piece."""
+    params = {"name": tool, "arguments": dict(arguments or {})}
+    answer = await ask(proxy, "tools/call", params, version=version, headers=headers)
+    assert answer.status == 200, answer.body
+    assert answer.header("content-type") == "application/json", answer.body
+    result: dict[str, Any] = answer.json["result"]
+    return result
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    """The messages of a stream, whose comments are passed over."""
+    found = []
+    for block in body.decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if lines:
+            assert lines["event"] == "message"
+            found.append(json.loads(lines["data"]))
+    return found

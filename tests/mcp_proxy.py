@@ -1,0 +1,80 @@
+"""A whole proxy with one scripted MCP server behind it, before a model that does as the user says."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from chat_script import reply
+from mcp_rig import Hosted, hosted
+from raw_upstream import RawRequest, RawUpstream, Step
+from running_proxy import Proxy, make_config, running
+
+from proxy.server.app import Overrides
+from proxy.tools.mcp.pins import GivenPins, Pin, PinSource
+from proxy.tools.mcp.servers import Server
+
+__all__ = ["FINE", "ask", "mcp_proxy", "obedient", "offered", "said"]
+
+FINE = {"result": {"content": [{"type": "text", "text": "fine"}]}}
+"""What a scripted server may answer."""
+
+
+def obedient(request: RawRequest) -> list[Step]:
+    """A model that calls the tools that the user names, one in each turn, and repeats what they said."""
+    messages = json.loads(request.body)["messages"]
+    (user,) = [message["content"] for message in messages if message["role"] == "user"]
+    results = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    called = user.split()
+    if len(results) == len(called):
+        return reply(" / ".join(results))
+    return reply(None, (f"call_{len(results)}", called[len(results)], "{}"))
+
+
+def ask(*tools: str, **more: Any) -> dict[str, Any]:
+    """A request whose model calls these tools, one after the other."""
+    return {"model": "m", "messages": [{"role": "user", "content": " ".join(tools)}], **more}
+
+
+def said(answer: Any) -> str:
+    """What the model said at last."""
+    assert answer.status == 200, answer.body
+    return str(answer.json["choices"][0]["message"]["content"])
+
+
+def offered(upstream: RawUpstream, number: int = -1) -> list[str]:
+    """The tools that the model was shown with one of its requests, the last."""
+    body = json.loads(upstream.requests[number].body)
+    return [tool["function"]["name"] for tool in body.get("tools", ())]
+
+
+@asynccontextmanager
+async def mcp_proxy(
+    toy: Server,
+    /,
+    pins: Sequence[Pin] | None = None,
+    allow: Sequence[str] = ("mcp__toy__*",),
+    *,
+    source: PinSource | None = None,
+    model: Any = obedient,
+    **sections: Any,
+) -> AsyncIterator[tuple[Proxy, Hosted, RawUpstream]]:
+    """A proxy with one MCP server, ``toy``, all of whose tools are pinned unless ``pins`` say otherwise.
+
+    ``source`` are pins that a test may change.
+    """
+    table: dict[str, Any] = {"command": toy.command, "args": toy.args}
+    if toy.timeout_s is not None:
+        table["timeout_s"] = toy.timeout_s
+    if toy.effects:
+        table["effects"] = {pattern: str(effect) for pattern, effect in toy.effects.items()}
+    if toy.redaction.output:
+        table["redact"] = {"output": toy.redaction.output}
+    sections["mcp"] = {**sections.get("mcp", {}), "servers": {"toy": table}}
+    async with hosted(toy) as host, RawUpstream(model) as upstream:
+        if source is None:
+            source = GivenPins(await host.pins(toy) if pins is None else pins)
+        overrides = Overrides(mcp_socket=host.process.path, pins=source)
+        config = make_config(upstream.url, allow=allow, **sections)
+        async with running(config, overrides) as proxy:
+            yield proxy, host, upstream

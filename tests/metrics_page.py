@@ -1,0 +1,32 @@
+"""What /metrics says, sample by sample."""
+
+from collections.abc import Mapping
+
+from prometheus_client.parser import text_string_to_metric_families
+from running_proxy import Proxy
+
+__all__ = ["Samples", "parse", "scrape", "value"]
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def parse(text: bytes) -> Samples:
+    """Every sample by name and labels, as Prometheus' own parser reads them."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def scrape(proxy: Proxy, headers: Mapping[str, str] | None = None) -> Samples:
+    """The samples that the proxy gives now."""
+    answer = await proxy.ask(headers=headers or {}, method="GET", path="/metrics")
+    assert answer.status == 200
+    assert (answer.header("content-type") or "").startswith("text/plain; version=")
+    return parse(answer.body)
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    """The sample with exactly these labels; 0 where there is none."""
+    return samples.get((name, frozenset(labels.items())), 0.0)

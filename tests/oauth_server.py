@@ -1,0 +1,311 @@
+"""An authorization server that does as a test says, and an MCP server that takes its tokens, on loopback.
+
+Each refresh token is taken once; one that comes again ends its login, as strict providers do.  The MCP server
+speaks 2025-11-25 in JSON: its tool ``read`` needs a token for it, ``write`` the scope ``write`` beside.
+"""
+
+import asyncio
+import base64
+import hashlib
+import secrets
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlencode
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+__all__ = ["OAuthServer", "TokenSet", "running", "threaded"]
+
+OBJECT = {"type": "object", "properties": {}}
+TOOLS = [{"name": name, "description": f"Does {name}.", "inputSchema": OBJECT} for name in ("read", "write")]
+
+
+@dataclass
+class TokenSet:
+    """What came of one login: it ends where a refresh token of it comes twice."""
+
+    client_id: str
+    resource: str
+    scope: str
+    refresh_token: str = ""
+    access_token: str = ""
+    ended: bool = False
+
+
+@dataclass
+class OAuthServer:
+    """What both servers are told, and what they noted.
+
+    ``documents`` take the place of the documents at these paths, ``{URL}`` in them is the address of the
+    server; ``None`` for 404, a number for another status.  With a ``gate`` the token endpoint waits for it;
+    whoever has died meanwhile was not heard, unless it ``hears_the_dead``.  ``forms`` are what the token
+    endpoint was sent, ``registered`` what was registered, ``seen`` what the MCP server was asked with,
+    ``asked`` all paths.
+    """
+
+    expires_in: float | None = 3600
+    needs_scope: bool = True
+    sends_iss: bool = True
+    gives_refresh: bool = True
+    grants: str | None = None
+    refuses: str = ""
+    iss: str | None = None
+    challenge: str | None = None
+    documents: dict[str, Any] = field(default_factory=dict)
+    clients: dict[str, dict[str, Any]] = field(default_factory=dict)
+    forms: list[dict[str, str]] = field(default_factory=list)
+    registered: list[dict[str, Any]] = field(default_factory=list)
+    revoked: list[dict[str, str]] = field(default_factory=list)
+    authorized: list[dict[str, str]] = field(default_factory=list)
+    seen: list[dict[str, str]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    logins: list[TokenSet] = field(default_factory=list)
+    token_answer: Any = None
+    token_status: int = 200
+    url: str = ""
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    gate: asyncio.Event | None = None
+    hears_the_dead: bool = False
+    _codes: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def mcp(self) -> str:
+        """The address of the MCP server."""
+        return f"{self.url}/mcp"
+
+    def app(self) -> web.Application:
+        """Both servers."""
+
+        @web.middleware
+        async def noting(request: web.Request, handler: Any) -> web.StreamResponse:
+            self.asked.append(f"{request.method} {request.path}")
+            answer: web.StreamResponse = await handler(request)
+            return answer
+
+        app = web.Application(middlewares=[noting])
+        app.router.add_post("/mcp", self._serve_mcp)
+        app.router.add_get("/authorize", self._authorize)
+        app.router.add_post("/token", self._token)
+        app.router.add_post("/register", self._register)
+        app.router.add_post("/revoke", self._revoke)
+        app.router.add_get("/{path:.*}", self._document)
+        return app
+
+    # Documents.
+
+    async def _document(self, request: web.Request) -> web.StreamResponse:
+        own: dict[str, Any] = {
+            "/.well-known/oauth-protected-resource/mcp": {
+                "resource": "{URL}/mcp",
+                "authorization_servers": ["{URL}"],
+                "scopes_supported": ["read"],
+            },
+            "/.well-known/oauth-authorization-server": {
+                "issuer": "{URL}",
+                "authorization_endpoint": "{URL}/authorize",
+                "token_endpoint": "{URL}/token",
+                "registration_endpoint": "{URL}/register",
+                "revocation_endpoint": "{URL}/revoke",
+                "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
+                "code_challenge_methods_supported": ["S256"],
+                "authorization_response_iss_parameter_supported": self.sends_iss,
+            },
+            **self.documents,
+        }
+        found = own.get(request.path)
+        if isinstance(found, int) or found is None:
+            return web.Response(status=found or 404)
+        if isinstance(found, web.HTTPException):
+            raise found
+        if isinstance(found, bytes):
+            return web.Response(body=found, content_type="application/json")
+        return web.json_response(_filled(found, self.url))
+
+    # The authorization server.
+
+    async def _authorize(self, request: web.Request) -> web.StreamResponse:
+        asked = dict(request.query)
+        self.authorized.append(asked)
+        assert asked["code_challenge_method"] == "S256"
+        client = self.clients.get(asked["client_id"])
+        if client is not None:
+            assert asked["redirect_uri"] in client["redirect_uris"]
+        code = secrets.token_urlsafe(16)
+        self._codes[code] = asked
+        back = {"state": asked["state"]}
+        issuer = self.iss if self.iss is not None else self.url
+        if self.sends_iss or self.iss is not None:
+            back["iss"] = issuer
+        back.update({"error": self.refuses} if self.refuses else {"code": code})
+        raise web.HTTPFound(f"{asked['redirect_uri']}?{urlencode(back)}")
+
+    async def _token(self, request: web.Request) -> web.StreamResponse:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        self._prove(request, form)
+        work = asyncio.ensure_future(self._answer(form))
+        # Whoever asked may die meanwhile, which cancels this.
+        return await (asyncio.shield(work) if self.hears_the_dead else work)
+
+    async def _answer(self, form: dict[str, str]) -> web.StreamResponse:
+        self.arrived.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        self.forms.append(form)
+        if self.token_answer is not None:
+            return web.json_response(self.token_answer, status=self.token_status)
+        match form["grant_type"]:
+            case "authorization_code":
+                return self._exchanged(form)
+            case "refresh_token":
+                return self._refreshed(form)
+            case "client_credentials":
+                login = TokenSet(form["client_id"], form.get("resource", ""), form.get("scope", ""))
+                self.logins.append(login)
+                return self._tokens(login)
+        return web.json_response({"error": "unsupported_grant_type"}, status=400)
+
+    def _prove(self, request: web.Request, form: dict[str, str]) -> None:
+        """Note who the client is, whichever way it says so."""
+        header = request.headers.get("Authorization", "")
+        if header.startswith("Basic "):
+            name, _, secret = base64.b64decode(header.removeprefix("Basic ")).decode().partition(":")
+            form.update({"client_id": unquote(name), "client_secret": unquote(secret), "method": "basic"})
+
+    def _exchanged(self, form: Mapping[str, str]) -> web.StreamResponse:
+        asked = self._codes.pop(form["code"], None)
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        proof = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        fits = asked is not None and (proof, form["redirect_uri"], form["client_id"]) == (
+            asked["code_challenge"],
+            asked["redirect_uri"],
+            asked["client_id"],
+        )
+        if asked is None or not fits or form.get("resource") != asked.get("resource"):
+            return web.json_response({"error": "invalid_grant"}, status=400)
+        granted = self.grants if self.grants is not None else asked.get("scope", "")
+        login = TokenSet(form["client_id"], form.get("resource", ""), granted)
+        self.logins.append(login)
+        return self._tokens(login)
+
+    def _refreshed(self, form: Mapping[str, str]) -> web.StreamResponse:
+        token = form["refresh_token"]
+        for number, login in enumerate(self.logins):
+            if token.startswith(f"s3cret-refresh-{number}-"):
+                fits = not login.ended and token == login.refresh_token
+                fits = fits and form["client_id"] == login.client_id
+                if fits and form.get("resource", "") == login.resource:
+                    return self._tokens(login)
+                login.ended = True
+        return web.json_response({"error": "invalid_grant", "error_description": token}, status=400)
+
+    def _tokens(self, login: TokenSet) -> web.StreamResponse:
+        number = self.logins.index(login)
+        login.access_token = f"s3cret-access-{number}-{secrets.token_hex(4)}"
+        told: dict[str, Any] = {"access_token": login.access_token, "token_type": "Bearer"}
+        if self.expires_in is not None:
+            told["expires_in"] = self.expires_in
+        if self.grants is not None:
+            told["scope"] = self.grants
+        if self.gives_refresh and login.client_id != "machine":
+            login.refresh_token = told["refresh_token"] = f"s3cret-refresh-{number}-{secrets.token_hex(4)}"
+        return web.json_response(told)
+
+    async def _register(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        self.registered.append(asked)
+        told = {**asked, "client_id": f"client-{len(self.registered)}"}
+        if asked["token_endpoint_auth_method"] != "none":
+            told["client_secret"] = f"s3cret-client-{len(self.registered)}"
+        self.clients[told["client_id"]] = told
+        return web.json_response(told, status=201)
+
+    async def _revoke(self, request: web.Request) -> web.StreamResponse:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        self._prove(request, form)
+        self.revoked.append(form)
+        for login in self.logins:
+            if form["token"] in (login.refresh_token, login.access_token):
+                login.ended = True
+        return web.Response()
+
+    # The MCP server.
+
+    async def _serve_mcp(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append({name.lower(): value for name, value in request.headers.items()})
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        login = next((one for one in self.logins if one.access_token == token and token), None)
+        if login is None or login.ended or login.resource != self.mcp:
+            challenge = self.challenge
+            if challenge is None:
+                challenge = f'Bearer resource_metadata="{self.url}/.well-known/oauth-protected-resource/mcp"'
+            return web.json_response({}, status=401, headers={"WWW-Authenticate": challenge})
+        asked = await request.json()
+        if "id" not in asked:
+            return web.Response(status=202)
+        name = asked.get("params", {}).get("name")
+        if name == "write" and self.needs_scope and "write" not in login.scope.split():
+            wanted = 'Bearer error="insufficient_scope", scope="write"'
+            return web.json_response({}, status=403, headers={"WWW-Authenticate": wanted})
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **_result(asked["method"], name)})
+
+
+def _result(method: str, tool: str | None) -> dict[str, Any]:
+    match method:
+        case "initialize":
+            info = {"name": "scripted", "version": "1"}
+            made = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+            return {"result": made}
+        case "tools/list":
+            return {"result": {"tools": TOOLS}}
+        case "tools/call":
+            return {"result": {"content": [{"type": "text", "text": f"{tool} is done"}]}}
+    return {"error": {"code": -32601, "message": "not known"}}
+
+
+def _filled(document: Any, url: str) -> Any:
+    """A document with the address of the server in it."""
+    if isinstance(document, str):
+        return document.replace("{URL}", url)
+    if isinstance(document, list):
+        return [_filled(one, url) for one in document]
+    if isinstance(document, dict):
+        return {name: _filled(one, url) for name, one in document.items()}
+    return document
+
+
+@asynccontextmanager
+async def running(server: OAuthServer | None = None) -> AsyncIterator[OAuthServer]:
+    """Both servers, in this event loop."""
+    made = server or OAuthServer()
+    serving = TestServer(made.app(), host="127.0.0.1")
+    await serving.start_server()
+    made.url = str(serving.make_url("")).rstrip("/")
+    try:
+        yield made
+    finally:
+        await serving.close()
+
+
+@contextmanager
+def threaded(server: OAuthServer | None = None) -> Iterator[OAuthServer]:
+    """Both servers, in a thread of their own: for tests that run commands in this one."""
+    made = server or OAuthServer()
+    started, ended = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with running(made):
+            started.set()
+            await asyncio.to_thread(ended.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert started.wait(60)
+        yield made
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,158 @@
+"""A provider that speaks Chat Completions and nothing else, and refuses what Chat does not know.
+
+Its model remembers a code word that it was told, calls the weather tool of whoever declares one, and says of
+everything else how it ended.  Nothing here uses the package under test.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from aiohttp import web
+
+__all__ = ["PlainChat", "serving_plain_chat"]
+
+_FIELDS = {
+    *("model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls"),
+    *("max_completion_tokens", "temperature", "top_p", "reasoning_effort", "response_format", "metadata"),
+    *("store", "user", "safety_identifier", "service_tier", "prompt_cache_key", "verbosity"),
+}
+_MESSAGE_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content"}
+_WORD = re.compile(r"code word: (\w+)", re.IGNORECASE)
+Message = dict[str, Any]
+
+
+@dataclass
+class PlainChat:
+    """``requests`` are the bodies that came, ``others`` what was asked beside completions.
+
+    ``reasoning`` is what its model thinks before it answers, ``finish`` why it ends an answer in words.
+    ``takes_reasoning``: whether that may come back, and with calls has to (``asked``), as Moonshot's does.
+    """
+
+    reasoning: str = ""
+    finish: str = "stop"
+    refusal: str = ""
+    takes_reasoning: Literal["yes", "no", "asked"] = "yes"
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+    def fault(self, body: dict[str, Any]) -> str:
+        """What is wrong with a request; empty for nothing."""
+        if unknown := body.keys() - _FIELDS:
+            return f"Unknown parameter: {sorted(unknown)}"
+        open_calls: set[str] = set()
+        for at, message in enumerate(body["messages"]):
+            if unknown := message.keys() - _MESSAGE_FIELDS:
+                return f"Unknown parameter: messages[{at}].{sorted(unknown)}"
+            if self.takes_reasoning == "no" and "reasoning_content" in message:
+                return f"Unknown parameter: 'messages[{at}].reasoning_content'."
+            is_bare = message.get("tool_calls") and not message.get("reasoning_content")
+            if self.takes_reasoning == "asked" and is_bare:
+                said = "thinking is enabled but reasoning_content is missing in assistant tool call message"
+                return f"{said} at index {at}"
+            if message["role"] == "tool":
+                if message["tool_call_id"] not in open_calls:
+                    return f"messages[{at}] answers no call"
+                open_calls.remove(message["tool_call_id"])
+                continue
+            if open_calls:
+                return f"messages[{at}] stands before the results of {sorted(open_calls)}"
+            open_calls = {call["id"] for call in message.get("tool_calls") or ()}
+        return f"no results of {sorted(open_calls)}" if open_calls else ""
+
+    def answer(self, body: dict[str, Any]) -> tuple[Message, str]:
+        """The model's message and its finish reason."""
+        said = [(message["role"], _text(message)) for message in body["messages"]]
+        last_role, last = said[-1]
+        tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
+        message: Message = {"role": "assistant", "content": None}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if "get_weather" in tools and last_role == "user" and "weather" in last.lower():
+            function = {"name": "get_weather", "arguments": '{"location":"San Francisco, CA"}'}
+            call = {"id": f"call_{len(self.requests)}", "type": "function", "function": function}
+            return {**message, "tool_calls": [call]}, "tool_calls"
+        if self.refusal:
+            return {**message, "refusal": self.refusal}, "stop"
+        words = [found[1] for _, text in said if (found := _WORD.search(text))]
+        answer = (
+            words[-1] if words and "code word" in last and not _WORD.search(last) else f"You said: {last}"
+        )
+        return {**message, "content": answer}, self.finish
+
+    def usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Tokens of an answer, as if each message had ten."""
+        received = 10 * len(body["messages"])
+        details = {"reasoning_tokens": 3 if self.reasoning else 0}
+        usage = {"prompt_tokens": received, "completion_tokens": 5, "total_tokens": received + 5}
+        return {**usage, "completion_tokens_details": details}
+
+
+def _text(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return " ".join(part.get("text", "") for part in content)
+    return content or ""
+
+
+def _deltas(message: Message) -> list[Message]:
+    """A message in pieces, as a stream has it: texts word by word, arguments in two halves."""
+    deltas: list[Message] = [{"role": "assistant", "content": ""}]
+    for name in ("reasoning_content", "content", "refusal"):
+        deltas += [{name: piece} for piece in re.findall(r"\s*\S+", message.get(name) or "")]
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        arguments = call["function"]["arguments"]
+        opened = {**call, "function": {**call["function"], "arguments": arguments[:5]}}
+        deltas.append({"tool_calls": [{"index": index, **opened}]})
+        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": arguments[5:]}}]})
+    return deltas
+
+
+def _respond(provider: PlainChat, body: dict[str, Any]) -> web.Response:
+    message, reason = provider.answer(body)
+    top = {"id": f"chatcmpl-{len(provider.requests)}", "created": 7, "model": body["model"]}
+    if not body.get("stream"):
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        whole = {**top, "object": "chat.completion", "choices": [choice], "usage": provider.usage(body)}
+        return web.json_response(whole)
+    top["object"] = "chat.completion.chunk"
+    deltas = [*((delta, None) for delta in _deltas(message)), ({}, reason)]
+    chunks: list[dict[str, Any]] = [
+        {**top, "choices": [{"index": 0, "delta": delta, "finish_reason": why}]} for delta, why in deltas
+    ]
+    if (body.get("stream_options") or {}).get("include_usage"):
+        chunks.append({**top, "choices": [], "usage": provider.usage(body)})
+    said = "".join(f"data: {data}\n\n" for data in [*map(json.dumps, chunks), "[DONE]"])
+    return web.Response(body=said.encode(), headers={"Content-Type": "text/event-stream"})
+
+
+@asynccontextmanager
+async def serving_plain_chat(provider: PlainChat) -> AsyncIterator[str]:
+    """Serve it on loopback; the base URL."""
+
+    async def complete(request: web.Request) -> web.Response:
+        body = await request.json()
+        provider.requests.append(body)
+        if fault := provider.fault(body):
+            error = {"message": fault, "type": "invalid_request_error", "param": None, "code": None}
+            return web.json_response({"error": error}, status=400)
+        return _respond(provider, body)
+
+    async def unknown(request: web.Request) -> web.Response:
+        provider.others.append(f"{request.method} {request.path}")
+        return web.json_response({"error": {"message": "Not found"}}, status=404)
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    app.router.add_route("*", "/{rest:.*}", unknown)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()

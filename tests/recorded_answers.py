@@ -1,0 +1,84 @@
+"""An upstream in this process that answers each request from a function of what it was asked."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from proxy.errors import UpstreamBroken
+from proxy.http.headers import Headers
+from proxy.upstreams.base import PulledResponse, UpstreamRequest
+
+__all__ = ["Asked", "Given", "Scripted"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as the upstream got it; ``payload`` is empty where it has no JSON object.
+
+    A ``rooted`` path is not below the upstream's ``/v1``.
+    """
+
+    method: str
+    path: str
+    headers: Headers
+    payload: dict[str, Any]
+    rooted: bool = False
+
+
+@dataclass
+class Given:
+    """An answer: ``body`` in one piece, or ``pieces``; ``breaks`` ends it as a lost connection does."""
+
+    body: bytes = b""
+    status: int = 200
+    content_type: str = "application/json"
+    headers: Headers = ()
+    pieces: Sequence[bytes] = field(default_factory=list)
+    breaks: bool = False
+
+    @property
+    def chunks(self) -> Sequence[bytes]:
+        """What comes, piece by piece."""
+        return self.pieces or [self.body]
+
+
+class _Response(PulledResponse):
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self.status = given.status
+        self.content_type = given.content_type
+        self.headers: Headers = [("Content-Type", given.content_type), *given.headers]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for piece in self._given.chunks:
+            if piece:
+                yield piece
+        if self._given.breaks:
+            raise UpstreamBroken("the connection was reset")
+
+    async def read(self, limit: int) -> bytes:
+        return b"".join([piece async for piece in self.chunks()])[:limit]
+
+    async def aclose(self) -> None:
+        return None
+
+
+class Scripted:
+    """The upstream; ``asked`` is what it was asked, in order."""
+
+    name = "scripted"
+
+    def __init__(self, answer: Callable[[Asked], Given]) -> None:
+        self._answer = answer
+        self.asked: list[Asked] = []
+
+    async def open(self, request: UpstreamRequest) -> _Response:
+        body = request.body if isinstance(request.body, bytes) and request.body else b"{}"
+        said = orjson.loads(body)
+        self.asked.append(Asked(request.method, request.path, request.headers, said, request.rooted))
+        return _Response(self._answer(self.asked[-1]))
+
+    async def aclose(self) -> None:
+        raise AssertionError("whoever borrows an upstream does not close it")

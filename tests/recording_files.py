@@ -1,0 +1,79 @@
+"""The answers of upstreams in ``tests/recordings``, and in one more folder that a variable names."""
+
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["OWN", "RecordingFile", "recording_files"]
+
+OWN = Path(__file__).resolve().parent / "recordings"
+VARIABLE = "TOOLRELAY_TEST_RECORDINGS"
+KINDS = ("sse", "ndjson", "json")
+PATHS = {"/api/chat": "ollama", "/messages": "anthropic", "/responses": "responses", "/completions": "chat"}
+OTHER_PATHS = ("/models", "/tags", "/embeddings", "/embed", "/generate", "/count_tokens", "/complete")
+WORDS = {"ollama": "ollama", "messages": "anthropic", "responses": "responses", "chat": "chat"}
+
+
+class RecordingFile(NamedTuple):
+    """One answer: whose dialect it is in, its status, and the file that holds its body."""
+
+    name: str
+    wire: str
+    status: int
+    provider: str
+    fidelity: str
+    path: Path
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is a stream."""
+        return self.path.suffix != ".json"
+
+    @property
+    def ours(self) -> bool:
+        """Whether it belongs to the project."""
+        return OWN in self.path.parents
+
+
+@cache
+def recording_files() -> tuple[RecordingFile, ...]:
+    """All of them, those of the project first, each folder by name."""
+    folders = [OWN]
+    if more := os.environ.get(VARIABLE):
+        assert Path(more).is_dir(), f"{VARIABLE} names no folder: {more}"
+        folders.append(Path(more))
+    return tuple(file for folder in folders for file in _files(folder))
+
+
+def _files(folder: Path) -> Iterator[RecordingFile]:
+    for meta_file in sorted(folder.glob("*/*/meta.json")):
+        meta = json.loads(meta_file.read_bytes())
+        wire = _wire(str(meta.get("wire") or ""), str(meta.get("url") or meta.get("path") or ""))
+        for kind in KINDS:
+            body = meta_file.with_name(f"response.{kind}")
+            if wire and body.exists():
+                yield RecordingFile(
+                    f"{meta_file.parent.name}.{kind}",
+                    wire,
+                    int(meta.get("status") or 200),
+                    str(meta.get("provider") or ""),
+                    str(meta.get("fidelity") or ""),
+                    body,
+                )
+
+
+def _wire(said: str, address: str) -> str:
+    """The dialect's name; empty for what is no answer of a model, such as a list of models.
+
+    The path at which it was asked decides, where that is known: an upstream has others beside it.
+    """
+    if said in ("chat", "responses", "anthropic", "ollama"):
+        return said
+    path = address.partition("?")[0]
+    if path.endswith(OTHER_PATHS):
+        return ""
+    by_path = next((wire for end, wire in PATHS.items() if path.endswith(end)), "")
+    return by_path or next((wire for word, wire in WORDS.items() if word in said), "")

@@ -1,0 +1,45 @@
+"""What a connection remembers of responses that are not stored."""
+
+from proxy.records import ResponseRecord
+from proxy.relay.memory.local import LocalResponses
+
+
+def response(number: int, size: int = 10, caller: str = "open") -> ResponseRecord:
+    """One that takes so many bytes."""
+    return ResponseRecord(f"resp_{number}", "run", caller, b"x" * size, b"", b"", 0.0)
+
+
+def kept(local: LocalResponses, numbers: range) -> list[int]:
+    """Which of them are known."""
+    return [number for number in numbers if local.find(f"resp_{number}", "open") is not None]
+
+
+def test_the_newest_are_kept() -> None:
+    """So many responses, and so many bytes of them; the oldest go first."""
+    local = LocalResponses(most=3, max_bytes=100)
+    for number in range(5):
+        local.put(response(number))
+    assert kept(local, range(5)) == [2, 3, 4]
+    local.put(response(5, size=85))
+    assert kept(local, range(6)) == [4, 5]
+    local.put(response(6, size=101))
+    assert kept(local, range(7)) == [4, 5]
+
+
+def test_what_is_forgotten_makes_room() -> None:
+    """A response that is put again, or forgotten, is counted no longer."""
+    local = LocalResponses(most=3, max_bytes=100)
+    for _ in range(3):
+        local.put(response(1, size=90))
+    local.forget("resp_1")
+    local.forget("resp_none")
+    local.put(response(2, size=90))
+    assert kept(local, range(3)) == [2]
+
+
+def test_a_response_is_its_callers() -> None:
+    """A token of another person on the same connection finds nothing."""
+    local = LocalResponses()
+    local.put(response(1, caller="alice"))
+    assert local.find("resp_1", "bob") is None
+    assert local.find("resp_1", "alice") is not None

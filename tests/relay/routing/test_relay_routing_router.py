@@ -1,0 +1,19 @@
+"""Which upstreams a model goes to, and in which dialect each of them is asked."""
+
+from messages_script import stream, text
+from raw_upstream import RawUpstream
+from running_proxy import make_config, running
+
+CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def test_a_chat_that_is_translated_brings_no_other_request_to_its_upstream() -> None:
+    """An upstream of another dialect answers chats in its own; embeddings of the same model are a 404."""
+    async with (
+        RawUpstream(stream(text("Hello."))) as upstream,
+        running(make_config({"base_url": upstream.url, "wires": ("anthropic",)})) as proxy,
+    ):
+        assert (await proxy.ask(CHAT)).status == 200
+        refused = await proxy.ask({"model": "m", "input": "hi"}, path="/v1/embeddings")
+        assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+        assert len(upstream.requests) == 1

@@ -1,0 +1,106 @@
+"""A lost upstream is an error to every client, wherever in its stream it was lost.
+
+Several clients take a stream that merely ends for a whole answer: anthropic-python, LangChain, Claude Code.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import messages_script as messages
+import pytest
+import responses_script as responses
+from chat_script import DONE, content, events_of, finish, role, usage
+from recorded_answers import Asked, Given, Scripted
+from responses_check import events_of as response_events
+from running_proxy import Answer, make_config, running
+
+from proxy.server.app import Overrides
+
+SAID = responses.message("Hi.")
+STREAMS: dict[str, tuple[bytes, bytes]] = {
+    "chat": (role() + content("Hi.") + finish(), usage(3, 2) + DONE),
+    "responses": (responses.turn(SAID), b""),
+    "anthropic": (
+        messages.start() + b"".join(messages.block_events(0, messages.text("Hi."))) + messages.ending(),
+        messages.STOP,
+    ),
+}
+"""A whole stream, up to the event that says why it ends, and what comes behind that."""
+
+ASKS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    "responses": ("/v1/responses", {"input": "hi"}),
+    "anthropic": ("/v1/messages", {"max_tokens": 99, "messages": [messages.user(text="hi")]}),
+}
+
+
+def ended(client: str, answer: Answer) -> str:
+    """How an answer ends for a client of a dialect: with an error, whole, or not at all."""
+    if answer.status != 200:
+        assert answer.json["error"]["message"]
+        return "error"
+    if client == "anthropic":
+        assert answer.body.endswith(b"\n\n")
+        name, data = answer.body.decode().rstrip().split("\n")[-2:]
+        kind = json.loads(data.removeprefix("data: "))["type"]
+        assert name == f"event: {kind}"
+        return {"error": "error", "message_stop": "whole"}.get(kind, "open")
+    if client == "chat":
+        *chunks, end = events_of(answer.body)
+        assert end == "[DONE]"
+        last = [json.loads(chunk) for chunk in chunks[-2:]]
+        if any("error" in chunk for chunk in last):
+            return "error"
+        reasons = [choice["finish_reason"] for chunk in last for choice in chunk["choices"]]
+        return "whole" if any(reasons) else "open"
+    kinds = [one["type"] for one in response_events(answer.body)]
+    if kinds[-1] in ("error", "response.failed"):
+        return "error"
+    return "whole" if kinds[-1] == "response.completed" else "open"
+
+
+def places(stream: bytes) -> list[int]:
+    """Where a stream is cut short: around each end of a line and of an event, and at places in between."""
+    ends = [at + near for at in range(len(stream)) if stream[at] == 10 for near in (-1, 0, 1, 2)]
+    return sorted({at for at in (*ends, *range(0, len(stream), 13)) if 0 <= at < len(stream)})
+
+
+class Lost(Scripted):
+    """An upstream that says the beginning of a stream and then breaks off, or merely ends."""
+
+    def __init__(self, stream: bytes, *, breaks: bool) -> None:
+        super().__init__(self._begin)
+        self._stream = stream
+        self._breaks = breaks
+        self.length = 0
+
+    def _begin(self, asked: Asked) -> Given:
+        begun = self._stream[: self.length]
+        return Given(content_type="text/event-stream", pieces=[begun], breaks=self._breaks)
+
+    async def aclose(self) -> None:
+        """The proxy closes it when it ends."""
+
+
+@pytest.mark.parametrize("breaks", [True, False], ids=["breaks", "ends"])
+@pytest.mark.parametrize("upstream", STREAMS)
+@pytest.mark.parametrize("client", ASKS)
+async def test_a_lost_upstream_is_an_error(client: str, upstream: str, breaks: bool) -> None:
+    """Rule W1: an error of the client's own dialect ends the stream, at whatever byte it was lost."""
+    said, rest = STREAMS[upstream]
+    path, ask = ASKS[client]
+    lost = Lost(said + rest, breaks=breaks)
+    config = make_config(
+        {"base_url": "http://127.0.0.1:9/v1", "wires": (upstream,)}, modules=("probe_tools",)
+    )
+    async with running(config, Overrides(wrap_upstream=lambda _: lost)) as proxy:
+
+        async def end_at(length: int) -> str:
+            lost.length = length
+            return ended(client, await proxy.ask({"model": "m", "stream": True, **ask}, path=path))
+
+        silent = [at for at in places(said.rstrip()) if await end_at(at) != "error"]
+        assert silent == []
+        assert await end_at(len(said)) in ("error", "whole")
+        assert await end_at(len(said + rest)) == "whole"

@@ -1,0 +1,118 @@
+"""One run of the Responses wire's reader and writer, without a relay between them."""
+
+import itertools
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from proxy.events import ToolCall, ToolCallFinished, ToolResult, TurnEvent
+from proxy.wires.client_port import StreamWriter, Trace
+from proxy.wires.responses import ResponsesWire
+from proxy.wires.upstream_port import TurnReader
+
+__all__ = [
+    "ASK",
+    "HIDDEN",
+    "OURS",
+    "Played",
+    "calls_of",
+    "compose",
+    "cut",
+    "hides",
+    "play",
+    "read",
+    "reader_of",
+    "writer_of",
+]
+
+OURS = "core__now"
+HIDDEN = (OURS, '"call_h"', "fc_call_h")
+ASK: dict[str, Any] = {"model": "m", "stream": True, "input": "hi"}
+WIRE = ResponsesWire()
+
+
+def hides(*theirs: str) -> Callable[[str], bool]:
+    """Everything but the client's own functions is hidden."""
+    return lambda name: name not in theirs
+
+
+def cut(data: bytes, at: Iterable[int]) -> list[bytes]:
+    """The data in pieces."""
+    places = [0, *sorted({place for place in at if 0 < place < len(data)}), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(places)]
+
+
+def reader_of(*theirs: str, ours: Collection[str] = (OURS,), bound: int = 8192) -> TurnReader:
+    """A reader for a request that declares ``theirs`` and is offered ``ours``."""
+    return WIRE.reader({*theirs, *ours}, hides(*theirs), bound)
+
+
+def writer_of(ask: dict[str, Any] | None = None, trace: Trace = "silent") -> StreamWriter:
+    """A writer for a request; what it declares is the client's."""
+    asked = WIRE.parse({**ASK, **(ask or {})})
+    return WIRE.writer(asked, is_hidden=hides(*asked.declared), trace=trace, model="m", usage_was_added=False)
+
+
+class Played:
+    """What one turn led to."""
+
+    def __init__(self, reader: TurnReader, events: list[TurnEvent], out: bytes) -> None:
+        self.reader = reader
+        self.events = events
+        self.out = out
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The turn's calls."""
+        return [event.call for event in self.events if isinstance(event, ToolCallFinished)]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The turn as the next request needs it."""
+        return dict(json.loads(self.reader.message()))
+
+
+def play(data: bytes, writer: StreamWriter | None = None, *theirs: str, at: Iterable[int] = ()) -> Played:
+    """Read one turn, cut into pieces, and write what it says."""
+    reader = reader_of(*theirs)
+    events: list[TurnEvent] = []
+    out = b""
+    for frame in [frame for piece in cut(data, at) for frame in reader.feed(piece)] + reader.close():
+        events += frame.events
+        out += writer.write(frame) if writer is not None else frame.raw
+    return Played(reader, events, out)
+
+
+def read(data: bytes, *theirs: str) -> Played:
+    """Read one turn."""
+    return play(data, None, *theirs)
+
+
+def calls_of(data: bytes, *theirs: str) -> list[tuple[str, str, str]]:
+    """(call id, name, arguments) of each call of a turn."""
+    return [(call.call_id, call.name, call.arguments) for call in read(data, *theirs).calls]
+
+
+def compose(
+    *turns: bytes,
+    ask: dict[str, Any] | None = None,
+    trace: Trace = "silent",
+    results: Sequence[ToolResult] = (),
+    reason: str | None = None,
+    at: Iterable[int] = (),
+) -> bytes:
+    """The client's stream of a run: every turn but the last has only calls of ours."""
+    writer = writer_of(ask, trace)
+    theirs = WIRE.parse({**ASK, **(ask or {})}).declared
+    out = b""
+    for number, data in enumerate(turns):
+        played = play(data, writer, *theirs, at=at)
+        out += played.out
+        if number < len(turns) - 1:
+            out += writer.turn_ended("hidden")
+            by_id = {result.call_id: result for result in results}
+            for call in played.calls:
+                if call.call_id in by_id:
+                    out += writer.tool_started(call, by_id[call.call_id].arguments_redacted)
+                    out += writer.tool_finished(call, by_id[call.call_id])
+    return out + writer.turn_ended("final") + writer.finish(reason)

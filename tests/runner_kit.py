@@ -1,0 +1,85 @@
+"""What the tests of the runner share: a log that remembers, clocks, a tool, and what a failed call gives."""
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import datetime, tzinfo
+from typing import Any
+
+from proxy.errors import StoreUnavailable
+from proxy.events import ToolCall, ToolResult
+from proxy.records import NativeCall, ToolInvocationRecord
+from proxy.tools import Redaction, tool
+from proxy.tools.running.runner import Runner
+
+__all__ = ["MakeCall", "MakeRunner", "MemoryLog", "StillClock", "StillTime", "echo", "failure"]
+
+
+class MemoryLog:
+    """An InvocationLog that keeps every write in order."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[ToolInvocationRecord, bool]] = []
+        self.closed: list[ToolInvocationRecord] = []
+        self.native: list[NativeCall] = []
+        self.broken = False
+
+    async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
+        """Keep an opened row, or fail as a locked database does."""
+        if self.broken:
+            raise StoreUnavailable("locked")
+        self.opened.append((record, durable))
+
+    def close_invocation(self, record: ToolInvocationRecord) -> None:
+        """Keep a closed row."""
+        self.closed.append(record)
+
+    def put_native_call(self, record: NativeCall) -> None:
+        """Keep a call as it came."""
+        self.native.append(record)
+
+
+class StillClock:
+    """A clock that stands still."""
+
+    def now(self, tz: tzinfo) -> datetime:
+        """2026-11-21 13:05 UTC in the zone asked for."""
+        return datetime.fromisoformat("2026-11-21T13:05:00+00:00").astimezone(tz)
+
+
+class StillTime:
+    """What ``time`` is to the runner: seconds that pass only where a test adds them.
+
+    A run's seconds are counted before a call begins; how slow the machine is must not use them up.  How
+    long something is waited for is real.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        """The seconds up to now."""
+        return self.now
+
+    perf_counter = monotonic
+    time = monotonic
+
+
+MakeCall = Callable[..., ToolCall]
+MakeRunner = Callable[..., Awaitable[Runner]]
+
+
+@tool(effect="read_only", redaction=Redaction(output=("*",)))
+async def echo(text: str) -> dict[str, str]:
+    """Say it again."""
+    return {"text": text}
+
+
+def failure(result: ToolResult) -> dict[str, Any]:
+    """The failure that the model reads, checked for its exact shape."""
+    body: dict[str, Any] = json.loads(result.content)
+    assert set(body) == {"ok", "error_code", "message"}
+    assert body["ok"] is False
+    assert not result.ok
+    assert body["error_code"] == result.error_code
+    assert body["message"] == result.safe_message != ""
+    return body

@@ -1,0 +1,211 @@
+"""``mcp.import``: the servers of other programs' files, read with the configuration."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.server.config.load import Config, find_faults, load_config
+
+KEY = {"OPENAI_API_KEY": "sk-x"}
+SECRET = "ghp_0123456789abcdefghijklmnop"
+
+
+def loaded(folder: Path, *files: Any, env: Mapping[str, str] | None = None, more: str = "") -> Config:
+    """The configuration that imports these files, each a value that becomes JSON or the text of TOML."""
+    return load_config(written(folder, *files, more=more), {**KEY, **(env or {})})
+
+
+def written(folder: Path, *files: Any, more: str = "") -> Path:
+    """The path of a configuration that imports these files."""
+    names = []
+    for number, said in enumerate(files):
+        is_toml = isinstance(said, str) and not said.startswith(("{", "["))
+        names.append(f"file{number}.{'toml' if is_toml else 'json'}")
+        (folder / names[-1]).write_text(said if isinstance(said, str) else json.dumps(said))
+    path = folder / "toolrelay.toml"
+    path.write_text(f"[mcp]\nimport = {json.dumps(names)}\n{more}")
+    return path
+
+
+def fault(folder: Path, *files: Any, env: Mapping[str, str] | None = None, more: str = "") -> str:
+    """The one fault of such a configuration."""
+    _, faults = find_faults(written(folder, *files, more=more), {**KEY, **(env or {})})
+    (found,) = faults
+    assert isinstance(found, ConfigError)
+    assert "\n" not in str(found)
+    assert SECRET not in str(found)
+    return str(found)
+
+
+def server(**said: Any) -> dict[str, Any]:
+    """A file with one server, ``a``, of a program by the name of ``x`` unless it says otherwise."""
+    return {"mcpServers": {"a": said if "url" in said else {"command": "x", **said}}}
+
+
+def test_claude_desktop_and_claude_code(tmp_path: Path) -> None:
+    """Commands with their environment, addresses with their headers; variables are filled in."""
+    servers = {
+        "My Files!": {
+            "command": "npx",
+            "args": ["-y", "${PKG:-files}"],
+            "env": {"TOKEN": "${FILES}", "LEVEL": "9"},
+        },
+        "web": {"type": "http", "url": "https://${HOST}/mcp", "headers": {"Authorization": "Bearer ${WEB}"}},
+    }
+    env = {"FILES": "secret-of-files", "WEB": "secret-of-web", "HOST": "x.example"}
+    config = loaded(tmp_path, {"mcpServers": servers}, env=env)
+    found = config.mcp.known()
+    assert (found["my-files"].command, found["my-files"].args) == ("npx", ("-y", "files"))
+    assert found["my-files"].env == {"TOKEN": "secret-of-files", "LEVEL": "9"}
+    assert found["web"].url == "https://x.example/mcp"
+    assert found["web"].headers == {"Authorization": "Bearer secret-of-web"}
+    # The log masks what was filled in.
+    assert {"secret-of-files", "Bearer secret-of-web"} <= set(config.secrets())
+    assert "secret-of" not in repr(config)
+
+
+def test_vs_code_cursor_gemini_and_codex(tmp_path: Path) -> None:
+    """Several files, each in its own form."""
+    vs_code = {"servers": {"db": {"command": "./db", "env": {"A": "${input:pass word}"}}}}
+    cursor = {
+        "mcpServers": {"c": {"command": "c", "cwd": "sub", "env": {"B": "${env:BEE}", "U": "${userHome}"}}}
+    }
+    gemini = {
+        "mcpServers": {"g": {"httpUrl": "https://g.example", "timeout": 1500, "includeTools": ["read"]}}
+    }
+    codex = """
+        [mcp_servers.x]
+        url = "https://x.example"
+        bearer_token_env_var = "TOKEN"
+        tool_timeout_sec = 90
+        env_http_headers = { x-team = "TEAM" }
+        [mcp_servers.off]
+        command = "off"
+        enabled = false
+    """
+    env = {"DB_PASS_WORD": "p", "BEE": "b", "TOKEN": "t", "TEAM": "red", "HOME": "/home/me"}
+    found = loaded(tmp_path, vs_code, cursor, gemini, codex, env=env).mcp.known()
+    assert sorted(found) == ["c", "db", "g", "x"]
+    # Relative paths start where the file is.
+    assert (found["db"].command, found["db"].env) == (str(tmp_path / "db"), {"A": "p"})
+    assert (found["c"].cwd, found["c"].env) == (str(tmp_path / "sub"), {"B": "b", "U": "/home/me"})
+    assert (found["g"].timeout_s, found["g"].tools) == (1.5, ("read",))
+    assert (found["x"].timeout_s, found["x"].headers) == (90, {"x-team": "red", "authorization": "Bearer t"})
+
+
+def test_a_section_says_what_no_file_can(tmp_path: Path) -> None:
+    """Effects are the operator's word."""
+    more = '[mcp.servers.a]\neffects = {"*" = "read_only"}\ntimeout_s = 7\n'
+    (found,) = loaded(tmp_path, server(), more=more).mcp.known().values()
+    assert (found.command, found.effect_of("z"), found.timeout_s) == ("x", "read_only", 7)
+
+
+def test_nothing_that_is_disabled_is_there(tmp_path: Path) -> None:
+    """Nor what a section says of it."""
+    more = '[mcp.servers.a]\neffects = {"*" = "read_only"}\n'
+    assert loaded(tmp_path, server(disabled=True), more=more).mcp.known() == {}
+
+
+def test_what_looks_like_a_reference_is_a_value(tmp_path: Path) -> None:
+    """``file:`` is one of ours in toolrelay.toml alone; ``env:`` is taken as we write it."""
+    said = server(env={"DATABASE": "file:./dev.db", "OTHER": "env:FOO"})
+    (found,) = loaded(tmp_path, said, env={"FOO": "foo"}).mcp.known().values()
+    assert found.env == {"DATABASE": "file:./dev.db", "OTHER": "foo"}
+
+
+def test_the_environment_may_name_the_files(tmp_path: Path) -> None:
+    """Like every setting."""
+    (tmp_path / "a.json").write_text(json.dumps(server()))
+    path = tmp_path / "toolrelay.toml"
+    path.write_text("")
+    config = load_config(path, {**KEY, "TOOLRELAY_MCP__IMPORT": '["a.json"]'})
+    assert list(config.mcp.servers) == ["a"]
+    assert config.mcp.imports == (str(tmp_path / "a.json"),)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("{", 'mcp.import: "file0.json" is no JSON'),
+        ("[]", 'mcp.import: "file0.json" has no servers'),
+        ('{"mcpServers": 3}', 'mcp.import: "file0.json" has no servers'),
+        ("x" * (2 << 20), 'mcp.import: "file0.toml" has more than 1048576 bytes'),
+        ("[" * 100_000, 'mcp.import: "file0.json" is no JSON'),
+        ({"mcpServers": {str(n): {"command": "x"} for n in range(65)}}, "has more than 64 servers"),
+        ({"mcpServers": {"a": 3}}, 'mcp.import: "file0.json": a: it is no table'),
+        (server(args="x"), 'mcp.import: "file0.json": a: its args is no list'),
+        (server(url="https://x.example", type="sse"), "a: it speaks the older HTTP with SSE"),
+        (server(envFile=".env"), "a: its envFile is not read"),
+        (server(env={"GH_TOKEN": SECRET}), "a.env.GH_TOKEN: it may be a secret, which may not stand here"),
+        (server(env={"X": SECRET}), 'Write "${A_X}" there, and set A_X'),
+        (server(env={"X": "${workspaceFolder}"}), "the variable ${workspaceFolder} is not known here"),
+        (server(args=["${DIR}"]), "a.args[0]: the environment variable DIR is not set. Set DIR"),
+        (server(args=["--key=${API_KEY:-x}"]), "API_KEY may be a secret. Pass it in env or headers"),
+        (
+            server(env={"TOKEN": "${GH}"}),
+            "mcp.servers.a.env.TOKEN: the environment variable GH is not set (from file0.json)",
+        ),
+        (server(url="ftp://x.example"), "mcp.servers.a.url: is not a valid address"),
+        (server(url="ftp://x.example"), "(from file0.json)"),
+        (
+            server(env={"A-B": "1"}),
+            "mcp.servers.a.env: 'A-B' is not a valid name for an environment variable",
+        ),
+        (server(url="http://x.example"), "mcp.servers.a.url: http://x.example is not encrypted"),
+    ],
+)
+def test_a_fault_names_the_setting_and_the_file(tmp_path: Path, said: Any, words: str) -> None:
+    """On one line, without a value that may be a secret."""
+    assert words in fault(tmp_path, said)
+
+
+@pytest.mark.parametrize(
+    ("files", "more", "words"),
+    [
+        ([server()], '[mcp.servers.a]\ncommand = "y"', "has the server a, and so has [mcp.servers.a]"),
+        ([server(), server()], "", 'has the server a, which is a here, and so is a of "file0.json"'),
+        (
+            [{"mcpServers": {"My A": {"command": "x"}, "my-a": {"command": "x"}}}],
+            "",
+            'has the server my-a, which is my-a here, and so is My A of "file0.json"',
+        ),
+    ],
+)
+def test_a_conflict_names_both(tmp_path: Path, files: list[Any], more: str, words: str) -> None:
+    """Whichever of them is meant, one has to be renamed."""
+    assert words in fault(tmp_path, *files, more=more)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('import = ["none.json"]', 'mcp.import: "none.json" is not there, or is no file'),
+        ('import = ["/dev/zero"]', 'mcp.import: "/dev/zero" is not there, or is no file'),
+        ('import = "mcp.json"', "mcp.import: got a string 'mcp.json'"),
+        (f"import = {json.dumps(['x'] * 17)}", "mcp.import: names more than 16 files"),
+        ('imports = ["x"]', "mcp.imports: there is no such setting"),
+    ],
+)
+def test_the_setting_itself_is_checked(tmp_path: Path, line: str, words: str) -> None:
+    """By its name."""
+    path = tmp_path / "toolrelay.toml"
+    path.write_text(f"[mcp]\n{line}\n")
+    _, (found,) = find_faults(path, KEY)
+    assert words in str(found)
+
+
+def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:
+    """One server that is wrong hides no other."""
+    servers = {"a": 3, "b": {"command": "x"}, "c": {"command": "x", "args": 1}}
+    _, faults = find_faults(written(tmp_path, {"mcpServers": servers}), KEY)
+    assert [str(one).split(": ")[2] for one in faults] == ["a", "c"]
+
+
+def test_a_missing_secret_leaves_its_server_out_where_none_is_needed(tmp_path: Path) -> None:
+    """For commands that talk to no server."""
+    path = written(tmp_path, server(env={"TOKEN": "${GH}"}))
+    assert load_config(path, KEY, need_secrets=False).mcp.servers == {}

@@ -1,0 +1,33 @@
+"""State machines as tables."""
+
+from enum import StrEnum
+
+import pytest
+
+from proxy.transitions import IllegalTransition, Transitions
+
+
+class Door(StrEnum):
+    OPEN = "open"
+    SHUT = "shut"
+
+
+class Push(StrEnum):
+    IN = "in"
+    OUT = "out"
+
+
+NEXT = Transitions({(Door.OPEN, Push.IN): Door.SHUT, (Door.SHUT, Push.OUT): Door.OPEN})
+
+
+def test_a_table_says_the_next_state() -> None:
+    """An event that is in the table leads where it says."""
+    assert NEXT[Door.OPEN, Push.IN] is Door.SHUT
+    assert NEXT[Door.SHUT, Push.OUT] is Door.OPEN
+
+
+def test_what_is_not_in_the_table_raises() -> None:
+    """The fault names the event and the state, and the table stays as it is."""
+    with pytest.raises(IllegalTransition, match=r"Push\.OUT.* in the state .*Door\.OPEN"):
+        NEXT[Door.OPEN, Push.OUT]
+    assert len(NEXT) == 2

@@ -1,0 +1,135 @@
+"""The catalog of tools, and the registry that puts a newer one in its place."""
+
+import asyncio
+
+import pytest
+from changing_tools import ChangingProvider, changing_tool
+from structlog.testing import capture_logs
+
+from proxy.caches import Derived
+from proxy.errors import ConfigError
+from proxy.tools.access import catalog as catalogs
+from proxy.tools.access.catalog import Catalog, Registry
+from proxy.tools.contract.spec import ToolSpec
+
+A, B, C = (changing_tool(f"t__{letter}") for letter in "abc")
+
+
+def names(catalog: Catalog) -> list[str]:
+    """The tools of a catalog."""
+    return [spec.name for spec in catalog.tools()]
+
+
+async def test_a_newer_catalog_leaves_the_old_one_as_it_was() -> None:
+    """Whoever has a catalog goes on with it; who asks afterwards gets the next version."""
+    provider = ChangingProvider("t", B, A)
+    registry = await Registry.load([provider])
+    old = registry.current
+    provider.specs = (C, A)
+    derived: Derived[str, str] = Derived("of a test", 100, lambda key, value: len(value))
+    derived.of(old).put("names", "a b")
+    new = await registry.refresh()
+    assert registry.current is new
+    assert derived.of(old).get("names") is None, "what was worked out from the old one goes at once"
+    assert (old.version, new.version) == (1, 2)
+    assert (names(old), names(new)) == (["t__a", "t__b"], ["t__a", "t__c"])
+    assert (old.get("t__b"), new.get("t__b")) == (B, None)
+    assert old.provider("t__b") is provider
+    assert provider.closed == 0
+    await registry.aclose()
+    assert provider.closed == 1
+
+
+async def test_a_replacement_is_in_the_log() -> None:
+    """How many tools came, went and changed: no name, which is a stranger's word."""
+    registry = await Registry.load([provider := ChangingProvider("t", A, B)])
+    with capture_logs() as lines:
+        registry.replace([(changing_tool("t__b", arguments=("x",)), provider), (C, provider)])
+    assert lines == [
+        {
+            "event": "tools_replaced",
+            "log_level": "info",
+            "version": 2,
+            "tools": 2,
+            "added": 1,
+            "removed": 1,
+            "changed": 1,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "refused", [(A, A), (changing_tool("u__a"),), (changing_tool("t__a", redaction=None),)]
+)
+async def test_what_cannot_be_served_replaces_nothing(refused: tuple[ToolSpec, ...]) -> None:
+    """Rules T4, T5: the catalog is the old one, and the next that is whole has the next version."""
+    provider = ChangingProvider("t", A)
+    registry = await Registry.load([provider])
+    old = registry.current
+    provider.specs = refused
+    with pytest.raises(ConfigError):
+        await registry.refresh()
+    assert registry.current is old
+    provider.specs = (B,)
+    assert (await registry.refresh()).version == 2
+
+
+async def test_a_provider_that_cannot_say_its_tools_changes_nothing() -> None:
+    """What it raises goes to whoever asked for the refresh; the next one finds nothing in its way."""
+    registry = await Registry.load([provider := ChangingProvider("t", A)])
+
+    async def fail() -> None:
+        raise ConnectionResetError
+
+    provider.specs, provider.listing = (B,), fail
+    with pytest.raises(ConnectionResetError):
+        await registry.refresh()
+    assert names(registry.current) == ["t__a"]
+    provider.listing = None
+    assert names(await registry.refresh()) == ["t__b"]
+
+
+async def test_the_configuration_has_a_word_on_each_catalog() -> None:
+    """A check that was set refuses tools of later catalogs, before they are served."""
+    registry = await Registry.load([provider := ChangingProvider("t", A)])
+
+    def no_b(catalog: Catalog) -> None:
+        if catalog.get("t__b"):
+            raise ConfigError("policy.allow", "no b")
+
+    registry.hold_to(no_b)
+    with pytest.raises(ConfigError, match="no b"):
+        registry.replace([(B, provider)])
+    assert names(registry.current) == ["t__a"]
+    assert "t__b" not in registry
+    assert names(registry.replace([(C, provider)])) == ["t__c"]
+
+
+async def test_the_last_change_is_the_one_that_is_served() -> None:
+    """Two refreshes at once: the one that was asked for later does not lose against the earlier one."""
+    registry = await Registry.load([provider := ChangingProvider("t", A)])
+    slow, at_once = asyncio.Event(), asyncio.Event()
+    at_once.set()
+    answers = iter([slow, at_once])
+    provider.specs, provider.listing = (B,), lambda: next(answers).wait()
+    first = asyncio.create_task(registry.refresh())
+    await asyncio.sleep(0)
+    provider.specs = (C,)
+    second = asyncio.create_task(registry.refresh())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    slow.set()
+    assert names(await first) == ["t__b"]
+    assert names(await second) == ["t__c"]
+    assert registry.current is second.result()
+
+
+async def test_a_name_is_remembered_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A label of a tool that is gone stays one; names that never end are not all remembered."""
+    monkeypatch.setattr(catalogs, "_MOST_NAMES", 3)
+    registry = await Registry.load([provider := ChangingProvider("t", A)])
+    registry.replace([(B, provider), (C, provider)])
+    assert [name in registry for name in ("t__a", "t__b", "t__c", "t__d")] == [True, True, True, False]
+    registry.replace([(changing_tool("t__d"), provider)])
+    assert names(registry.current) == ["t__d"]
+    assert [name in registry for name in ("t__a", "t__d")] == [True, False]

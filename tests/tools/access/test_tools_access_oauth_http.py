@@ -1,0 +1,132 @@
+"""Requests to the addresses of OAuth documents: where they may go."""
+
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+from oauth_server import OAuthServer, running
+
+from proxy.net.public_addresses import is_confidential
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.oauth_http import CheckedOAuthHttp
+from proxy.tools.contract.capabilities import HttpFailure
+
+LOOPBACK = ("127.0.0.0/8",)
+PLACE = "/.well-known/oauth-authorization-server"
+
+
+class Names(AbstractResolver):
+    """Knows a few names."""
+
+    def __init__(self) -> None:
+        inside, outside = "127.0.0.1", "93.184.216.34"
+        self.known = {
+            "public.example": [outside],
+            "inside.example": [inside],
+            "both.example": [inside, outside],
+        }
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of a name."""
+        if host not in self.known:
+            raise OSError(None, "not known")
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=socket.AF_INET, proto=0, flags=0)
+            for address in self.known[host]
+        ]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[OAuthServer]:
+    """A server on this machine."""
+    async with running() as one:
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("written", "reaches"),
+    [
+        (["https://inside.example"], True),
+        (["https://inside.example", "https://10.0.0.1"], True),
+        (["https://public.example"], False),
+        (["https://both.example"], False),
+        (["https://unknown.example"], False),
+        (["https://inside.example", "https://public.example"], False),
+    ],
+)
+async def test_only_a_server_inside_may_point_inside(
+    server: OAuthServer, written: list[str], reaches: bool
+) -> None:
+    """The operator opened loopback for servers there; one of the world names an address on it in vain."""
+    pool = EgressPool(allowed_networks=LOOPBACK, schemes=("https", "http"), resolver=Names())
+    public = EgressPool(resolver=Names())
+    http = CheckedOAuthHttp(pool, public, written, "mcp.networks")
+    try:
+        if reaches:
+            assert (await http.get_json(server.url + PLACE))["issuer"] == server.url
+        else:
+            with pytest.raises(HttpFailure):
+                await http.get_json(server.url + PLACE)
+            with pytest.raises(HttpFailure):
+                await http.post_form(f"{server.url}/token", {})
+    finally:
+        await pool.aclose()
+        await public.aclose()
+    assert bool(server.asked) is reaches
+
+
+@pytest.mark.parametrize(
+    ("url", "is_so"),
+    [
+        ("https://as.example/token", True),
+        ("https://as.example:8443/token?x=1", True),
+        ("http://127.0.0.1:9000/token", True),
+        ("http://[::1]:9000/token", True),
+        ("http://localhost:9000", True),
+        ("http://10.0.0.1/token", True),
+        ("http://8.8.8.8/token", False),
+        ("http://as.example/token", False),
+        ("http://localhost.example/", False),
+        ("http://127.0.0.1@evil.example/", False),
+        ("http://127.0.0.1\\@evil.example/", False),
+        ("https://user@as.example/", False),
+        ("https://as.example:x/", False),
+        ("https:///token", False),
+        ("https://[::1", False),
+        ("https://ä.example/", False),
+        ("https://as.example/\n", False),
+        ("https://as.example/ x", False),
+        ("ftp://127.0.0.1/", False),
+        ("javascript:alert(1)", False),
+        ("", False),
+    ],
+)
+def test_where_secrets_may_go(url: str, is_so: bool) -> None:
+    """Over TLS, or no further than a private network; an odd address is none."""
+    assert is_confidential(url) is is_so
+
+
+async def test_a_secret_goes_over_no_plain_http(server: OAuthServer) -> None:
+    """To a host by its name, even to one of the opened network."""
+    pool = EgressPool(allowed_networks=LOOPBACK, schemes=("https", "http"), resolver=Names())
+    http = CheckedOAuthHttp(pool, pool, [server.url], "mcp.networks")
+    with pytest.raises(HttpFailure, match="not https"):
+        await http.post_form(f"http://inside.example:{server.url.rpartition(':')[2]}/token", {"x": "y"})
+    await pool.aclose()
+    assert server.asked == []
+
+
+async def test_a_challenge_is_read_of_an_answer_without_an_end(server: OAuthServer) -> None:
+    """The body of the answer is left alone."""
+    pool = EgressPool(allowed_networks=LOOPBACK, schemes=("http",))
+    http = CheckedOAuthHttp(pool, pool, [server.url], "mcp.networks")
+    server.challenge = 'Bearer scope="a"'
+    assert await http.challenge(server.mcp) == 'Bearer scope="a"'
+    assert "authorization" not in server.seen[0]
+    await pool.aclose()

@@ -1,0 +1,106 @@
+"""What servers say of their tools: read leniently, bounded, and known again by a digest."""
+
+from typing import Any
+
+import pytest
+from mcp_script import tool_definition
+
+from proxy.tools.mcp.definitions import Definition, UnusableDefinition, read_listing, visible_text
+
+OPEN = {"type": "object", "properties": {"path": {"type": "string", "description": "Which file."}}}
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [
+        (None, "no JSON object"),
+        ({}, "no name"),
+        ({"name": ""}, "no name"),
+        ({"name": "x" * 201}, "200 characters"),
+        ({"name": "a", "inputSchema": None}, "inputSchema"),
+        ({"name": "a", "inputSchema": True}, "inputSchema"),
+        ({"name": "a", "inputSchema": {"type": "string"}}, "inputSchema"),
+        ({"name": "a", "inputSchema": {"type": "object", "$ref": "https://example.com/x"}}, "inputSchema"),
+        ({"name": "a", "inputSchema": OPEN, "description": 3}, "description"),
+    ],
+)
+def test_one_bad_definition_leaves_out_one_tool(tool: Any, reason: str) -> None:
+    """Its neighbours stay."""
+    listing = read_listing("files", [tool_definition("good"), tool, tool_definition("fine")])
+    assert [one.name for one in listing.definitions] == ["good", "fine"]
+    (left_out,) = listing.left_out
+    assert reason in left_out.reason
+
+
+def test_two_tools_of_one_name_are_both_left_out() -> None:
+    """Nobody could say which of them was allowed."""
+    listing = read_listing(
+        "files", [tool_definition("a"), tool_definition("b"), tool_definition("a", "Other.")]
+    )
+    assert [one.name for one in listing.definitions] == ["b"]
+    assert [one.name for one in listing.left_out] == ["a"]
+
+
+def test_a_server_has_no_more_tools_than_it_may() -> None:
+    """The rest is named."""
+    listing = read_listing("files", [tool_definition(f"t{number}") for number in range(5)], most=3)
+    assert len(listing.definitions) == 3
+    assert {one.name for one in listing.left_out} == {"t3", "t4"}
+
+
+def test_what_nobody_sees_never_goes_to_a_model() -> None:
+    """Tags, direction marks and zero-width characters are taken out, and said to be there."""
+    hidden = "Reads.\U000e0041\u202e\u200b\x1b[31m"
+    (one,) = read_listing("files", [tool_definition("a", hidden)]).definitions
+    assert one.model_text == "Reads.[31m"
+    assert one.has_hidden_text
+    (plain,) = read_listing("files", [tool_definition("a", "Reads.\n\tMore.")]).definitions
+    assert not plain.has_hidden_text
+
+
+def test_a_description_is_cut_for_the_model() -> None:
+    """At 1,024 characters; a tool without one is described by its title or its name."""
+    (long,) = read_listing("files", [tool_definition("a", "x" * 5000)]).definitions
+    assert len(long.model_text) == 1024
+    (named,) = read_listing("files", [tool_definition("a", "", title="Reads files")]).definitions
+    assert named.model_text == "Reads files"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"description": "Reads, and sends it away."},
+        {"title": "Other"},
+        {"inputSchema": {**OPEN, "required": ["path"]}},
+        {"outputSchema": {"type": "object"}},
+        {"annotations": {"readOnlyHint": True}},
+        {"name": "b"},
+    ],
+)
+def test_the_digest_changes_with_everything_that_was_allowed(change: dict[str, Any]) -> None:
+    """Rule T9: what a person or a model is shown makes the tool that it is."""
+    before = tool_definition("a", "Reads.", inputSchema=OPEN)
+    one, other = (
+        read_listing("files", [before]).definitions[0],
+        read_listing("files", [{**before, **change}]).definitions[0],
+    )
+    assert one.digest != other.digest
+    again = read_listing("files", [dict(reversed(before.items()))]).definitions[0]
+    assert again.digest == one.digest
+
+
+def test_a_definition_is_read_as_it_was_written() -> None:
+    """And nothing else is taken for one."""
+    (one,) = read_listing(
+        "files", [tool_definition("a", annotations={"readOnlyHint": True, "x": 1})]
+    ).definitions
+    assert Definition.read(one.written()) == one
+    assert one.annotations == {"readOnlyHint": True}
+    for wrong in ({}, {**one.written(), "name": 3}, {**one.written(), "inputSchema": None}):
+        with pytest.raises(UnusableDefinition):
+            Definition.read(wrong)
+
+
+def test_visible_text_keeps_lines() -> None:
+    """Line breaks and tabs are no trick."""
+    assert visible_text(" a\n\tb\x00\ufeff ") == "a\n\tb"

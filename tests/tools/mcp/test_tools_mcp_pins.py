@@ -1,0 +1,105 @@
+"""Pins: what an operator has allowed, and what a live definition is to it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mcp_script import tool_definition
+
+from proxy.errors import ConfigError
+from proxy.tools.mcp.definitions import Definition, UnusableDefinition, read_listing
+from proxy.tools.mcp.pins import FiledPins, Pin, RecordedPins, compare, read_pin_file, write_pin_file
+
+
+def definition(name: str = "a", description: str = "Reads.") -> Definition:
+    """A tool of the server ``files``."""
+    return read_listing("files", [tool_definition(name, description)]).definitions[0]
+
+
+PIN = Pin(definition(), "here", 1.0, "somebody")
+
+
+@pytest.mark.parametrize(
+    ("pin", "live", "transport", "state"),
+    [
+        (PIN, definition(), "here", "pinned"),
+        (PIN, definition(description="Reads, and more."), "here", "changed"),
+        (PIN, definition(), "elsewhere", "moved"),
+        (PIN, None, "here", "gone"),
+        (None, definition(), "here", "new"),
+    ],
+)
+def test_a_live_definition_is_compared_with_its_pin(
+    pin: Pin | None, live: Definition | None, transport: str, state: str
+) -> None:
+    """Rule T9: a changed tool is another tool, and so is one of another server."""
+    assert compare(pin, None if live is None else live.digest, transport) == state
+
+
+def test_a_file_of_pins_is_sorted_and_read_back(tmp_path: Path) -> None:
+    """It is made to be kept under version control."""
+    path = tmp_path / "pins.json"
+    pins = [PIN, replace(PIN, definition=definition("0"))]
+    write_pin_file(path, pins)
+    assert read_pin_file(path) == sorted(pins, key=lambda pin: pin.id)
+    first = path.read_text()
+    write_pin_file(path, reversed(pins))
+    assert path.read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "no file of pins"),
+        ("[]", "no file of pins"),
+        ('{"version": 2, "pins": []}', "version 2"),
+        ('{"version": 1, "pins": [3]}', r"pins\[0\]"),
+    ],
+)
+def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, words: str) -> None:
+    """With the pin that is wrong, and what to do."""
+    path = tmp_path / "pins.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        FiledPins(path)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    """By its path."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        FiledPins(tmp_path / "none.json")
+
+
+def test_a_definition_that_was_edited_by_hand_is_no_pin() -> None:
+    """Its digest says that nobody allowed it like this."""
+    written = PIN.written()
+    written["definition"]["description"] = "Sends it away."
+    with pytest.raises(UnusableDefinition, match="digest"):
+        Pin.read(written)
+
+
+class Record:
+    """A record with these rows."""
+
+    def __init__(self, rows: Mapping[str, str]) -> None:
+        self.rows = dict(rows)
+
+    async def read_pins(self) -> Mapping[str, str]:
+        """All rows."""
+        return self.rows
+
+    async def put_pins(self, pins: Mapping[str, str]) -> None:
+        """Add rows."""
+        self.rows.update(pins)
+
+    async def delete_pin(self, pin_id: str) -> bool:
+        """Remove a row."""
+        return self.rows.pop(pin_id, None) is not None
+
+
+async def test_a_row_that_is_no_pin_takes_no_other_with_it() -> None:
+    """It is named in the log."""
+    rows = {"mcp__files__a": json.dumps(PIN.written()), "mcp__files__b": "{", "mcp__files__c": "{}"}
+    assert await RecordedPins(Record(rows)).pins() == [PIN]

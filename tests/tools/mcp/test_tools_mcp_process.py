@@ -1,0 +1,102 @@
+"""The process that talks to servers: it comes back, and leaves nothing behind however it ends."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from mcp_rig import hosted
+from mcp_script import calls_of, scripted, tool_definition
+from waiting import LATE_S, PATIENCE_S, until
+
+from proxy.errors import ToolFailure
+from proxy.tools.mcp.host_client import HostClient
+from proxy.tools.mcp.results import read_result
+
+OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_a_tool_is_called_through_it(tmp_path: Path) -> None:
+    """The result comes as the server gave it; the socket is this user's alone."""
+    server = scripted(tmp_path, [tool_definition("a")], {"a": OK})
+    async with hosted(server) as host:
+        found = await host.definitions("toy")
+        result = await host.client.call("toy", "a", found["a"].digest, {"x": 1}, LATE_S)
+        assert read_result(result).text == "fine"
+        assert host.process.path.stat().st_mode & 0o077 == 0
+        assert host.process.path.parent.stat().st_mode & 0o077 == 0
+    assert not host.process.path.parent.exists()
+
+
+async def test_a_kill_of_it_leaves_no_orphan_and_no_second_effect(tmp_path: Path) -> None:
+    """Its servers go with it; the call is told that nobody knows; another process takes its place."""
+    server = scripted(
+        tmp_path, [tool_definition("slow"), tool_definition("a")], {"slow": {"sleep": 60}, "a": OK}
+    )
+    async with hosted(server) as host:
+        found = await host.definitions("toy")
+        call = asyncio.create_task(host.client.call("toy", "slow", found["slow"].digest, {}, LATE_S))
+        await until(lambda: calls_of(tmp_path) == ["slow"])
+        (group,) = host.process._groups
+        os.kill(host.process._pid, signal.SIGKILL)
+        with pytest.raises(ToolFailure, match="may have taken effect"):
+            await call
+        await until(lambda: not runs(group))
+        await host.becomes("toy", "ready")
+        assert read_result(await host.client.call("toy", "a", found["a"].digest, {}, LATE_S)).text == "fine"
+    assert calls_of(tmp_path) == ["slow", "a"]
+
+
+async def test_a_worker_that_goes_cancels_its_calls(tmp_path: Path) -> None:
+    """And nobody else's."""
+    server = scripted(tmp_path, [tool_definition("a")], {"a": OK})
+    async with hosted(server) as host:
+        found = await host.definitions("toy")
+        other = HostClient(host.process.path)
+        other.start()
+        assert read_result(await other.call("toy", "a", found["a"].digest, {}, LATE_S)).text == "fine"
+        await other.aclose()
+        assert read_result(await host.client.call("toy", "a", found["a"].digest, {}, LATE_S)).text == "fine"
+
+
+async def test_one_server_that_is_broken_takes_no_other_with_it(tmp_path: Path) -> None:
+    """What is wrong with it is told."""
+    good = scripted(tmp_path, [tool_definition("a")], {"a": OK}, name="good")
+    bad = scripted(tmp_path, [], name="bad", listed={"tools": 3})
+    async with hosted(good, bad) as host:
+        assert "list of tools" in (await host.client.listing("bad", PATIENCE_S)).status.reason
+        found = await host.definitions("good")
+        assert read_result(await host.client.call("good", "a", found["a"].digest, {}, LATE_S)).text == "fine"
+        with pytest.raises(ToolFailure, match="bad is not connected"):
+            await host.client.call("bad", "a", "x", {}, LATE_S)
+
+
+async def test_a_result_that_is_too_large_fails_its_call(tmp_path: Path) -> None:
+    """The link to the process stays whole."""
+    large = {"result": {"content": [{"type": "text", "text": "x" * (9 << 20)}]}}
+    server = scripted(tmp_path, [tool_definition("large"), tool_definition("a")], {"large": large, "a": OK})
+    async with hosted(server) as host:
+        found = await host.definitions("toy")
+        with pytest.raises(ToolFailure, match="larger than"):
+            await host.client.call("toy", "large", found["large"].digest, {}, LATE_S)
+        assert read_result(await host.client.call("toy", "a", found["a"].digest, {}, LATE_S)).text == "fine"
+
+
+async def test_without_the_process_a_call_fails_and_does_not_hang(tmp_path: Path) -> None:
+    """The server is said to be away."""
+    client = HostClient(tmp_path / "none.sock")
+    client.start()
+    try:
+        with pytest.raises(ToolFailure, match="not connected"):
+            await client.call("toy", "a", "x", {}, LATE_S)
+    finally:
+        await client.aclose()

@@ -1,0 +1,157 @@
+"""Results of MCP tools, as models read them."""
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.errors import ToolFailure
+from proxy.tools.mcp.results import MAX_ITEMS, failure_of_error, read_result
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n0000").decode()
+
+
+def words(*blocks: Any, **more: Any) -> str:
+    """The text of a result of these blocks."""
+    return read_result({"content": list(blocks), **more}).text
+
+
+def test_texts_are_joined_by_lines() -> None:
+    """Without the characters that nobody sees."""
+    assert words({"type": "text", "text": "a"}, {"type": "text", "text": "b\u200b"}) == "a\nb"
+
+
+def test_an_image_is_passed_on_as_bytes() -> None:
+    """What they are is checked where all images of tools are."""
+    result = read_result({"content": [{"type": "image", "data": PNG, "mimeType": "image/png"}]})
+    (image,) = result.images
+    assert image.data == base64.b64decode(PNG)
+    assert image.media_type == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("block", "note"),
+    [
+        ("text", "no content block"),
+        ({"type": "text", "text": 3}, "text was left out"),
+        ({"type": "image", "data": "%%%"}, "no base64"),
+        ({"type": "audio", "data": PNG, "mimeType": "audio/wav"}, "sound was left out (audio/wav"),
+        ({"type": "hologram"}, "not known here"),
+        (
+            {"type": "resource", "resource": {"uri": "x:y", "blob": PNG, "mimeType": "a/b"}},
+            "x:y was left out",
+        ),
+        ({"type": "resource_link", "uri": "javascript:alert(1)"}, "points at javascript:"),
+        ({"type": "resource_link"}, "no address"),
+        ({"type": "text", "text": "psst", "annotations": {"audience": ["user"]}}, "for a person only"),
+    ],
+)
+def test_what_is_not_taken_is_noted(block: Any, note: str) -> None:
+    """The model knows that something is missing, and nothing is refused for it."""
+    text = words({"type": "text", "text": "kept"}, block)
+    assert text.startswith("kept\n[toolrelay: ")
+    assert note in text
+    assert "psst" not in text
+
+
+def test_a_resource_is_its_text_and_a_link_is_never_fetched() -> None:
+    """The address is said with both."""
+    text = words({"type": "resource", "resource": {"uri": "file:///a", "text": "hello"}})
+    assert text == "[resource file:///a]\nhello"
+    result = read_result({"content": [{"type": "resource_link", "uri": "https://x.example/a", "name": "A"}]})
+    (link,) = result.links
+    assert (link.uri, link.title) == ("https://x.example/a", "A")
+
+
+@pytest.mark.parametrize(
+    ("text", "structured", "said"),
+    [
+        ('{"a": 1}', {"a": 1}, '{"a": 1}'),
+        ("3", {"result": 3}, "3"),
+        ("hello", {"result": "hello"}, "hello"),
+        ("hello", {"content": "hello"}, "hello"),
+        ("done", {"a": 1}, 'done\n{"a": 1}'),
+        (None, {"a": 1}, '{"a": 1}'),
+    ],
+)
+def test_structured_content_is_added_where_no_text_says_it(
+    text: str | None, structured: Any, said: str
+) -> None:
+    """A model need not read it twice."""
+    blocks = [] if text is None else [{"type": "text", "text": text}]
+    assert words(*blocks, structuredContent=structured) == said
+
+
+def test_an_error_is_a_failure_in_the_servers_words() -> None:
+    """They may say how to do it right; they are cut."""
+    with pytest.raises(ToolFailure, match="no such file") as raised:
+        read_result({"isError": True, "content": [{"type": "text", "text": "no such file"}]})
+    assert raised.value.code == "execution_failed"
+    with pytest.raises(ToolFailure) as raised:
+        read_result({"isError": True, "content": [{"type": "text", "text": "x" * 5000}]})
+    assert len(raised.value.message) == 1000
+
+
+@pytest.mark.parametrize(
+    "result",
+    [None, [], "x", {"resultType": "input_required", "inputRequests": {}}, {"resultType": "task"}],
+)
+def test_what_is_no_result_is_a_failure(result: Any) -> None:
+    """Nothing of it is guessed."""
+    with pytest.raises(ToolFailure):
+        read_result(result)
+
+
+def test_a_result_that_says_nothing_says_so() -> None:
+    """An empty text would look like a fault."""
+    assert words() == '{"ok": true, "message": "no content"}'
+
+
+def test_a_result_has_a_bound_of_parts() -> None:
+    """The rest is noted once."""
+    text = words(*({"type": "text", "text": "a"} for _ in range(MAX_ITEMS + 50)))
+    assert text.count("a\n") == MAX_ITEMS
+    assert text.count("toolrelay") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ({"code": -32602, "message": "bad path"}, "invalid_arguments"),
+        ({"code": -32601, "message": "gone"}, "execution_failed"),
+        ({"code": 1}, "execution_failed"),
+        ({"message": 3}, "execution_failed"),
+    ],
+)
+def test_protocol_errors_are_failures(error: dict[str, Any], code: str) -> None:
+    """With the server's words, if it has any."""
+    failure = failure_of_error(error)
+    assert failure.code == code
+    assert failure.message
+
+
+FIELDS = ("text", "data", "uri", "resource", "mimeType", "annotations")
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(
+        json_values
+        | st.fixed_dictionaries(
+            {"type": st.sampled_from(["text", "image", "audio", "resource", "resource_link", "x"])},
+            optional=dict.fromkeys(FIELDS, json_values),
+        ),
+        max_size=6,
+    ),
+    json_values,
+)
+def test_nothing_that_a_server_says_breaks_the_reader(blocks: list[Any], structured: Any) -> None:
+    """It is a result or a failure, whatever it is."""
+    assert read_result({"content": blocks, "structuredContent": structured}).text is not None

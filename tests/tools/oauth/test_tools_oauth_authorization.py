@@ -1,0 +1,127 @@
+"""One attempt to log in: what goes out with the browser, and what may come back."""
+
+import base64
+import hashlib
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.tools.oauth.authorization import Attempt, NotOurs, begin
+from proxy.tools.oauth.clients import Client
+from proxy.tools.oauth.metadata import AuthorizationServer
+from proxy.tools.oauth.port import OAuthFault
+
+ISSUER = "https://as.example"
+REDIRECT = "http://127.0.0.1:8765/callback"
+
+
+def attempt(*, sends_iss: bool = False, page: str = f"{ISSUER}/authorize", pkce: bool = True) -> Attempt:
+    """An attempt at a server."""
+    server = AuthorizationServer(ISSUER, page, f"{ISSUER}/token", has_pkce=pkce, sends_iss=sends_iss)
+    return begin(
+        server,
+        Client("me", "configured"),
+        redirect_uri=REDIRECT,
+        resource="https://mcp.example/mcp",
+        scopes=("a", "b"),
+        more={"prompt": "consent"},
+    )
+
+
+def back(**query: str) -> str:
+    """The address at which the browser ends."""
+    return f"{REDIRECT}?{urlencode(query)}"
+
+
+def test_the_browser_is_sent_with_all_that_is_needed() -> None:
+    """PKCE with S256, state, resource and scopes; each attempt has secrets of its own."""
+    one, other = attempt(page=f"{ISSUER}/authorize?tenant=7&client_id=evil"), attempt()
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(one.url).query).items()}
+    digest = hashlib.sha256(one.verifier.encode()).digest()
+    assert asked == {
+        "tenant": "7",
+        "prompt": "consent",
+        "response_type": "code",
+        "client_id": "me",
+        "redirect_uri": REDIRECT,
+        "state": one.state,
+        "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
+        "code_challenge_method": "S256",
+        "scope": "a b",
+        "resource": "https://mcp.example/mcp",
+    }
+    assert 43 <= len(one.verifier) <= 128, "RFC 7636, section 4.1"
+    assert one.verifier not in one.url
+    assert len({one.state, other.state, one.verifier, other.verifier}) == 4
+    assert not any(secret in repr(one) for secret in (one.state, one.verifier))
+
+
+@pytest.mark.parametrize(
+    ("page", "pkce", "words"), [("", True, "no page"), ("https://a.example", False, "PKCE")]
+)
+def test_a_server_that_cannot_be_trusted_is_not_asked(page: str, pkce: bool, words: str) -> None:
+    """Without PKCE somebody else could use the code."""
+    with pytest.raises(OAuthFault, match=words):
+        attempt(page=page, pkce=pkce)
+
+
+def test_the_code_comes_with_the_state() -> None:
+    """From the whole address, or from its query."""
+    one = attempt(sends_iss=True)
+    address = back(code="c0de", state=one.state, iss=ISSUER)
+    assert one.code_of(f" {address}\n") == "c0de"
+    assert one.code_of(address.partition("?")[2]) == "c0de"
+    assert one.exchange("c0de") == {
+        "grant_type": "authorization_code",
+        "code": "c0de",
+        "redirect_uri": REDIRECT,
+        "code_verifier": one.verifier,
+        "resource": "https://mcp.example/mcp",
+    }
+
+
+def test_what_is_not_of_the_attempt_is_nobodys() -> None:
+    """Another state, none, a parameter twice, far too much."""
+    one, other = attempt(), attempt()
+    for address in (
+        back(code="c", state=other.state),
+        back(code="c"),
+        "c0de",
+        "",
+        f"{back(code='c', state=one.state)}&state={other.state}",
+        f"{back(code='c', state=one.state)}&code=d",
+        back(code="x" * 20000, state=one.state),
+        back(**{f"p{number}": "x" for number in range(60)}, state=one.state),
+    ):
+        with pytest.raises(NotOurs):
+            one.code_of(address)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_an_answer_or_none(text: str) -> None:
+    """Nothing that a browser or a person brings breaks the reader."""
+    one = attempt()
+    for said in (text, f"{REDIRECT}?{text}", f"http://[{text}"):
+        with pytest.raises((NotOurs, OAuthFault)):
+            one.code_of(said)
+
+
+@pytest.mark.parametrize(
+    ("query", "sends_iss", "words"),
+    [
+        ({"code": "c", "iss": "https://evil.example"}, False, "of the issuer https://evil.example"),
+        ({"code": "c", "iss": f"{ISSUER}/"}, False, "mixing up two servers"),
+        ({"code": "c"}, True, "does not name its issuer"),
+        ({"error": "access_denied", "iss": "https://evil.example"}, False, "mixing up"),
+        ({"error": "access_denied", "error_description": "\x1b[31mno"}, False, r"access_denied (\x1b[31mno)"),
+        ({"code": ""}, False, "has no code"),
+    ],
+)
+def test_an_answer_of_another_issuer_is_refused(query: dict[str, str], sends_iss: bool, words: str) -> None:
+    """RFC 9207: whoever mixes up two servers gets no code."""
+    one = attempt(sends_iss=sends_iss)
+    with pytest.raises(OAuthFault) as caught:
+        one.code_of(back(**query, state=one.state))
+    assert words in str(caught.value)

@@ -1,0 +1,156 @@
+"""Who the proxy is to an authorization server, and how it proves that."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from proxy.tools.contract.capabilities import HttpFailure
+from proxy.tools.oauth.clients import Client, choose_client, configured_client, proven
+from proxy.tools.oauth.metadata import AuthorizationServer
+from proxy.tools.oauth.port import OAuthFault
+
+ISSUER = "https://as.example"
+REDIRECT = "http://127.0.0.1:8765/callback"
+
+
+class Registry:
+    """A registration endpoint."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked: list[Any] = []
+
+    async def get_json(self, url: str) -> Any:
+        """Nothing is read here."""
+        raise AssertionError(url)
+
+    async def post_json(self, url: str, body: Any) -> Any:
+        """Register a client."""
+        self.asked.append(body)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
+        """No form is taken here."""
+        raise AssertionError(url)
+
+    async def challenge(self, url: str) -> str:
+        """Nothing is asked for here."""
+        raise AssertionError(url)
+
+
+def server(**more: Any) -> AuthorizationServer:
+    """An authorization server."""
+    return AuthorizationServer(ISSUER, f"{ISSUER}/authorize", f"{ISSUER}/token", **more)
+
+
+@pytest.mark.parametrize(
+    ("methods", "method"),
+    [
+        (None, "client_secret_basic"),
+        (("client_secret_post", "client_secret_basic"), "client_secret_basic"),
+        (("client_secret_post",), "client_secret_post"),
+    ],
+)
+def test_a_secret_goes_the_way_that_the_server_takes(methods: Any, method: str) -> None:
+    """RFC 8414: a server that says nothing takes Basic."""
+    assert configured_client(server(auth_methods=methods), "me", "s3cret").method == method
+    assert configured_client(server(auth_methods=methods), "me", "").method == "none"
+
+
+def test_a_secret_goes_no_way_that_is_not_known() -> None:
+    """A key that signs is not what there is."""
+    with pytest.raises(OAuthFault, match="its ways are: private_key_jwt"):
+        configured_client(server(auth_methods=("private_key_jwt",)), "me", "s3cret")
+
+
+def test_a_client_proves_itself() -> None:
+    """RFC 6749, section 2.3.1: id and secret are encoded before they are joined."""
+    form = {"grant_type": "x"}
+    assert proven(Client("me", "document"), form) == ({**form, "client_id": "me"}, None)
+    posted = proven(Client("me", "configured", "a:b", "client_secret_post"), form)
+    assert posted == ({**form, "client_id": "me", "client_secret": "a:b"}, None)
+    fields, header = proven(Client("m:e", "configured", "a b%", "client_secret_basic"), form)
+    assert fields == form
+    assert header == f"Basic {base64.b64encode(b'm%3Ae:a%20b%25').decode()}"
+    assert "s3cret" not in repr(Client("me", "configured", "s3cret"))
+
+
+async def test_clients_are_chosen_in_order() -> None:
+    """The operator's, the one that is a document, one that registered itself before, one that does so now."""
+    registry = Registry({"client_id": "new"})
+    full = server(takes_documents=True, registration_endpoint=f"{ISSUER}/register")
+    document = "https://example.com/client.json"
+
+    async def choose(at: AuthorizationServer = full, **options: Any) -> Client:
+        return await choose_client(registry, at, redirect_uri=REDIRECT, **options)
+
+    known = Client("old", "registered", redirect_uri=REDIRECT)
+    assert (await choose(client_id="mine", document_url=document, known=known)).id == "mine"
+    assert (await choose(document_url=document, known=known)).id == document
+    assert (await choose(known=known)).id == "old"
+    assert registry.asked == []
+    moved = Client("old", "registered", redirect_uri="http://127.0.0.1:1/callback")
+    assert (await choose(known=moved, scopes=("a",))).id == "new"
+    without = server(registration_endpoint=f"{ISSUER}/register")
+    assert (await choose(without, document_url=document)).id == "new"
+    assert registry.asked[0] == {
+        "client_name": "toolrelay",
+        "redirect_uris": [REDIRECT],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": "none",
+        "application_type": "native",
+        "scope": "a",
+    }
+    with pytest.raises(OAuthFault, match="registers no clients by itself") as caught:
+        await choose(server())
+    assert REDIRECT in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "method"),
+    [
+        ({"client_id": "a", "client_secret": "s"}, "client_secret_basic"),
+        ({"client_id": "a", "client_secret": ""}, "none"),
+        ({"client_id": "a", "client_secret": "s", "token_endpoint_auth_method": "none"}, "none"),
+        (
+            {"client_id": "a", "client_secret": "s", "token_endpoint_auth_method": "client_secret_post"},
+            "client_secret_post",
+        ),
+        ({"client_id": "a", "client_secret_expires_at": 0, "redirect_uris": [REDIRECT]}, "none"),
+    ],
+)
+async def test_a_registration_is_what_the_server_made_of_it(answer: Any, method: str) -> None:
+    """RFC 7591, section 3.2.1: it may be another than the one that was asked for."""
+    at = server(registration_endpoint=f"{ISSUER}/register")
+    client = await choose_client(Registry(answer), at, redirect_uri=REDIRECT)
+    assert (client.method, bool(client.secret)) == (method, method != "none")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        {},
+        {"client_id": ""},
+        {"client_id": "a\nb"},
+        {"client_id": "x" * 3000},
+        {"client_id": "a", "token_endpoint_auth_method": "private_key_jwt"},
+        {"client_id": "a", "token_endpoint_auth_method": "client_secret_basic"},
+        {"client_id": "a", "client_secret": 7},
+        {"client_id": "a", "redirect_uris": ["https://evil.example/callback"]},
+        {"client_id": "a", "client_secret_expires_at": "soon"},
+        HttpFailure("the service answered with status 500", status=500, body=b's3cret'),
+    ],
+)  # fmt: skip
+async def test_a_registration_that_is_no_use_is_refused(answer: Any) -> None:
+    """Before anybody logs in; nothing of the answer is repeated."""
+    at = server(registration_endpoint=f"{ISSUER}/register")
+    with pytest.raises(OAuthFault) as caught:
+        await choose_client(Registry(answer), at, redirect_uri=REDIRECT)
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,171 @@
+"""How an authorization server is found, from servers that mean well and from those that do not."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from oauth_rig import LOOPBACK
+from oauth_server import OAuthServer, running
+
+from proxy.tools.access.oauth_http import MAX_DOCUMENT, OAuthPools
+from proxy.tools.oauth.discovery import Discovery, discover
+from proxy.tools.oauth.port import OAuthFault
+
+PLACE = "/.well-known/oauth-protected-resource/mcp"
+AS = "/.well-known/oauth-authorization-server"
+METADATA: dict[str, Any] = {
+    "issuer": "{URL}",
+    "authorization_endpoint": "{URL}/authorize",
+    "token_endpoint": "{URL}/token",
+    "code_challenge_methods_supported": ["S256"],
+}
+
+
+@asynccontextmanager
+async def serving(**documents: Any) -> AsyncIterator[OAuthServer]:
+    """The servers, with documents in place of their own; ``resource`` and ``server`` are the usual two."""
+    named = {"resource": PLACE, "server": AS}
+    server = OAuthServer(documents={named.get(place, place): said for place, said in documents.items()})
+    async with running(server):
+        yield server
+
+
+async def find(server: OAuthServer, *, issuer: str = "", networks: tuple[str, ...] = LOOPBACK) -> Discovery:
+    """What is found from the address of the MCP server."""
+    pools = OAuthPools(servers=networks)
+    try:
+        http = pools.http(issuer=issuer, server_url=server.mcp)
+        return await discover(http, server_url=server.mcp, issuer=issuer)
+    finally:
+        await pools.aclose()
+
+
+async def test_the_document_that_the_server_names_is_read_first() -> None:
+    """Its scopes count before those of the document."""
+    async with serving(**{"/elsewhere": {"resource": "{URL}", "authorization_servers": ["{URL}"]}}) as server:
+        server.challenge = f'Bearer resource_metadata="{server.url}/elsewhere", scope="x y"'
+        found = await find(server)
+        assert (found.resource, found.scopes) == (server.url, ("x", "y"))
+        assert found.server.issuer == server.url
+        assert server.asked == ["POST /mcp", "GET /elsewhere", f"GET {AS}"]
+
+
+async def test_without_a_challenge_the_known_places_are_looked_at() -> None:
+    """The one with the path of the server, then the one at the root."""
+    async with serving(
+        resource=None,
+        **{
+            "/.well-known/oauth-protected-resource": {
+                "resource": "{URL}/mcp",
+                "authorization_servers": ["{URL}/tenant"],
+                "scopes_supported": ["a"],
+            },
+            "/.well-known/openid-configuration/tenant": None,
+            "/tenant/.well-known/openid-configuration": {**METADATA, "issuer": "{URL}/tenant"},
+        },
+    ) as server:
+        server.challenge = ""
+        found = await find(server)
+        assert (found.server.issuer, found.scopes) == (f"{server.url}/tenant", ("a",))
+
+
+async def test_a_server_without_a_document_is_its_own_authorization_server() -> None:
+    """As in revision 2025-03-26; the slash after an origin does not matter there."""
+    async with serving(resource=None, server={**METADATA, "issuer": "{URL}/"}) as server:
+        server.challenge = "Bearer"
+        found = await find(server)
+        assert (found.resource, found.server.issuer) == (server.mcp, f"{server.url}/")
+
+
+async def test_the_operator_chooses_the_issuer() -> None:
+    """One of those that the server names, or none."""
+    document = {"resource": "{URL}/mcp", "authorization_servers": ["https://other.example", "{URL}"]}
+    async with serving(resource=document) as server:
+        assert (await find(server, issuer=f"{server.url}/")).server.issuer == server.url
+        with pytest.raises(
+            OAuthFault, match=r"takes no tokens of https://mine\.example; it names https://oth"
+        ):
+            await find(server, issuer="https://mine.example")
+
+
+@pytest.mark.parametrize(
+    ("documents", "words"),
+    [
+        ({"resource": {"resource": "https://a.example", "authorization_servers": ["{URL}"]}}, "is about"),
+        ({"resource": b"[1,"}, "not JSON"),
+        ({"resource": b"[" * 100_000}, "not JSON"),
+        ({"resource": b" " * (MAX_DOCUMENT + 1)}, "larger than"),
+        ({"resource": b"[" + b"1," * 120_000 + b"1]"}, "document is not valid"),
+        ({"resource": 500}, "status 500"),
+        ({"resource": 429}, "status 429"),
+        ({"server": 503}, "status 503"),
+        ({"server": None}, "publishes no metadata"),
+        ({"server": {**METADATA, "issuer": "https://evil.example"}}, "of the issuer https://evil.example"),
+        ({"server": {**METADATA, "issuer": "{URL}/"}}, "of the issuer"),
+        ({"server": {**METADATA, "token_endpoint": 7}}, "token_endpoint is not valid"),
+        (
+            {"resource": {"resource": "{URL}/mcp", "authorization_servers": ["http://as.example"]}},
+            "its address is not https",
+        ),
+        (
+            {"resource": {"resource": "{URL}/mcp", "authorization_servers": ["file:///etc/passwd"]}},
+            "its address is not https",
+        ),
+        (
+            {"resource": {"resource": "{URL}/mcp", "authorization_servers": ["https://u:p@as.example"]}},
+            "its address is not https",
+        ),
+        (
+            {"resource": {"resource": "{URL}/mcp", "authorization_servers": ["https://10.1.2.3"]}},
+            "not public; mcp.networks can open",
+        ),
+        (
+            {"resource": {"resource": "{URL}/mcp", "authorization_servers": ["https://169.254.169.254"]}},
+            "its address is not public",
+        ),
+        (
+            {"resource": {"resource": "{URL}/mcp", "authorization_servers": ["http://169.254.169.254"]}},
+            "its address is not public",
+        ),
+    ],
+)
+async def test_hostile_documents_are_refused(documents: dict[str, Any], words: str) -> None:
+    """Each fault in one line; nothing was sent to the token endpoint."""
+    async with serving(**documents) as server:
+        with pytest.raises(OAuthFault) as caught:
+            await find(server)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 700
+        assert server.forms == []
+
+
+async def test_a_redirect_leads_to_no_other_host() -> None:
+    """Not even to one on this machine."""
+    async with running() as other, serving(resource=web.HTTPFound(f"{other.url}{PLACE}")) as server:
+        with pytest.raises(OAuthFault, match="to another host"):
+            await find(server)
+        assert other.asked == []
+
+
+async def test_a_named_document_must_lie_where_the_server_may_point() -> None:
+    """A challenge that points inside is not followed; an outage of it is no leave to look elsewhere."""
+    async with serving() as server:
+        for place in ("https://10.0.0.1/x", "http://example.com/x", "gopher://x", "https://127.0.0.1:1/x"):
+            server.challenge = f'Bearer resource_metadata="{place}"'
+            server.asked.clear()
+            with pytest.raises(OAuthFault, match=r"cannot be read"):
+                await find(server)
+            assert server.asked == ["POST /mcp"]
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    """And one at an address that nobody opened."""
+    async with serving() as server:
+        with pytest.raises(OAuthFault, match=r"/mcp cannot be asked: its address is not public"):
+            await find(server, networks=("10.0.0.0/8",))
+        assert server.asked == []
+    with pytest.raises(OAuthFault, match="cannot be asked: the service cannot be reached"):
+        await find(server)

@@ -1,0 +1,197 @@
+"""How far a response is: each transition of the table, and none besides."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from taped_line import Taped
+
+from proxy.errors import UpstreamBroken, UpstreamTimeout
+from proxy.http.rules import HeaderRules
+from proxy.transitions import IllegalTransition, Transitions
+from proxy.upstreams.http1 import exchange as exchange_module
+from proxy.upstreams.http1.exchange import NEXT, ConnectionLost, Event, Exchange, State
+from proxy.upstreams.http1.response_heads import ResponseHeads
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+UNTIL_EOF = b"HTTP/1.1 200 OK\r\n\r\n"
+
+Step = Callable[[Exchange], object]
+
+
+def fed(data: bytes) -> Step:
+    """The connection brings these bytes."""
+    return lambda exchange: exchange.feed(data)
+
+
+def lost(*, by_peer: bool = False) -> Step:
+    """The connection ends."""
+    return lambda exchange: exchange.lost(by_peer=by_peer)
+
+
+def silent(exchange: Exchange) -> None:
+    """Nothing comes for too long."""
+    exchange.look_for_silence(exchange.last)
+    exchange.look_for_silence(exchange.last + 100)
+
+
+def pushed_to_nobody(exchange: Exchange) -> None:
+    """Whoever takes the body fails with its first piece; the push is never waited for."""
+
+    def gone(data: bytes) -> None:
+        raise ConnectionResetError("gone")
+
+    exchange._sink = gone
+
+
+def upload_fails(exchange: Exchange) -> None:
+    """The client's body breaks off."""
+    exchange._fail(UpstreamBroken("the upload broke off"))
+
+
+PLAYBOOKS: dict[str, tuple[list[Step], list[tuple[State, Event]], State]] = {
+    "an answer": (
+        [fed(HEAD[:9]), fed(HEAD[9:]), fed(b"hello")],
+        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.END)],
+        State.COMPLETE,
+    ),
+    "an answer in one read": (
+        [fed(HEAD + b"hello")],
+        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.END)],
+        State.COMPLETE,
+    ),
+    "an answer that the end of its connection ends": (
+        [fed(UNTIL_EOF), fed(b"hello"), lost(by_peer=True)],
+        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.END)],
+        State.COMPLETE,
+    ),
+    "no answer": ([silent], [(State.SENT, Event.FAILURE)], State.FAILED),
+    "a lost connection": ([lost(by_peer=True)], [(State.SENT, Event.FAILURE)], State.FAILED),
+    "half a head": (
+        [fed(HEAD[:9]), lost(by_peer=True)],
+        [(State.SENT, Event.BYTES), (State.BEGUN, Event.FAILURE)],
+        State.FAILED,
+    ),
+    "half a body": (
+        [fed(HEAD + b"he"), lost(by_peer=True)],
+        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.FAILURE)],
+        State.FAILED,
+    ),
+    "two failures": (
+        [silent, lost()],
+        [(State.SENT, Event.FAILURE), (State.FAILED, Event.FAILURE)],
+        State.FAILED,
+    ),
+    "a client that goes": (
+        [fed(HEAD), pushed_to_nobody, fed(b"he")],
+        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.REFUSAL)],
+        State.FAILED,
+    ),
+    "a client that goes with the last piece": (
+        [fed(HEAD), pushed_to_nobody, fed(b"hello")],
+        [
+            (State.SENT, Event.BYTES),
+            (State.BEGUN, Event.HEAD),
+            (State.BODY, Event.END),
+            (State.COMPLETE, Event.REFUSAL),
+            (State.FAILED, Event.FAILURE),
+        ],
+        State.FAILED,
+    ),
+    "an upload that breaks off behind its answer": (
+        [fed(HEAD + b"hello"), upload_fails],
+        [
+            (State.SENT, Event.BYTES),
+            (State.BEGUN, Event.HEAD),
+            (State.BODY, Event.END),
+            (State.COMPLETE, Event.FAILURE),
+        ],
+        State.COMPLETE,
+    ),
+}
+
+
+class Noted(Transitions[State, Event]):
+    """The table, and what was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__(NEXT)
+        self.asked: list[tuple[State, Event]] = []
+
+    def __getitem__(self, key: tuple[State, Event]) -> State:
+        self.asked.append(key)
+        return super().__getitem__(key)
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    """A table that notes its use."""
+    noted = Noted()
+    monkeypatch.setattr(exchange_module, "NEXT", noted)
+    return noted
+
+
+def new() -> Exchange:
+    """An exchange whose request was sent."""
+    loop, heads = asyncio.get_running_loop(), ResponseHeads(HeaderRules(), ())
+    return Exchange("main", Taped(), heads, loop, first_byte_timeout_s=1, idle_timeout_s=2, bodiless=False)
+
+
+@pytest.mark.parametrize("name", PLAYBOOKS)
+async def test_what_happens_leads_from_state_to_state(name: str, table: Noted) -> None:
+    """Each story makes these transitions, in this order, and ends in this state."""
+    steps, transitions, end = PLAYBOOKS[name]
+    exchange = new()
+    for step in steps:
+        step(exchange)
+    assert table.asked == transitions
+    assert exchange._state is end
+    exchange.head.cancel()
+    if exchange.head.done() and not exchange.head.cancelled():
+        exchange.head.exception()  # Somebody has to ask for it.
+
+
+def test_the_stories_walk_the_whole_table() -> None:
+    """There is no transition that nothing makes, and no state that nothing leads to."""
+    walked = {step for _, transitions, _ in PLAYBOOKS.values() for step in transitions}
+    assert walked == set(NEXT)
+    assert {State.SENT, *NEXT.values()} == set(State)
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Event)
+def test_no_other_transition_is_legal(state: State, event: Event) -> None:
+    """What the table does not have raises."""
+    if (state, event) not in NEXT:
+        with pytest.raises(IllegalTransition, match=rf"{event.name}.*{state.name}"):
+            NEXT[state, event]
+
+
+async def test_bytes_behind_the_end_are_a_fault_of_the_program() -> None:
+    """The connection gives what comes behind a response to nobody; an exchange would not take it."""
+    exchange = new()
+    exchange.feed(HEAD + b"hello")
+    with pytest.raises(IllegalTransition, match="BYTES"):
+        exchange.feed(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_what_is_raised_says_how_far_the_response_was() -> None:
+    """A lost connection may be tried again only where no byte came; later the response broke off."""
+    untouched, begun, body, late = new(), new(), new(), new()
+    untouched.lost(by_peer=True)
+    begun.feed(HEAD[:9])
+    begun.lost(by_peer=True)
+    with pytest.raises(ConnectionLost) as nothing:
+        await untouched.head
+    with pytest.raises(ConnectionLost) as some:
+        await begun.head
+    assert (nothing.value.received, some.value.received) == (False, True)
+    body.feed(HEAD + b"he")
+    body.lost(by_peer=True)
+    assert await body.next_piece() == b"he"
+    with pytest.raises(UpstreamBroken, match="broke off its response"):
+        await body.next_piece()
+    late.feed(HEAD)
+    silent(late)
+    with pytest.raises(UpstreamTimeout, match="sent nothing for 2 s"):
+        await late.next_piece()

@@ -1,0 +1,330 @@
+"""Chat requests as conversations, and conversations as Chat requests."""
+
+import json
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from conversations import conversations, names, natives, objects, words
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat import completion_create_params
+
+from proxy.conversation import (
+    ASPECTS,
+    Conversation,
+    Image,
+    Inline,
+    Message,
+    Native,
+    Reasoning,
+    Remote,
+    Text,
+    ToolCallPart,
+    ToolResultPart,
+)
+from proxy.errors import ModelMissing, RequestError
+from proxy.wires.chat.conversation import ChatCodec, ChatForm, read_conversation, write_conversation
+from proxy.wires.chat.fields import CHAT_FIELDS
+
+ROOT = Path(__file__).resolve().parents[3]
+EXACT = ChatForm(text_lists=True, more_sampling=True, all_reasoning=True)
+PLAIN = ChatForm()
+PNG = "data:image/png;base64,iVBORw0KGgo="
+
+
+def body_of(conversation: Conversation, form: ChatForm = PLAIN, **options: Any) -> dict[str, Any]:
+    found = json.loads(write_conversation(conversation, form, **options).body)
+    assert isinstance(found, dict)
+    return found
+
+
+def asking(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": list(messages), **fields}
+
+
+@given(
+    conversations(
+        kinds=("text", "image", "file", "audio", "reasoning"),
+        sampling=(
+            *("temperature", "top_p", "top_k", "min_p", "seed"),
+            *("presence_penalty", "frequency_penalty", "logit_bias"),
+        ),
+        output=("max_tokens", "stops", "format", "verbosity", "choices", "logprobs", "top_logprobs"),
+        bare_tools=True,
+    )
+)
+def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
+    """A body says all of a conversation that Chat can say."""
+    written = write_conversation(conversation, EXACT, strict=True)
+    assert read_conversation(json.loads(written.body)) == conversation
+    assert not written.left_out
+    assert not written.renamed
+
+
+REQUESTS = sorted(
+    path
+    for path in ROOT.glob("fixtures/*.chat/*/*/request*.json")
+    if "messages" in json.loads(path.read_bytes())
+)
+
+
+@pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-4:]))
+def test_recorded_requests_are_read(path: Path) -> None:
+    """What clients really send has a neutral form, and is the same once it was written."""
+    read = read_conversation(json.loads(path.read_bytes()))
+    again = read_conversation(body_of(read, EXACT))
+    assert read_conversation(body_of(again, EXACT)) == again
+    assert not read.native
+
+
+def test_every_field_of_the_sdk_has_a_rule() -> None:
+    """No field that a client of OpenAI's library can send is unknown."""
+    fields = {
+        name
+        for kind in ("CompletionCreateParamsNonStreaming", "CompletionCreateParamsStreaming")
+        for name in get_type_hints(getattr(completion_create_params, kind))
+    }
+    assert fields - CHAT_FIELDS.read.keys() == set()
+
+
+def test_every_aspect_has_a_rule() -> None:
+    """Chat says of all that a conversation can ask for what it does about it."""
+    assert CHAT_FIELDS.written.keys() == set(ASPECTS)
+    for table in (CHAT_FIELDS.read, CHAT_FIELDS.written):
+        assert all(rule.reason for rule in table.values() if rule.handling != "translated")
+    assert {to for rule in CHAT_FIELDS.read.values() for to in rule.to} <= set(ASPECTS)
+
+
+@given(st.dictionaries(words.filter(lambda name: name not in CHAT_FIELDS.read), objects, min_size=1))
+def test_unknown_fields_stay_with_the_dialect(fields: dict[str, Any]) -> None:
+    """A field that nobody knows is kept for Chat, and refused by every other dialect."""
+    conversation = read_conversation({**asking(), **fields})
+    assert {native.path: native.loss for native in conversation.native} == dict.fromkeys(fields, "refused")
+    assert {name: value for name, value in body_of(conversation).items() if name in fields} == fields
+
+
+OBJECTS: list[tuple[str, dict[str, Any]]] = [
+    ("messages[0]", {"role": "user", "content": "a"}),
+    ("messages[0].content[0]", {"type": "text", "text": "a"}),
+    ("messages[0].content[0]", {"type": "image_url", "image_url": {"url": PNG}}),
+    ("messages[0].content[0].image_url", {"url": PNG}),
+    ("messages[0].content[0].file", {"file_id": "f"}),
+    ("messages[0].content[0].input_audio", {"data": "AA==", "format": "wav"}),
+    (
+        "messages[0].tool_calls[0]",
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}},
+    ),
+    ("messages[0].tool_calls[0].function", {"name": "f", "arguments": "{}"}),
+    ("tools[0]", {"type": "function", "function": {"name": "f"}}),
+    ("tools[0].function", {"name": "f"}),
+    ("tools[0].custom.format.grammar", {"syntax": "lark", "definition": "a"}),
+    ("response_format", {"type": "json_object"}),
+    ("response_format.json_schema", {"name": "a", "schema": {}}),
+    ("stream_options", {"include_usage": True}),
+]
+
+
+def holding(path: str, value: dict[str, Any]) -> dict[str, Any]:
+    """A request that has an object at a path."""
+    types = {"image_url", "file", "input_audio", "function", "custom", "json_schema", "grammar"}
+    found: Any = value
+    for step in reversed(path.split(".")):
+        name, _, listed = step.partition("[")
+        found = {name: [found] if listed else found}
+        if name in types:
+            found["type"] = name
+        if name in ("content", "tool_calls"):
+            found["role"] = "assistant" if name == "tool_calls" else "user"
+    return {**asking(), "stream": True, **found}
+
+
+@given(st.sampled_from(OBJECTS), names.map("x_".__add__), objects)
+def test_nothing_inside_is_dropped(
+    place: tuple[str, dict[str, Any]], name: str, value: dict[str, Any]
+) -> None:
+    """A field that nobody knows is found wherever it stands, and goes back there."""
+    path, known = place
+    request = holding(path, {**known, name: value})
+    conversation = read_conversation(request)
+    lost = [native for native in natives(conversation) if native.loss == "refused"]
+    assert [(native.path, json.loads(native.value)) for native in lost] == [(f"{path}.{name}", value)]
+    assert json.dumps({name: value}).strip("{}") in json.dumps(body_of(conversation, EXACT))
+
+
+def test_what_other_dialects_say_is_refused_or_reported() -> None:
+    """What is unneeded goes without a word, what may be omitted is reported, all else is refused."""
+
+    def native(loss: Any) -> Conversation:
+        native = Native("other", ("field",), "messages[3].field", b"1", loss, "Because.")
+        return Conversation("m", (Message("user", native=(native,)),))
+
+    assert write_conversation(native("unneeded"), strict=True).left_out == ()
+    written = write_conversation(native("omitted"))
+    assert [(left.field, left.reason) for left in written.left_out] == [("messages[].field", "Because.")]
+    assert json.loads(written.body)["messages"] == [{"role": "user", "content": ""}]
+    for loss, strict in (("refused", False), ("omitted", True)):
+        with pytest.raises(RequestError, match=r"messages\[3\]\.field: .* speaks chat .* Because") as refusal:
+            write_conversation(native(loss), strict=strict)
+        assert (refusal.value.status, refusal.value.param) == (400, "messages[3].field")
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (asking(temperature="hot"), "temperature"),
+        (asking(n=1.5), "n"),
+        (asking(stream="yes"), "stream"),
+        (asking(stop=[1]), "stop"),
+        (asking(tools={}), "tools"),
+        (asking(tools=[1]), "tools[0]"),
+        (asking(max_tokens=1, max_completion_tokens=2), "max_tokens"),
+        (asking({"role": "robot", "content": ""}), "messages[0].role"),
+        (asking({"role": "user", "content": 1}), "messages[0].content"),
+        (asking({"role": "user", "content": [{"type": "image_url"}]}), "messages[0].content[0].image_url"),
+        (asking({"role": "user", "content": [{"type": "file", "file": {}}]}), "messages[0].content[0].file"),
+        (asking({"role": "assistant", "tool_calls": [{}]}), "messages[0].tool_calls[0].function"),
+        ({"model": "m"}, "messages"),
+    ],
+)
+def test_a_mistake_is_named(request_: dict[str, Any], param: str) -> None:
+    """Rule E1: a field of the wrong type is the client's mistake, and is named."""
+    with pytest.raises(RequestError) as mistake:
+        read_conversation(request_)
+    assert (mistake.value.status, mistake.value.param) == (400, param)
+
+
+def test_a_model_is_asked_for() -> None:
+    """A request names its model."""
+    with pytest.raises(ModelMissing):
+        read_conversation({"messages": []})
+
+
+def test_old_function_calls_are_calls() -> None:
+    """A call of the first kind gets an id, and its result the same one."""
+    read = read_conversation(
+        asking(
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": "1"},
+            functions=[{"name": "f", "parameters": {"type": "object"}}],
+            function_call={"name": "f"},
+        )
+    )
+    assert read.messages[0].parts == (ToolCallPart("call_0", "f", "{}"),)
+    assert read.messages[1].parts == (ToolResultPart("call_0", (Text("1"),), name="f"),)
+    assert body_of(read)["tool_choice"] == {"type": "function", "function": {"name": "f"}}
+    assert body_of(read)["tools"][0]["function"]["name"] == "f"
+
+
+def test_results_become_text() -> None:
+    """A failure is said in front, an image in words, or in a message of the user's where it may be one."""
+    image = Image(Inline("image/png", "AAAA"), at="input[3].output[1]")
+    results = (
+        ToolResultPart("c1", (Text("no"), image), is_error=True),
+        ToolResultPart("c2", (Text("Error: x"),)),
+    )
+    conversation = Conversation("m", (Message("tool", results),))
+    written = write_conversation(conversation)
+    first, second = json.loads(written.body)["messages"]
+    assert first["content"].startswith("Error: no\n[toolrelay: an image (image/png, 3 bytes) was left out")
+    assert second["content"] == "Error: x"
+    assert [left.field for left in written.left_out] == ["input[].output[]"]
+    shown = body_of(conversation, ChatForm(result_images=True))["messages"]
+    assert [message["role"] for message in shown] == ["tool", "tool", "user"]
+    assert shown[0]["content"] == "Error: no"
+    assert shown[2]["content"][1]["image_url"] == {"url": "data:image/png;base64,AAAA"}
+
+
+THOUGHT = Reasoning(summary=("a", "b"), at="input[0]")
+CALLED = (
+    Message("assistant", (ToolCallPart("c1", "f", "{}"),)),
+    Message("tool", (ToolResultPart("c1", (Text("x"),)),)),
+)
+
+
+@pytest.mark.parametrize(
+    ("messages", "goes"),
+    [
+        ((Message("assistant", (THOUGHT, Text("c"))),), False),
+        ((Message("assistant", (THOUGHT, ToolCallPart("c0", "f", "{}"))), *CALLED[1:]), True),
+        ((*CALLED, Message("assistant", (THOUGHT, Text("c")))), True),
+        ((Message("assistant", (THOUGHT, Text("c"))), *CALLED), True),
+        ((Message("assistant", (THOUGHT, Text("c"))), Message("user", (Text("and"),)), *CALLED), False),
+        ((*CALLED, Message("user", (Text("and"),)), Message("assistant", (THOUGHT, Text("c")))), False),
+    ],
+)
+def test_reasoning_goes_back_with_calls(messages: tuple[Message, ...], goes: bool) -> None:
+    """Under the name that the upstream has for it, until the user has said something else."""
+    conversation = Conversation("m", messages)
+    written = write_conversation(conversation, ChatForm(reasoning_field="thoughts"))
+    said = [one.get("thoughts") for one in json.loads(written.body)["messages"]]
+    assert said.count("a\n\nb") == goes
+    assert [left.field for left in written.left_out] == ([] if goes else ["input[]"])
+    if not goes:
+        with pytest.raises(RequestError):
+            write_conversation(conversation, strict=True)
+
+
+@pytest.mark.parametrize("mark", ["signature", "encrypted", "redacted"])
+def test_another_providers_reasoning_stays_away(mark: str) -> None:
+    """What one has signed or encrypted, no other can use."""
+    made: dict[str, Any] = {"text": "a", "at": "messages[1]", mark: "x"}
+    thought = Reasoning(**made)
+    conversation = Conversation(
+        "m", (Message("assistant", (thought, ToolCallPart("c1", "f", "{}"))), CALLED[1])
+    )
+    written = write_conversation(conversation)
+    assert b'"a"' not in written.body
+    assert [left.field for left in written.left_out] == ["messages[]"]
+
+
+def test_ids_and_names_are_made_to_fit() -> None:
+    """A long id is the same in a call and its result; a name that does not fit can be told back."""
+    call = ToolCallPart("i" * 99, "a.b", "")
+    messages = (Message("assistant", (call,)), Message("tool", (ToolResultPart("i" * 99, ()),)))
+    written = write_conversation(Conversation("m", messages))
+    said, result = json.loads(written.body)["messages"]
+    made = said["tool_calls"][0]
+    assert made["id"] == result["tool_call_id"]
+    assert len(made["id"]) == 40 - 3
+    assert made["function"]["arguments"] == "{}"
+    assert written.renamed == {made["function"]["name"]: "a.b"}
+
+
+def test_values_that_ask_for_nothing_are_no_loss() -> None:
+    """A dialect without a field serves a request that sets it to what it is without it."""
+    codec = ChatCodec()
+    read = codec.read(asking(n=1, modalities=["text"], logprobs=False, response_format={"type": "text"}))
+    assert not read.native
+    assert codec.write(read, strict=True).left_out == ()
+    sound = read_conversation(asking(modalities=["text", "audio"]))
+    assert [native.path for native in sound.native] == ["modalities"]
+
+
+def test_a_value_in_an_unknown_form_stays_with_chat() -> None:
+    """A choice or a format that is not known is not guessed at."""
+    for asked in (
+        {"tool_choice": "some"},
+        {"tool_choice": {"type": "function", "function": {"name": "f", "x": 1}}},
+        {
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "mcp"}]},
+            }
+        },
+        {"response_format": {"type": "grammar", "grammar": "a"}},
+        {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "v"}}]}]},
+        {"tools": [{"type": "web_search", "filters": {}}]},
+    ):
+        request = {**asking(), **asked}
+        read = read_conversation(request)
+        assert {native.loss for native in natives(read)} == {"refused"}
+        assert body_of(read).items() >= asked.items()
+
+
+def test_an_image_may_be_a_bare_address() -> None:
+    """Some clients write the address of an image where others have an object."""
+    read = read_conversation(
+        asking({"role": "user", "content": [{"type": "image_url", "image_url": "https://a/b.png"}]})
+    )
+    assert read.messages[0].parts == (Image(Remote("https://a/b.png")),)

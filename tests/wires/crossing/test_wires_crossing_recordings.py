@@ -1,0 +1,72 @@
+"""Every recorded answer in each other dialect, read by the official client of that dialect."""
+
+from collections import Counter
+
+import pytest
+from crossed_recordings import WIRES, Recording, comparable, crossed, meant, ours, read, recordings
+from official_clients import READERS
+
+SMALL = 8192
+"""Bytes of a recording that is read byte by byte; of a larger one the pieces are larger, for the time."""
+
+CASES = [
+    pytest.param(recording, client, id=f"{recording.name}-{client}")
+    for recording in recordings()
+    for client in READERS
+    if client != recording.wire
+]
+
+
+@pytest.mark.parametrize(("recording", "client"), CASES)
+def test_the_official_client_reads_it(recording: Recording, client: str) -> None:
+    """No error; text, refusal, calls, reason and tokens are those of the recorded answer."""
+    said = meant(read(recording))
+    assert said is not None
+    wanted = comparable(said, recording, client)
+    for size in (0, 1 if len(recording.data) < SMALL else 61):
+        data = crossed(recording, client, size=size)
+        pieces = [data[at : at + size] for at in range(0, len(data), size)] if size else [data]
+        heard = READERS[client](pieces, stream=recording.stream)
+        assert comparable(heard, recording, client) == wanted
+
+
+MISREAD = {
+    *("azure.chat/empty-first-chunk-2", "gateway.chat/double-encoded-1", "gateway.chat/repeated-ids-1"),
+    *("gateway.chat/sparse-index-1", "gemini.chat/missing-index-1", "gemini.chat/thought-signature-1"),
+    *("mistral.chat/content-parts-1", "ollama.chat/shared-index-1", "openai.chat/legacy-function-call-1"),
+    *("openai.chat/stop-with-calls-1", "perplexity.chat/cumulative-usage-1", "qwen.chat/empty-ids-1"),
+    *("vllm.chat/null-arguments-1", "llamacpp.chat/n2-1", "llamacpp.chat/object-arguments-1"),
+    *(f"llamacpp.responses/{name}-1" for name in ("length", "parallel", "text", "think-tool")),
+    *("llamacpp.responses/tool-2", "llamacpp.responses/weather-2"),
+}
+"""Answers of servers that their own client cannot read, or not as they are meant; the proxy mends them."""
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+@pytest.mark.parametrize(
+    "recording", [one for one in ours() if one.wire in READERS], ids=lambda recording: recording.name
+)
+def test_the_native_client_reads_the_same(recording: Recording) -> None:
+    """What is compared above is what the client of the recording's own dialect reads, where it can."""
+    said = meant(read(recording)) if recording in recordings() else None
+    if said is None:
+        pytest.skip("it is no whole answer")
+    try:
+        heard = READERS[recording.wire]([recording.data], stream=recording.stream)
+    except (AttributeError, IndexError, TypeError, RuntimeError, AssertionError, ValueError):
+        heard = None  # The client has no word for these faults of a server.
+    same = heard is not None and comparable(heard, recording, recording.wire) == comparable(
+        said, recording, recording.wire
+    )
+    assert same is (recording.name not in MISREAD)
+
+
+def test_there_are_recordings_of_every_dialect() -> None:
+    """None of the dialects goes untried, as an upstream's or as a client's."""
+    assert set(READERS) == set(WIRES)
+    whole = Counter(recording.wire for recording in recordings() if recording in list(ours()))
+    assert {wire: least for wire, least in LEAST.items() if whole[wire] < least} == {}
+
+
+LEAST = {"chat": 60, "responses": 10, "anthropic": 20, "ollama": 19}
+"""Whole answers that belong to the project."""

@@ -1,0 +1,236 @@
+"""Every field that an official SDK can send is translated, left out or refused on purpose."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import anthropic.types.beta.message_create_params as beta_messages
+import anthropic.types.message_create_params as messages
+import openai.types.chat.completion_create_params as chat
+import openai.types.responses.response_create_params as responses
+import pytest
+from conversations import natives
+from ollama._types import ChatRequest, GenerateRequest
+from sdk_requests import Sample, requests_of
+
+from proxy.conversation import Conversation
+from proxy.errors import RequestError
+from proxy.wires.anthropic import AnthropicWire
+from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
+from proxy.wires.chat import ChatWire
+from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.crossing.ledger import Written
+from proxy.wires.crossing.tables import UNKNOWN_FIELD, UNKNOWN_VALUE, FieldTable
+from proxy.wires.ollama import OllamaWire
+from proxy.wires.ollama.completions import OllamaCompletionWire
+from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
+from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.wire import CrossableWire
+
+
+@dataclass(frozen=True, eq=False)
+class Types:
+    """A dialect, its table, and the types that its official SDK has for its requests.
+
+    ``always`` is in every request.  ``incomplete`` are objects of which the types allow less than the
+    service does, and where that is refused.  ``headers`` are parameters of the SDK that are no fields of
+    the body.  ``added`` are translated fields that other servers or clients have.  ``sent`` makes the body of
+    a request; ``least`` is how many requests there are at the very least.
+    """
+
+    wire: CrossableWire
+    table: FieldTable
+    roots: tuple[Any, ...]
+    always: Mapping[str, Any]
+    incomplete: Mapping[str, str] = field(default_factory=dict)
+    headers: frozenset[str] = frozenset()
+    added: frozenset[str] = frozenset()
+    sent: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    least: int = 300
+
+
+def ollama_sent(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What Ollama's client sends.  Its types call any text a role or an image, so these are put in here."""
+    messages = [dict(one) for one in request.get("messages", ())]
+    for one in messages:
+        is_result, is_call = "tool_name" in one, "tool_calls" in one
+        one["role"] = "tool" if is_result else "assistant" if is_call else "user"
+        if "images" in one:
+            one["images"] = ["YQ=="]
+    sent: dict[str, Any] = ChatRequest(**{**request, "messages": messages}).model_dump(exclude_none=True)
+    return sent
+
+
+def completion_sent(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What Ollama's client sends of a completion."""
+    images = {"images": [{"value": "YQ=="}]} if "images" in request else {}
+    sent: dict[str, Any] = GenerateRequest(**{**request, **images}).model_dump(exclude_none=True)
+    return sent
+
+
+TYPES = (
+    Types(
+        ChatWire(),
+        CHAT_FIELDS,
+        (chat.CompletionCreateParams,),
+        {"model": "m"},
+        {"<file>": "must have file_data or file_id", "tool_choice<allowed_tools>": UNKNOWN_VALUE.reason},
+        added=frozenset({"top_k", "min_p"}),
+    ),
+    Types(
+        ResponsesWire(),
+        RESPONSES_FIELDS,
+        (responses.ResponseCreateParams,),
+        {"model": "m"},
+        {
+            "<input_image>": "must be there, or file_id",
+            "<input_file>": "must be there, or file_url, or file_id",
+            "tool_choice<allowed_tools>": UNKNOWN_VALUE.reason,
+        },
+        added=frozenset({"top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "stop"}),
+    ),
+    Types(
+        AnthropicWire(),
+        ANTHROPIC_FIELDS,
+        (messages.MessageCreateParams, beta_messages.MessageCreateParams),
+        {"model": "m", "max_tokens": 5},
+        headers=frozenset({"betas"}),
+        # The SDK has them no more since newer models take none; older ones still do.
+        added=frozenset({"temperature", "top_p", "top_k"}),
+    ),
+    Types(
+        OllamaWire(),
+        OLLAMA_FIELDS,
+        (ChatRequest,),
+        {"model": "m", "stream": False},
+        {
+            "messages[]{}": UNKNOWN_FIELD.reason,
+            "options{}": UNKNOWN_FIELD.reason,
+            "tools[]": "must name the tool",
+        },
+        added=frozenset({"truncate", "options.min_p"}),
+        sent=ollama_sent,
+        least=60,
+    ),
+    Types(
+        OllamaCompletionWire(),
+        COMPLETION_FIELDS,
+        (GenerateRequest,),
+        {"model": "m", "prompt": "hi", "stream": False},
+        {"options{}": UNKNOWN_FIELD.reason},
+        added=frozenset({"truncate", "options.min_p"}),
+        sent=completion_sent,
+        least=40,
+    ),
+)
+EACH = pytest.mark.parametrize("types", TYPES, ids=lambda types: types.table.dialect)
+PAIRS = pytest.mark.parametrize(
+    ("types", "upstream"),
+    [
+        (types, other.wire)
+        for types in TYPES
+        for other in TYPES
+        # No upstream is asked in a form that only reads.
+        if other is not types and other.table.written
+    ],
+    ids=lambda one: one.table.dialect if isinstance(one, Types) else one.dialect.name,
+)
+
+
+@cache
+def samples(types: Types) -> tuple[Sample, ...]:
+    """All requests that differ in one field or member of a union."""
+    found = requests_of(*types.roots, always=types.always)
+    return tuple(
+        Sample(sample.path, types.sent(sample.value))
+        for sample in found
+        if re.split(r"[.\[=<{]", sample.path)[0] not in types.headers
+    )
+
+
+def read(types: Types) -> Iterator[tuple[Sample, Conversation]]:
+    """What can be read, as conversations."""
+    for sample in samples(types):
+        try:
+            yield sample, types.wire.codec.read(sample.value)
+        except RequestError:
+            continue
+
+
+def problem(types: Types, request: Mapping[str, Any]) -> str:
+    """Why a request could not be read in full; empty where it could."""
+    try:
+        found = natives(types.wire.codec.read(request))
+    except RequestError as error:
+        return str(error)
+    unknown = [one for one in found if one.reason in (UNKNOWN_FIELD.reason, UNKNOWN_VALUE.reason)]
+    return "; ".join(f"{one.path}: {one.reason}" for one in unknown)
+
+
+@EACH
+def test_every_field_of_the_official_sdk_is_known(types: Types) -> None:
+    """No field and no member of a union is one that nobody has thought of."""
+    found = {sample.path: problem(types, sample.value) for sample in samples(types)}
+    assert len(found) >= types.least
+    accepted = set()
+    for path, why in found.items():
+        mark = next((mark for mark, words in types.incomplete.items() if mark in path and words in why), None)
+        accepted.add(mark)
+        assert not why or mark, f"{path}: {why}"
+    assert accepted >= types.incomplete.keys()
+
+
+def aspects(conversation: Conversation, names: tuple[str, ...]) -> list[Any]:
+    return [attrgetter(name)(conversation) for name in names]
+
+
+@EACH
+def test_what_is_translated_is_in_the_conversation(types: Types) -> None:
+    """A field that the table calls translated makes the conversation another one."""
+    plain = types.wire.codec.read({**types.always, "messages": []})
+    missing = {name: rule.to for name, rule in types.table.read.items() if rule.handling == "translated"}
+    for sample, conversation in read(types):
+        path = re.sub(r"<[^>]*>|\{\}|=.*$", "", sample.path)
+        for name in [name for name in missing if path == name or path.startswith((f"{name}.", f"{name}["))]:
+            if aspects(conversation, missing[name]) != aspects(plain, missing[name]):
+                del missing[name]
+    assert missing.keys() <= types.added | {"model", "max_tokens"}
+
+
+@PAIRS
+def test_nothing_is_dropped_silently(types: Types, upstream: CrossableWire) -> None:
+    """What an upstream of another dialect cannot be asked for is reported, or refused by its name."""
+    for sample, conversation in read(types):
+        found = natives(conversation)
+        said = written(upstream, conversation)
+        if isinstance(said, RequestError):
+            assert (said.status, said.code) == (400, "not_translatable"), sample.path
+            assert named(sample, said.param), f"{sample.path}: {said.param}"
+            continue
+        assert "refused" not in {one.loss for one in found}, sample.path
+        told = {left.field for left in said.left_out}
+        lost = {re.sub(r"\[\d+\]", "[]", one.path) for one in found if one.loss == "omitted"}
+        assert lost <= told, f"{sample.path}: {lost - told}"
+
+
+def written(upstream: CrossableWire, conversation: Conversation) -> Written | RequestError:
+    """The body that an upstream is asked with, or why it cannot be asked."""
+    try:
+        return upstream.codec.write(conversation)
+    except RequestError as error:
+        return error
+
+
+def named(sample: Sample, param: str | None) -> bool:
+    """Whether a field stands in the request."""
+    value = sample.value
+    for key in re.findall(r"[^.\[\]]+", param or "?"):
+        try:
+            value = value[int(key)] if isinstance(value, list) else value[key]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return False
+    return True

@@ -1,0 +1,29 @@
+"""What becomes of each field, as the page about it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
+from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.crossing.tables import FieldTable, rows_of, unsaid_rows_of
+from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
+from proxy.wires.responses.fields import RESPONSES_FIELDS
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "dialects.md").read_text("utf-8")
+
+
+TABLES = [CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS, COMPLETION_FIELDS]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda one: one.dialect)
+def test_the_page_says_what_the_code_does(table: FieldTable) -> None:
+    """Put the rows of the code between the marks of the page where they differ."""
+    for name, rows in (("read", rows_of(table)), ("written", unsaid_rows_of(table))):
+        if name == "written" and not table.written:
+            continue  # No upstream is asked in this form.
+        mark = f"{name} {table.dialect}"
+        found = re.search(rf"<!-- {mark} -->\n(.*?)<!-- /{mark} -->", PAGE, re.DOTALL)
+        assert found is not None, mark
+        assert found[1] == rows, mark

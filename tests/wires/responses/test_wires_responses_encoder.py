@@ -1,0 +1,140 @@
+"""What upstreams of other dialects say, as streams and replies of the Responses API."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from responses_check import check_response_stream
+from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, streamed_arguments, told
+
+from proxy.events import (
+    Frame,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnFailed,
+    TurnFinished,
+)
+from proxy.wires.chat import ChatWire
+from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.encoder import ResponsesTurnEncoder
+
+TURNS = recorded_turns({"chat": ChatWire()})
+STREAM = [Frame(b"x", {}, (event,)) for event in EVENTS]
+TOOLS = [{"type": "function", "name": "look", "parameters": {}}]
+DONE = b"data: [DONE]\n\n"
+
+
+def encoder() -> ResponsesTurnEncoder:
+    """For a request that declares a tool."""
+    return ResponsesTurnEncoder("m", {"model": "m", "input": "hi", "tools": TOOLS})
+
+
+@pytest.mark.parametrize("frames", [turn[1] for turn in TURNS], ids=[turn[0] for turn in TURNS])
+def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
+    """Rule W1: every recorded Chat stream is read from its Responses form as it was read itself."""
+    events = [event for frame in frames for event in frame.events]
+    said = told(events)
+    made = encoded(encoder(), frames)
+    raw = [frame.raw for frame in made]
+    assert told(event for frame in made for event in frame.events) == said
+    # Of arguments that were encoded twice, or came as null, only the end of the item has the last word.
+    as_streamed = [*streamed_arguments(events).values()] == [arguments for _, _, arguments in said["calls"]]
+    if not said["failed"] and as_streamed:
+        check_response_stream(b"".join(raw) + DONE)
+    again = told(read_again(ResponsesWire(), raw))
+    assert again == said if not said["failed"] else again["failed"] == said["failed"]
+
+
+@given(st.sets(st.integers(1, 9000)))
+def test_however_its_bytes_are_cut(cuts: set[int]) -> None:
+    """Rule W6: the stream says the same in whatever pieces it comes."""
+    raw = b"".join(frame.raw for frame in encoded(encoder(), STREAM))
+    assert told(read_again(ResponsesWire(), cut(raw, cuts))) == told(EVENTS)
+
+
+def test_a_stream_looks_like_one_of_the_responses_api() -> None:
+    """Items one after the other, each opened, filled and ended; a whole response at its end."""
+    frames = encoded(encoder(), STREAM)
+    assert frames[-1].is_end_mark
+    raw = b"".join(frame.raw for frame in frames)
+    read = check_response_stream(raw + DONE)
+    assert [item["type"] for item in read.response["output"]] == ["reasoning", "message", "function_call"]
+    reasoning, message, call = read.response["output"]
+    assert reasoning["summary"] == [{"type": "summary_text", "text": "Hm."}]
+    assert [part["type"] for part in message["content"]] == ["output_text", "refusal"]
+    assert (call["call_id"], call["arguments"]) == ("call_1", '{"at": "it"}')
+    assert read.response["tools"] == TOOLS
+    assert read.response["usage"]["input_tokens_details"] == {"cached_tokens": 3}
+    assert read.id.startswith("resp_")
+    assert b"secret" not in raw
+    assert b"up_1" not in raw
+
+
+def call_events(*parts: Any) -> list[Frame]:
+    """Frames of calls, one event each."""
+    return [Frame(b"x", {}, (part,)) for part in parts]
+
+
+def test_calls_that_overlap_come_one_after_the_other() -> None:
+    """The first open one streams; the others wait for its end, and nothing of them is lost."""
+    frames = call_events(
+        ToolCallStarted(0, "call_1", "look"),
+        ToolCallStarted(1, "call_2", "look"),
+        ToolCallDelta(1, '{"b": '),
+        ToolCallDelta(0, '{"a": 1}'),
+        ToolCallDelta(1, "2}"),
+        ToolCallFinished(0, ToolCall("call_1", "look", '{"a": 1}', 0)),
+        ToolCallFinished(1, ToolCall("call_2", "look", '{"b": 2}', 1)),
+        TurnFinished("tool_calls"),
+    )
+    raw = b"".join(frame.raw for frame in encoded(encoder(), frames))
+    read = check_response_stream(raw + DONE)
+    assert read.calls == [("call_1", "look", '{"a": 1}'), ("call_2", "look", '{"b": 2}')]
+    assert [item["output_index"] for item in read.events if item["type"].endswith("item.added")] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "details"),
+    [
+        ("stop", "completed", None),
+        ("length", "incomplete", {"reason": "max_output_tokens"}),
+        ("content_filter", "incomplete", {"reason": "content_filter"}),
+    ],
+)
+def test_why_a_turn_ended(reason: str, status: str, details: Any) -> None:
+    """A reason of Chat's is a status of the response and its details."""
+    frames = encoded(encoder(), call_events(TextDelta("a"), TurnFinished(reason)))
+    response = (frames[-1].payload or {})["response"]
+    assert (response["status"], response["incomplete_details"]) == (status, details)
+
+
+def test_an_error_ends_the_response() -> None:
+    """Rule E1: what came stays, and nothing comes behind it."""
+    failed = TurnFailed({"message": "Too hot.", "code": "heat"})
+    frames = encoded(encoder(), call_events(TextDelta("a"), failed))
+    payload = json.loads(frames[-1].raw.split(b"data: ")[1])
+    assert payload["type"] == "response.failed"
+    assert payload["response"]["error"] == {"code": "heat", "message": "Too hot."}
+
+
+@pytest.mark.parametrize("custom", [False, True])
+def test_a_reply_says_the_same(custom: bool) -> None:
+    """A response that was not streamed is one object, which the reader reads as it was read itself."""
+    started = ToolCallStarted(0, "call_1", "look", {"type": "custom"} if custom else {})
+    events = [started if isinstance(event, ToolCallStarted) else event for event in EVENTS]
+    frame = encoder().encode_reply(Frame(b"x", {}, tuple(events)))
+    assert json.loads(frame.raw) == frame.payload
+    reader = ResponsesWire().reader({"look"}, lambda name: False, 1 << 20)
+    again, said = told(reader.read_reply(frame.raw).events), told(events)
+    # Reasoning and refusals of a reply are read from its stream alone.
+    assert {key: again[key] for key in ("calls", "reason", "usage")} == {
+        key: said[key] for key in ("calls", "reason", "usage")
+    }
+    kind = "custom_tool_call" if custom else "function_call"
+    assert [item["type"] for item in json.loads(frame.raw)["output"]] == ["reasoning", "message", kind]

@@ -1,0 +1,309 @@
+"""Calls in the text of a turn: which are found, which are not, and that cuts make no difference."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from text_call_samples import NAMES, SAMPLES, SCHEMAS
+
+from proxy.wires.text_calls.call import Declared, TextCall
+from proxy.wires.text_calls.scanner import Scanner
+from proxy.wires.text_calls.table import FORMS, form_of_model
+
+MOST = 64 * 1024
+
+Found = tuple[str, list[Any], list[str], list[str]]
+
+
+def scan(
+    form: str, *pieces: str, repair: bool = False, cut: bool = False, names: tuple[str, ...] = NAMES
+) -> Found:
+    """The text before any call, what comes behind it, the notes, and what was repaired."""
+    declared = Declared(names, lambda: SCHEMAS, repair=repair)
+    scanner = Scanner(FORMS[form], declared, MOST)
+    settled = 0
+    for piece in pieces:
+        scanner.feed(piece)
+        assert settled <= scanner.settled
+        settled = scanner.settled
+    scanner.close(cut=cut)
+    parts = [
+        (part.name, json.loads(part.arguments)) if isinstance(part, TextCall) else part
+        for part in scanner.parts
+    ]
+    return "".join(pieces)[: scanner.settled], parts, scanner.notes, list(declared.repaired)
+
+
+def is_text(form: str, text: str, **kinds: Any) -> bool:
+    """Whether nothing but text is found, and all of it."""
+    before, parts, _, repaired = scan(form, text, **kinds)
+    return before == text and not parts and not repaired
+
+
+def everything(test: Any) -> Any:
+    """Each sample of each form."""
+    return pytest.mark.parametrize(
+        ("form", "text", "found"),
+        [
+            pytest.param(form, text, found, id=f"{form}-{number}")
+            for form, samples in SAMPLES.items()
+            for number, (text, found) in enumerate(samples)
+        ],
+    )(test)
+
+
+def test_every_form_has_samples() -> None:
+    """No form goes untested."""
+    assert set(SAMPLES) == set(FORMS)
+
+
+@everything
+def test_calls_are_found(form: str, text: str, found: list[Any]) -> None:
+    """A call as its family writes it is found, with the text before and behind it."""
+    before, parts, notes, repaired = scan(form, text)
+    assert [before, *parts] == found
+    assert not notes
+    assert not repaired
+
+
+@everything
+def test_every_cut_comes_to_the_same(form: str, text: str, found: list[Any]) -> None:
+    """Cut anywhere in two, and into single characters."""
+    whole = scan(form, text)
+    assert scan(form, *text) == whole
+    for place in range(1, len(text)):
+        assert scan(form, text[:place], text[place:]) == whole
+
+
+@everything
+def test_a_call_that_is_cut_off_is_not_shown(form: str, text: str, found: list[Any]) -> None:
+    """Wherever the bound of the answer falls: no half call is found, and no half of one is text."""
+    if form == "llama3":
+        return  # Behind a marker of its own alone; the bare form is JSON to read.
+    before, _, _, _ = scan(form, text)
+    for place in range(len(before), len(text)):
+        shown, parts, _, _ = scan(form, text[:place], cut=True)
+        texts = [shown, *(part for part in parts if isinstance(part, str))]
+        assert not any("get_" in one or "city" in one for one in texts), text[:place]
+
+
+@everything
+def test_undeclared_names_are_text(form: str, text: str, found: list[Any]) -> None:
+    """A call of a function that nobody declared stays as it is."""
+    assert is_text(form, text, names=("another",))
+    assert is_text(form, text, names=("another",), repair=True)
+
+
+@everything
+def test_quotations_are_text(form: str, text: str, found: list[Any]) -> None:
+    """In a fence behind other words, and in code inside of a line."""
+    if form == "llama3" or "```" in text:
+        return
+    assert is_text(form, f"It looks so:\n```\n{text}\n```\nThat is all.")
+    if "\n" not in text:
+        assert is_text(form, f"It looks so: `{text}` in code.")
+    before, parts, _, _ = scan(form, f"```py\nx\n```\n{text}")
+    assert any(isinstance(part, tuple) for part in parts)
+    assert before.startswith("```py\nx\n```")
+
+
+PIECES = st.sampled_from(
+    [
+        *(text for samples in SAMPLES.values() for text, _ in samples),
+        *("\n", "\n\n", " ", "```", "`", "<", "[", "{", "}", "<tool_call>", "</tool_call>", "<function="),
+        *('{"name": "get_weather", "arguments": {"city": "Paris"}}', '{"name": "get_', "Some words. ", ","),
+        *("<｜tool▁", "[TOOL_CALLS]", "<|python_tag|>", "<tool_response>", '"', "\\", "é", "𝄞", "'"),
+        *("<think>", "</think>", "<thi"),
+    ]
+)
+
+
+@given(
+    form=st.sampled_from(sorted(FORMS)),
+    pieces=st.lists(PIECES, max_size=8),
+    cuts=st.lists(st.integers(1, 9), min_size=1, max_size=40),
+    repair=st.booleans(),
+    cut=st.booleans(),
+)
+def test_any_cut_of_any_text(form: str, pieces: list[str], cuts: list[int], repair: bool, cut: bool) -> None:
+    """What is found hangs on the text alone; and where no call is, the text is whole."""
+    text = "".join(pieces)
+    cut_up, at = [], 0
+    for number in range(len(text)):
+        if at >= len(text):
+            break
+        size = cuts[number % len(cuts)]
+        cut_up.append(text[at : at + size])
+        at += size
+    whole = scan(form, text, repair=repair, cut=cut)
+    assert scan(form, *cut_up, repair=repair, cut=cut) == whole
+    assert scan(form, *text, repair=repair, cut=cut) == whole
+    before, parts, notes, _ = whole
+    if not parts and not notes:
+        assert before == text
+
+
+@given(text=st.text(alphabet="ab<>|{}[]\"':,=/`\n _", max_size=60), form=st.sampled_from(sorted(FORMS)))
+def test_text_without_a_name_is_never_a_call(text: str, form: str) -> None:
+    """Whatever characters a model writes: without a declared name nothing is lost."""
+    assert is_text(form, text)
+    assert is_text(form, text, repair=True)
+
+
+REPAIRS = [
+    ("hermes", "<tool_call>{'name': 'get_weather', 'arguments': {'city': 'Paris'}}</tool_call>"),
+    ("hermes", '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris",},}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}'),
+    ("hermes", '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_'),
+    ("hermes", '<tool_call>{"name": "get_weather", "parameters": {"city": "Paris"}}</tool_call>'),
+    ("hermes", '```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```'),
+    ("hermes", '```xml\n<tool_call>{"name":"get_weather","arguments":{"city":"Paris"}}</tool_call>\n```\n'),
+    ("hermes", '{"name": "get_weather", "arguments": {"city": "Paris"}}'),
+    ("seed", "<tool_call name=\"get_weather\" args={'city': 'Paris',}></tool_call>"),
+    ("mistral", '[TOOL_CALLS]{"name": "get_weather", "arguments": {"city": "Paris"}}'),
+    ("qwen-xml", "<function=get_weather><parameter=city>Paris</parameter>"),
+]
+
+
+@pytest.mark.parametrize(("form", "text"), REPAIRS)
+def test_mistakes_are_put_right_only_where_that_is_wanted(form: str, text: str) -> None:
+    """Each is text by default; repaired, it is the call that was meant, and it is said what was done."""
+    assert is_text(form, text)
+    before, parts, _, repaired = scan(form, text, repair=True)
+    assert [before, *parts] == ["", ("get_weather", {"city": "Paris"})]
+    assert repaired
+
+
+def test_single_quotes_with_quotes_inside() -> None:
+    """An apostrophe and a double quote inside of strings are neither their end nor their beginning."""
+    call = """{'name': 'get_weather', "arguments": {'city': 'l\\'"Aquila', "x": "it's"}}"""
+    text = f"<tool_call>{call}</tool_call>"
+    _, parts, _, repaired = scan("hermes", text, repair=True)
+    assert parts == [("get_weather", {"city": "l'\"Aquila", "x": "it's"})]
+    assert repaired == ["single quotes"]
+
+
+def test_a_bare_call_has_to_be_the_last_thing() -> None:
+    """Words behind JSON without a marker make it an example."""
+    call = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+    before, parts, _, _ = scan("hermes", f"I look.\n{call}\n", repair=True)
+    assert (before, parts) == ("I look.", [("get_weather", {"city": "Paris"})])
+    assert is_text("hermes", f"So:\n{call}\nis how it is written.", repair=True)
+    assert is_text("llama3", f"{call}\nis how it is written.", repair=True)
+
+
+def test_a_result_that_the_model_made_up_is_cut() -> None:
+    """Behind a call nothing is shown that looks like its result, nor what follows from it."""
+    text = (
+        "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n"
+        "<tool_response>\n5 C, snow\n</tool_response>\nIt snows."
+    )
+    before, parts, notes, _ = scan("qwen-xml", text)
+    assert (before, parts) == ("", [("get_weather", {"city": "Paris"})])
+    assert notes == ["a result that the model made up behind its call is left out"]
+    assert is_text("qwen-xml", "<tool_response>5 C</tool_response>")
+
+
+@everything
+def test_a_thought_in_the_text_is_not_read(form: str, text: str, found: list[Any]) -> None:
+    """Some servers leave it there, and models try their calls in it; what comes behind it is read."""
+    thought = f"<think>\nShall I?\n{text}\n</think>"
+    assert is_text(form, thought)
+    assert is_text(form, thought[:-3], repair=True)
+    before, parts, _, _ = scan(form, f"{thought}\n\n{text}")
+    assert before.startswith(thought)
+    assert [part for part in parts if not isinstance(part, str)] == [
+        part for part in found if not isinstance(part, str)
+    ]
+
+
+def test_a_doubled_key_is_not_decided_here() -> None:
+    """Both values reach whoever validates arguments."""
+    declared = Declared(NAMES)
+    scanner = Scanner(FORMS["hermes"], declared, MOST)
+    arguments = '{"city": "Paris", "city": "Rome"}'
+    scanner.feed(f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>')
+    scanner.close(cut=False)
+    assert scanner.parts == [TextCall("get_weather", arguments)]
+
+
+def test_a_call_that_never_ends_is_text_and_said() -> None:
+    """A turn that stopped of itself in the middle of a call: its text is shown, and noted."""
+    text = "I add.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>"
+    before, parts, notes, _ = scan("deepseek", text)
+    assert (before, parts) == (text, [])
+    assert "a call that does not end is left in the text" in notes
+
+
+def test_two_forms_in_one_answer() -> None:
+    """Only the markers of the form that is set count."""
+    hermes, mistral = SAMPLES["hermes"][0][0], SAMPLES["mistral"][0][0]
+    before, parts, _, _ = scan("hermes", f"{mistral}\n{hermes}")
+    assert (before, parts) == (mistral, [("get_weather", {"city": "Paris"})])
+    before, parts, _, _ = scan("mistral", f"{hermes}\n{mistral}")
+    assert (before, parts) == (hermes, [("get_weather", {"city": "Paris"})])
+
+
+def test_text_goes_on_at_once() -> None:
+    """Nothing is held but what may begin a marker, and the line end before it."""
+    scanner = Scanner(FORMS["hermes"], Declared(NAMES), MOST)
+    fed = 0
+    for text, held in (("Hello ", 0), ("you\n", 1), ("and <", 1), ("b>", 0), (" <tool", 5), ("s>", 0)):
+        scanner.feed(text)
+        fed += len(text)
+        assert fed - scanner.settled == held, text
+
+
+def test_a_call_without_measure_is_text() -> None:
+    """Past its bound it is let go as text, and what comes behind is still looked at."""
+    long = '<tool_call>{"name": "get_weather", "arguments": {"city": "' + "x" * 10_000_000
+    call = SAMPLES["hermes"][0][0]
+    pieces = [long[at : at + 4096] for at in range(0, len(long), 4096)]
+    scanner = Scanner(FORMS["hermes"], Declared(NAMES), MOST)
+    fed = 0
+    for piece in pieces:
+        scanner.feed(piece)
+        fed += len(piece)
+        assert fed - scanner.settled <= MOST + 8192
+    scanner.feed('"\n' + call)
+    scanner.close(cut=False)
+    assert scanner.settled == len(long) + 1
+    assert [part.name for part in scanner.parts if isinstance(part, TextCall)] == ["get_weather"]
+
+
+def test_openings_without_end_cost_little() -> None:
+    """Each opening may look for its end over some text, but not over all of it."""
+    text = '<tool_call>{"arguments": {"' * 20_000
+    assert is_text("hermes", text)
+
+
+@pytest.mark.parametrize(
+    ("model", "form"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "hermes"),
+        ("qwen3:latest", "hermes"),
+        ("Qwen3-Coder-30B-A3B-Instruct-Q4_K_M.gguf", "qwen-xml"),
+        ("NousResearch/Hermes-4-70B", "hermes"),
+        ("llama3.2:3b", "llama3"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3"),
+        ("mistralai/Devstral-Small-2507", "mistral"),
+        ("deepseek/deepseek-v3.1-terminus", "deepseek"),
+        ("deepseek-ai/DeepSeek-V3.2", "dsml"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi"),
+        ("zai-org/GLM-4.6-FP8", "glm"),
+        ("openai/gpt-oss-20b", "harmony"),
+        ("MiniMaxAI/MiniMax-M2", "minimax"),
+        ("command-r-plus", "cohere"),
+        ("gpt-4o-mini", None),
+        ("deepseek-r1-distill-llama-8b", None),
+        ("llama-2-7b-chat", None),
+        ("gemma-3-4b-it", None),
+        ("", None),
+    ],
+)
+def test_the_form_of_a_model(model: str, form: str | None) -> None:
+    """By the model's name, whatever stands around it; and none for a name that says nothing."""
+    found = form_of_model(model)
+    assert (found.name if found is not None else None) == form

@@ -1,0 +1,184 @@
+"""Arguments that a model wrote wrong: the client hears the same as the runner, streamed or not."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from messages_script import read_stream as read_messages
+from ollama_script import read_stream as read_lines
+from turn_encoding import cut, encoded
+
+from proxy.conversation import Message, ToolCallPart
+from proxy.errors import ToolRelayError
+from proxy.events import (
+    Frame,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEvent,
+    TurnFinished,
+)
+from proxy.tools.contract.arguments import parse_arguments
+from proxy.wires.anthropic import AnthropicWire
+from proxy.wires.anthropic.encoder import AnthropicTurnEncoder
+from proxy.wires.ollama import OllamaWire
+from proxy.wires.ollama.encoder import OllamaTurnEncoder
+from proxy.wires.turn.arguments import arguments_object
+
+WRONG = [
+    '{"city": ""}{"city": "Rome"}{}',
+    '{"city": "Rome"',
+    '{city: "Rome"}',
+    "{'city': 'Rome'}",
+    '{"city": "Rome",}',
+    '{"city": "Rome"}}',
+    '{"city": "Ro\nme"}',
+    '{"now": True}',
+    '{"most": NaN}',
+    '["Rome"]',
+    '"Rome"',
+    "7",
+    "Rome",
+]
+RIGHT = ['{"city": "Rome", "days": [1, 2.5, null]}', ' {"a": "}{\\""} \n', "{}"]
+
+
+def frames_of(arguments: str, reason: str, pieces: list[str] | None = None) -> list[Frame]:
+    """A turn of one call, as readers tell of it: its end stands behind the reason."""
+    events: list[TurnEvent] = [
+        ToolCallStarted(0, "call_1", "look"),
+        *(ToolCallDelta(0, piece) for piece in pieces or [arguments]),
+        TurnFinished(reason),
+        ToolCallFinished(0, ToolCall("call_1", "look", arguments, 0)),
+    ]
+    return [Frame(b"x", {}, (event,)) for event in events]
+
+
+def streamed(wire: str, frames: list[Frame]) -> list[Any]:
+    """The arguments of each call in a stream, as a client parses them."""
+    if wire == "anthropic":
+        raw = b"".join(frame.raw for frame in encoded(AnthropicTurnEncoder("m"), frames))
+        return [block["input"] for block in read_messages(raw).blocks]
+    raw = b"".join(frame.raw for frame in encoded(OllamaTurnEncoder("m"), frames))
+    return [call["function"]["arguments"] for call in read_lines(raw).calls]
+
+
+def replied(wire: str, frames: list[Frame]) -> list[Any]:
+    """The same of an answer that is not streamed."""
+    whole = Frame(b"x", {}, tuple(event for frame in frames for event in frame.events))
+    if wire == "anthropic":
+        return [
+            block["input"]
+            for block in json.loads(AnthropicTurnEncoder("m").encode_reply(whole).raw)["content"]
+        ]
+    message = json.loads(OllamaTurnEncoder("m").encode_reply(whole).raw)["message"]
+    return [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+
+
+def kept(wire: str, arguments: str) -> Any:
+    """The same of a held turn in the client's form, with which what the client sends back is compared."""
+    turn = Message("assistant", (ToolCallPart("call_1", "look", arguments),))
+    if wire == "anthropic":
+        (block,) = json.loads(AnthropicWire().write_turn(turn))["content"]
+        return block["input"]
+    (call,) = json.loads(OllamaWire().write_turn(turn))["tool_calls"]
+    return call["function"]["arguments"]
+
+
+def run_takes(arguments: str) -> bool:
+    """Whether the runner reads them."""
+    try:
+        parse_arguments(arguments)
+    except ToolRelayError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "ollama"])
+@pytest.mark.parametrize("arguments", WRONG)
+def test_what_the_runner_refuses_no_client_takes_for_arguments(arguments: str, wire: str) -> None:
+    """The client gets an object whose only member says that it is none; of a cut turn, nothing."""
+    assert not run_takes(arguments)
+    wanted = {"INVALID_JSON": arguments}
+    frames = frames_of(arguments, "tool_calls")
+    assert streamed(wire, frames) == replied(wire, frames) == [wanted]
+    assert kept(wire, arguments) == wanted
+    for reason in ("length", "content_filter"):
+        frames = frames_of(arguments, reason)
+        assert streamed(wire, frames) == replied(wire, frames) == ([{}] if wire == "anthropic" else [])
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "ollama"])
+@pytest.mark.parametrize("arguments", RIGHT)
+def test_what_the_runner_takes_the_client_gets(arguments: str, wire: str) -> None:
+    """As the model wrote it."""
+    assert run_takes(arguments)
+    frames = frames_of(arguments, "tool_calls")
+    assert streamed(wire, frames) == replied(wire, frames) == [json.loads(arguments)]
+    assert kept(wire, arguments) == json.loads(arguments)
+
+
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+written = st.dictionaries(st.text(), values, max_size=3).map(json.dumps)
+texts = written | st.text(st.sampled_from('{}[]":, \\ab1\n'), max_size=20)
+
+
+@given(texts, texts, st.sets(st.integers(1, 60)))
+def test_stream_and_reply_say_the_same(one: str, two: str, cuts: set[int]) -> None:
+    """Whatever was written in whatever pieces; and what the runner takes is what the client has."""
+    for arguments in (one, one + two):
+        pieces = [
+            piece.decode("utf-8", "replace") for piece in cut(arguments.encode("utf-8", "replace"), cuts)
+        ]
+        frames = frames_of(arguments, "tool_calls", pieces)
+        wanted = arguments_object(arguments)
+        for wire in ("anthropic", "ollama"):
+            assert streamed(wire, frames) == replied(wire, frames) == [wanted]
+            assert kept(wire, arguments) == wanted
+        if run_takes(arguments):
+            assert wanted == parse_arguments(arguments)
+
+
+def test_pings_while_arguments_are_held() -> None:
+    """Nothing of them is told before they are whole, and the client hears that something goes on."""
+    arguments = json.dumps({"text": "x" * 1000})
+    frames = frames_of(arguments, "tool_calls", list(arguments))
+    encoder = AnthropicTurnEncoder("m")
+    before = b"".join(made.raw for frame in frames[:-2] for made in encoder.encode(frame))
+    assert b"input_json_delta" not in before
+    assert before.count(b"event: ping\n") == len(arguments) // 32
+    after = b"".join(made.raw for frame in frames[-2:] for made in encoder.encode(frame))
+    assert after.count(b"input_json_delta") == 1
+
+
+def test_an_eager_tool_gets_its_arguments_as_they_come() -> None:
+    """Its client has asked for that, and for what may come of it."""
+    asked: dict[str, Any] = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [
+            {"name": "look", "input_schema": {"type": "object"}, "eager_input_streaming": True},
+            {"name": "other", "input_schema": {"type": "object"}, "eager_input_streaming": False},
+        ],
+    }
+    wire = AnthropicWire()
+    frames = frames_of('{"a": 1}{', "tool_calls", ['{"a', '": 1}', "{"])
+    raw = [frame.raw for frame in encoded(wire.encoder(wire.parse(asked)), frames)]
+    told = [
+        json.loads(one.partition(b"data: ")[2])["delta"]["partial_json"]
+        for one in raw
+        if b"partial_json" in one
+    ]
+    assert told == ['{"a', '": 1}', "{"]
+    other = [Frame(b"x", {}, (ToolCallStarted(0, "call_1", "other"),)), *frames[1:]]
+    raw = [frame.raw for frame in encoded(wire.encoder(wire.parse(asked)), other)]
+    assert sum(b"partial_json" in one for one in raw) == 1

@@ -1,0 +1,39 @@
+"""Images of tool results: what goes along, and what words stand for."""
+
+from proxy.events import ResultImage
+from proxy.wires.turn.result_images import ImageBudget, choose_images
+
+
+def _image(size: int) -> ResultImage:
+    return ResultImage("data:" + "x" * (size - 5), "image/png", size)
+
+
+def test_images_go_along_while_there_is_room() -> None:
+    """A large image that does not fit takes no room from a small one behind it."""
+    room = ImageBudget(100)
+    images = [_image(60), _image(50), _image(40)]
+    text, passed = choose_images("said", images, lambda image: room.take(len(image.url)))
+    assert passed == [images[0], images[2]]
+    assert text.startswith("said\n")
+    assert text.count("\n") == 1
+    assert not room.take(1)
+
+
+def test_a_result_without_images_keeps_its_text() -> None:
+    """The text is not touched, even where it is empty."""
+    assert choose_images("", [], lambda image: True) == ("", [])
+    assert choose_images("a\n\nb", [], lambda image: True) == ("a\n\nb", [])
+
+
+def test_a_refusal_of_one_image_says_nothing_of_others() -> None:
+    """Only a refusal of images as such is remembered of an upstream; the code counts as words, too."""
+    for message, code, refused in (
+        ("this model does not support images", None, True),
+        ("could not process image", None, False),
+        ("bad request", "image_parse_error", False),
+        ("", None, False),
+    ):
+        room = ImageBudget(100)
+        room.refuse(message, code)
+        assert room.closed
+        assert room.refused is refused, message

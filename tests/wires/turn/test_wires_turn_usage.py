@@ -1,0 +1,50 @@
+"""Usage in the names of each wire, and what two reports of one message come to."""
+
+from typing import Any
+
+import pytest
+
+from proxy.wires.turn.usage import merge_usage, messages_usage, read_usage, usage_of
+
+CACHED = {
+    "input_tokens": 3,
+    "cache_creation_input_tokens": 20,
+    "cache_read_input_tokens": 100,
+    "output_tokens": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("native", "counts"),
+    [
+        ({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}, (5, 2, 7, 0)),
+        ({"prompt_tokens": 5, "cache_read_input_tokens": 3, "completion_tokens": 2}, (5, 2, 0, 0)),
+        ({"input_tokens": 5, "output_tokens": 2, "total_tokens": 7,
+          "input_tokens_details": {"cached_tokens": 3}}, (5, 2, 7, 3)),
+        (CACHED, (123, 4, 127, 100)),
+        ({"input_tokens": 3, "cache_read_input_tokens": None, "output_tokens": 4}, (3, 4, 7, 0)),
+    ],
+)  # fmt: skip
+def test_usage_is_read_in_the_names_of_each_wire(native: dict[str, Any], counts: tuple[int, ...]) -> None:
+    """Messages leaves out of its input what was cached; the others count it in."""
+    usage = read_usage(native)
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens, usage.cached_tokens) == counts
+
+
+def test_usage_of_messages_has_a_sum() -> None:
+    """Also where nothing is said of a cache."""
+    assert messages_usage({"input_tokens": 3, "output_tokens": 4}).total_tokens == 7
+
+
+def test_a_later_report_has_the_last_word_where_it_has_one() -> None:
+    """A field that it leaves out, or says nothing of, stays."""
+    later = {"output_tokens": 9, "input_tokens": None}
+    assert merge_usage(CACHED, later) == {**CACHED, "output_tokens": 9}
+
+
+def test_usage_stands_in_a_message() -> None:
+    """The first event of Messages has it there."""
+    found = usage_of({"type": "message_start", "message": {"usage": CACHED}})
+    assert found is not None
+    assert found.cached_tokens == 100
+    assert usage_of({"message": "text"}) is None
