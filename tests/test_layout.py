@@ -60,6 +60,7 @@ DIALECTS = {
 """Dialects as data, which everybody may read who speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
+    "proxy.wires.chosen",
     "proxy.wires.dialect",
     "proxy.wires.dialects.responses",
     "proxy.wires.client_port",
@@ -216,6 +217,7 @@ ORDER = {
     "relay": (
         "base",
         "headers",
+        "choosing",
         "offer",
         "stopping",
         "sniffing",
@@ -245,7 +247,17 @@ ORDER = {
     "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
-        *("dialect", "repairing", "crossing", "client_port", "upstream_port", "wire", "json", "turn"),
+        *(
+            "chosen",
+            "dialect",
+            "repairing",
+            "crossing",
+            "client_port",
+            "upstream_port",
+            "wire",
+            "json",
+            "turn",
+        ),
         *(
             "stream",
             "dialects",

@@ -149,6 +149,7 @@ class Orchestrator:
             model=request.model,
             usage_was_added=usage_was_added,
             caller=identity.caller,
+            shown=tools.offer.shown,
         )
         run = Run(
             self._settings.within(request.max_calls),

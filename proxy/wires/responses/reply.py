@@ -4,12 +4,13 @@ As on a stream, the upstream's bytes are handed on unless a server tool was call
 fields that repeat our own changes to the request.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult
+from proxy.wires.chosen import NOTHING_SHOWN, ShownServer, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
@@ -17,7 +18,7 @@ from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.responses.shown import Event, call_events, list_events, message_events, reasoning_events
 from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.turn.trace import reasoning_line, status_line
 from proxy.wires.turn.usage import add_usage
@@ -39,6 +40,8 @@ class ResponsesReplyWriter:
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
         last_text_only: bool = False,
+        shown: ShownTools = NOTHING_SHOWN,
+        lists: Sequence[ShownServer] = (),
     ) -> None:
         self._model = model
         self._asked = asked
@@ -48,7 +51,8 @@ class ResponsesReplyWriter:
         self._is_hidden = is_hidden
         self._trace = trace
         self._last_text_only = last_text_only
-        self._composing = False
+        self._shown = shown
+        self._composing = bool(lists)
         self._public_id = ""
         self._created_at = 0
         self._last = Frame(b"")
@@ -56,6 +60,8 @@ class ResponsesReplyWriter:
         self._usage: dict[str, Any] | None = None
         self._client_ids: dict[str, str] = {}
         self._result: dict[str, Any] | None = None
+        for server in lists:
+            self._show(list_events(server))
 
     @property
     def composing(self) -> bool:
@@ -107,8 +113,11 @@ class ResponsesReplyWriter:
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if self._trace == "events":
-            self._show(call_events(call, result, self._signer))
+        if told := ran(self._shown, result):
+            self._usage = add_usage(self._usage or {}, told)
+        served = self._shown.called(call.name)
+        if served is not None or self._trace == "events":
+            self._show(call_events(call, result, self._signer, served))
         elif self._trace == "reasoning":
             self._show(reasoning_events(reasoning_line(call, result)))
         elif self._trace == "status" and not self._last_text_only:

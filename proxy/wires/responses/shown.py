@@ -9,17 +9,42 @@ from typing import Any
 import orjson
 
 from proxy.events import ToolCall, ToolResult
-from proxy.wires.responses.items import mcp_call, message_item, own_item_id, reasoning_item, text_part
+from proxy.wires.chosen import ShownServer
+from proxy.wires.responses.items import (
+    SERVER_LABEL,
+    mcp_call,
+    mcp_list,
+    message_item,
+    own_item_id,
+    reasoning_item,
+    text_part,
+)
 from proxy.wires.responses.signing import ItemSigner
 
-__all__ = ["Event", "call_events", "message_events", "reasoning_events"]
+__all__ = ["Event", "call_events", "list_events", "message_events", "reasoning_events"]
 
 Event = dict[str, Any]
 """An event without its numbers; ``output_index`` and ``sequence_number`` are the writer's to give."""
 
 
-def call_events(call: ToolCall, result: ToolResult, signer: ItemSigner) -> Iterator[Event]:
-    """A server call that has come to something, redacted, as a hosted MCP call."""
+def list_events(server: ShownServer) -> Iterator[Event]:
+    """The tools that a request gets of a server, as a hosted MCP server's list of them."""
+    item_id = own_item_id("mcpl")
+    yield {"type": "response.output_item.added", "item": mcp_list(item_id, server.label, ())}
+    yield {"type": "response.mcp_list_tools.in_progress", "item_id": item_id}
+    yield {"type": "response.mcp_list_tools.completed", "item_id": item_id}
+    yield {"type": "response.output_item.done", "item": mcp_list(item_id, server.label, server.tools)}
+
+
+def call_events(
+    call: ToolCall, result: ToolResult, signer: ItemSigner, served: tuple[str, str] | None = None
+) -> Iterator[Event]:
+    """A server call that has come to something, redacted, as a hosted MCP call.
+
+    ``served`` is what the client calls the server, and the server its tool; ``None`` for a tool that the
+    client did not choose by its server.
+    """
+    label, name = served or (SERVER_LABEL, call.name)
     shown = {} if result.arguments_redacted is None else result.arguments_redacted
     arguments = orjson.dumps(shown).decode()
     output = error = None
@@ -27,14 +52,15 @@ def call_events(call: ToolCall, result: ToolResult, signer: ItemSigner) -> Itera
         output = result.redacted if isinstance(result.redacted, str) else _text(result.redacted)
     else:
         error = f"{result.error_code}: {result.safe_message}"
-    item_id = signer.item_id(call.name, arguments, output=output, error=error)
-    opened = mcp_call(item_id, call.name, "", status="in_progress")
+    item_id = signer.item_id(name, arguments, output=output, error=error, label=label)
+    opened = mcp_call(item_id, name, "", status="in_progress", label=label)
     yield {"type": "response.output_item.added", "item": opened}
     yield {"type": "response.mcp_call.in_progress", "item_id": item_id}
     yield {"type": "response.mcp_call_arguments.delta", "item_id": item_id, "delta": arguments}
     yield {"type": "response.mcp_call_arguments.done", "item_id": item_id, "arguments": arguments}
     status = "completed" if result.ok else "failed"
-    done = mcp_call(item_id, call.name, arguments, status=status) | {"output": output, "error": error}
+    done = mcp_call(item_id, name, arguments, status=status, label=label)
+    done |= {"output": output, "error": error}
     yield {"type": f"response.mcp_call.{status}", "item_id": item_id}
     yield {"type": "response.output_item.done", "item": done}
 

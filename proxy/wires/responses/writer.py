@@ -7,7 +7,7 @@ event that repeats exactly what was emitted, one end mark.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -22,6 +22,7 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
+from proxy.wires.chosen import NOTHING_SHOWN, ShownServer, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
@@ -32,7 +33,7 @@ from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.responses.shown import Event, call_events, list_events, message_events, reasoning_events
 from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.stored_stream import item_events
 from proxy.wires.stream.fast_path import FastWriter
@@ -51,7 +52,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
     repeats and that we changed on the way upstream; ``tools`` says
     which tools it has.  With ``hold_text`` the messages of a turn wait for its end: of several turns
-    only the last may give JSON output.
+    only the last may give JSON output.  Calls of ``shown`` are shown whatever the trace; ``lists`` are the
+    servers whose tools are listed before all else.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
         hold_text: bool = False,
+        shown: ShownTools = NOTHING_SHOWN,
+        lists: Sequence[ShownServer] = (),
     ) -> None:
         self._model = model
         self._asked = asked
@@ -75,7 +79,9 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         self._is_hidden = is_hidden
         self._trace = trace
         self._hold_text = hold_text
-        self._phase = PASSING
+        self._shown = shown
+        self._lists = lists
+        self._phase = COMPOSING if lists else PASSING
         self._held = HeldFrames()
         self._done_seen = False
         self._public_id = ""
@@ -272,14 +278,23 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         kind = payload.get("type")
         if kind in CLOSING:
             self._note_lifecycle(str(kind), payload)
-            return self._compose_closing()
+            return self._show_lists() + self._compose_closing()
         if kind in OPENING:
             return self._compose_opening(str(kind), payload)
         if not kind or kind == "error" or payload.get("error"):
             return b""
+        return self._show_lists() + self._compose_next(str(kind), payload)
+
+    def _compose_next(self, kind: str, payload: dict[str, Any]) -> bytes:
+        """Whatever comes after the opening and before the end."""
         if "output_index" in payload or "item_id" in payload or "item" in payload:
-            return self._compose_item(str(kind), payload)
+            return self._compose_item(kind, payload)
         return self._emit(payload)
+
+    def _show_lists(self) -> bytes:
+        """The tools of the servers that the client chose, once."""
+        lists, self._lists = self._lists, ()
+        return b"".join([self._show(list_events(server)) for server in lists])
 
     def _compose_opening(self, kind: str, payload: dict[str, Any]) -> bytes:
         """Only the first turn opens the response."""
@@ -418,8 +433,11 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if self._trace == "events":
-            return self._show(call_events(call, result, self._signer))
+        if told := ran(self._shown, result):
+            self._usage = add_usage(self._usage or {}, told)
+        served = self._shown.called(call.name)
+        if served is not None or self._trace == "events":
+            return self._show(call_events(call, result, self._signer, served))
         if self._trace == "reasoning":
             return self._show(reasoning_events(reasoning_line(call, result)))
         if self._trace == "status" and not self._hold_text:
