@@ -74,11 +74,12 @@ def open_store(
     """The store that ``url`` names, not started yet.
 
     ``base`` is the folder that a relative path starts from; ``must_exist`` is for commands that read a
-    record and shall not make an empty one, nor a key.  ``seal_key`` is 32 bytes in base64 or hexadecimal; with
-    an empty one content is sealed if ``seal`` says so and the record is a file: with a key in a file beside
-    it, which a start makes.  ``old_seal_keys``, and a key in that file, only open what they sealed before;
-    all of them take the place of the seals in ``options``.  Memory has a bound of its own, which no option makes larger.  Raises
-    :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
+    record and shall not make an empty one, nor a key.  ``seal_key`` is 32 bytes in base64 or hexadecimal;
+    with an empty one content is sealed if ``seal`` says so and the record is a file: with a key in a file
+    beside it, which a start makes.  ``old_seal_keys``, and a key in that file, only open what they sealed
+    before; all of them take the place of the seals in ``options``.  Memory has a bound of its own, which no
+    option makes larger.  Raises :class:`~proxy.errors.ConfigError` with what to do, before anything is
+    created.
     """
     path = sqlite_path(url, base)
     options = _sealing(options, seal_key, old_seal_keys)

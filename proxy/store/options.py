@@ -24,10 +24,11 @@ class StoreOptions:
     database every ``tidy_every_s`` seconds: it marks what dead processes left open and deletes what is past
     its days or its bounds.  ``seal`` closes content before it is queued; ``old_seals`` only open what they
     sealed before.  The key in ``key_file`` opens, too; with ``seals_by_file``, where there is no ``seal``, it
-    seals, and is made where it is missing.  Without ``needs_all_keys`` a start does not mind that there is content which none of them
-    opens.  ``max_bytes`` bounds the database, ``max_per_caller`` how many records of each kind of content one
-    caller has, ``max_bytes_per_caller`` their bytes; 0: no bound.  A caller that waits for a commit waits
-    ``lock_timeout_s`` at most.  ``max_queued`` writes of ``max_queued_bytes`` wait at most.
+    seals, and is made where it is missing.  Without ``needs_all_keys`` a start does not mind that there is
+    content which none of them opens.  ``max_bytes`` bounds the database, ``max_per_caller`` how many records
+    of each kind of content one caller has, ``max_bytes_per_caller`` their bytes; 0: no bound.  A caller that
+    waits for a commit waits ``lock_timeout_s`` at most.  ``max_queued`` writes of ``max_queued_bytes`` wait
+    at most.
     """
 
     content: ContentPolicy = "tools"

@@ -1,4 +1,4 @@
-"""The key that a record makes for itself: who may read it, what it opens, and what is said when it is lost."""
+"""The key that a record makes for itself: who may read it, what it opens, and what is said if it is lost."""
 
 import os
 import stat
@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_records import hidden, hidden_of, kept, query, response, run
+from store_records import T0, files_below, hidden, hidden_of, kept, query, response, run
 
 from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter, Store
 from proxy.store.factory import open_sealed, open_store, peek_keys
 from proxy.store.key_file import KeyFile
+from proxy.store.options import StoreOptions
 from proxy.store.seal import Seal
 
 SECRET = "a secret sentence"
@@ -24,7 +25,8 @@ def file_of(folder: Path) -> Path:
 
 async def opened(folder: Path, **more: object) -> Store:
     """The record in a folder, sealing by itself unless told otherwise, started."""
-    store = open_store("sqlite:///r.db", base=folder, **{"seal": True, **more})  # type: ignore[arg-type]
+    options = StoreOptions(clock=lambda: T0 + 10)
+    store = open_store("sqlite:///r.db", options, base=folder, **{"seal": True, **more})  # type: ignore[arg-type]
     await store.start()
     return store
 
@@ -43,14 +45,14 @@ async def test_a_start_makes_a_key_for_its_user_alone(tmp_path: Path) -> None:
     await again.aclose()
     assert found is not None
     assert found.response == SECRET.encode()
-    assert [path.name for path in tmp_path.iterdir() if "seal-key." in path.name] == []
+    assert [path.name for path in files_below(tmp_path) if "seal-key." in path.name] == []
 
 
 async def test_nothing_is_made_before_the_start_nor_by_a_command_that_reads(tmp_path: Path) -> None:
     """A look at a configuration leaves no key behind, and neither does reading a record of before."""
     store = open_store("sqlite:///r.db", base=tmp_path, seal=True)
     assert store.sealed is True
-    assert list(tmp_path.iterdir()) == []
+    assert files_below(tmp_path) == []
     await (await opened(tmp_path, seal=False)).aclose()
     reading = await opened(tmp_path, must_exist=True)
     await reading.list_runs(RunFilter())
@@ -59,7 +61,7 @@ async def test_nothing_is_made_before_the_start_nor_by_a_command_that_reads(tmp_
     assert not file_of(tmp_path).exists()
 
 
-async def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
+def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     """Several processes make the file at once: all have the key of the one that was first."""
     program = (
         "import sys; from pathlib import Path; from proxy.store.key_file import KeyFile; "
@@ -240,4 +242,4 @@ async def test_a_record_in_memory_has_no_key_file(tmp_path: Path, monkeypatch: p
     store = open_store("memory:", seal=True)
     await store.start()
     await store.aclose()
-    assert list(tmp_path.iterdir()) == []
+    assert files_below(tmp_path) == []

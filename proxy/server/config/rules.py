@@ -44,7 +44,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
         yield ConfigError(
             "store.seal",
             "is false, but store.seal_key is set",
-            "Remove store.seal, or name the key in store.old_seal_keys, with which older content stays readable",
+            "Remove store.seal, or name the key in store.old_seal_keys: older content stays readable",
         )
     for name, key in config.keys.items():
         for unknown in [wanted for wanted in key.upstreams if wanted not in config.upstreams]:
