@@ -44,7 +44,9 @@ async def test_openai_python(streaming: bool) -> None:
         else:
             response = await made.client.responses.create(input=history, **asked)
         assert response.output_text == f"{TIME}={NOON}"
-        listed, call, *_ = response.output
+        (listed,) = [item for item in response.output if item.type == "mcp_list_tools"]
+        (call,) = [item for item in response.output if item.type == "mcp_call"]
+        assert response.output[0] == listed
         assert [(tool.name, tool.annotations) for tool in listed.tools] == [
             ("get_current_time", {"read_only": True})
         ]
