@@ -28,6 +28,7 @@ from proxy.wires.responses.items import (
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.responses.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.message_list import tokens_left
 from proxy.wires.turn.narrowed import without_tools
@@ -58,7 +59,15 @@ _NOT_RUN = orjson.dumps(
 class ResponsesBody:
     """The body of one run's upstream requests."""
 
-    def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit, signer: ItemSigner) -> None:
+    def __init__(
+        self,
+        raw: bytes,
+        request: ResponsesRequest,
+        state: StateHabit,
+        signer: ItemSigner,
+        summaries: SealedSummaries,
+    ) -> None:
+        """Raises :class:`~proxy.errors.RequestError` for a compaction of ours that cannot be read."""
         self._signer = signer
         self._members, items = members_and_elements(raw, "input")
         self._request = request
@@ -67,6 +76,8 @@ class ResponsesBody:
         given = self._members.get("input", b"[]")
         self._text_input = given if given[:1] == b'"' else None
         self._input = [orjson.dumps(item) for item in request.items] if items is None else items
+        if request.brings_ours:
+            self._open_compactions(summaries)
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
         self._restored: dict[int, RestoredMessages] = {}
@@ -88,6 +99,12 @@ class ResponsesBody:
         self._withheld: frozenset[str] = frozenset()
         self._own: Collection[str] = request.declared
         self._offered: frozenset[str] = frozenset()
+
+    def _open_compactions(self, summaries: SealedSummaries) -> None:
+        """Put the summaries of our own compaction items in their places."""
+        for position, item in enumerate(self._request.items):
+            if is_own_compaction(item):
+                self._input[position] = orjson.dumps(summaries.message(item, f"input[{position}]"))
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         self._own, self._offered = own_and_offered(self._own, added, replaced)

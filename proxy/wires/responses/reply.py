@@ -71,6 +71,11 @@ class ResponsesReplyWriter:
     def result(self) -> dict[str, Any] | None:
         return self._result
 
+    @property
+    def answer(self) -> Mapping[str, Any]:
+        """The whole response once it is finished; empty before."""
+        return self._result or {}
+
     def write(self, frame: Frame) -> bytes:
         """Take a whole reply; nothing leaves before :meth:`finish`."""
         payload = frame.payload or {}
