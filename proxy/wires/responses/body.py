@@ -22,10 +22,9 @@ from proxy.wires.responses.items import (
     as_upstream_items,
     is_model_item,
     is_ours,
-    item_text,
     unique_calls,
 )
-from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
+from proxy.wires.responses.outputs import image_bytes, output_item, recorded_item, without_images
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.summaries import SealedSummaries, is_own_compaction
@@ -425,7 +424,7 @@ class ResponsesBody:
             is_output = item.get("type") == "function_call_output"
             turn += answered and not is_output
             answered = is_output
-            rows.append(_record(run_id, turn, seq, item))
+            rows.append(recorded_item(run_id, turn, seq, item))
         return rows
 
 
@@ -490,24 +489,3 @@ def masked_item(raw: bytes, mask: Mask) -> bytes:
     if masked == item.get("arguments"):
         return raw
     return join_object({**members(raw), "arguments": orjson.dumps(masked)})
-
-
-def _record(run_id: str, turn: int, seq: int, item: Mapping[str, Any]) -> MessageRecord:
-    """An item as a row, in the terms that all wires share."""
-    kind = item.get("type") or "message"
-    if kind == "function_call_output":
-        return MessageRecord(
-            run_id,
-            turn,
-            seq,
-            "tool",
-            content=recorded_output(item.get("output")),
-            tool_call_id=str(item.get("call_id")),
-        )
-    if kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        calls = [{"id": item.get("call_id"), "type": "function", "function": function}]
-        return MessageRecord(run_id, turn, seq, "assistant", tool_calls=orjson.dumps(calls).decode())
-    if kind == "message":
-        return MessageRecord(run_id, turn, seq, "assistant", content=item_text(item))
-    return MessageRecord(run_id, turn, seq, "assistant", content_json=orjson.dumps(item).decode())
