@@ -15,7 +15,7 @@ from proxy.records import MessageRecord
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.responses.items import item_text
 
-__all__ = ["image_bytes", "output_item", "recorded_item", "without_images"]
+__all__ = ["image_bytes", "output_item", "recorded_item", "recorded_output", "without_images"]
 
 _LABEL = "[toolrelay: image "
 _SIGN = orjson.dumps(_LABEL)[:-1]
@@ -51,7 +51,7 @@ def without_images(item: bytes) -> bytes:
     return item if text is None else join_object({**members(item), "output": orjson.dumps(text)})
 
 
-def _recorded_output(output: Any) -> str:
+def recorded_output(output: Any) -> str:
     """An output as a row has it: its text, and of an image what it was."""
     if isinstance(output, str):
         return output
@@ -97,7 +97,7 @@ def recorded_item(run_id: str, turn: int, seq: int, item: Mapping[str, Any]) -> 
             turn,
             seq,
             "tool",
-            content=_recorded_output(item.get("output")),
+            content=recorded_output(item.get("output")),
             tool_call_id=str(item.get("call_id")),
         )
     if kind == "function_call":
