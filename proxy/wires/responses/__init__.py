@@ -15,12 +15,12 @@ from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.conversation import ResponsesCodec
 from proxy.wires.responses.encoder import ResponsesTurnEncoder, turn_items
 from proxy.wires.responses.items import response_of
+from proxy.wires.responses.own_items.signing import ItemSigner
+from proxy.wires.responses.own_items.summaries import SealedSummaries
 from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.references import with_items
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
-from proxy.wires.responses.signing import ItemSigner
-from proxy.wires.responses.summaries import SealedSummaries
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
 

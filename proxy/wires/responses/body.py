@@ -25,9 +25,9 @@ from proxy.wires.responses.items import (
     unique_calls,
 )
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_item, without_images
+from proxy.wires.responses.own_items.signing import ItemSigner
+from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
-from proxy.wires.responses.signing import ItemSigner
-from proxy.wires.responses.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.message_list import tokens_left
 from proxy.wires.turn.narrowed import without_tools

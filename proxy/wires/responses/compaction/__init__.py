@@ -14,8 +14,8 @@ from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.compaction.codec import CompactionCodec
 from proxy.wires.responses.compaction.reply import CompactionReplyWriter
+from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
-from proxy.wires.responses.signing import ItemSigner
 
 __all__ = ["ResponsesCompactionWire"]
 

@@ -10,10 +10,10 @@ import orjson
 
 from proxy.errors import WireError
 from proxy.wires.responses.items import item_text, mint_item_id
+from proxy.wires.responses.own_items.summaries import SealedSummaries
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.resource import whole_usage
-from proxy.wires.responses.summaries import SealedSummaries
 
 __all__ = ["CompactionReplyWriter"]
 
