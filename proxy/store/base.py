@@ -170,6 +170,17 @@ class KeyStore(KeySource, Protocol):
         """Revoke a key, durably; whether there was one to revoke.  Raises StoreError."""
         ...
 
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Leave a mark that lasts until then (epoch seconds); whether this call is the one that left it.
+
+        Of several callers at once, in any process, one is.  Raises StoreError.
+        """
+        ...
+
+    async def is_marked(self, name: str) -> bool:
+        """Whether there is a mark of that name that lasts still; raises StoreError."""
+        ...
+
     def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
         """Note whose a response is that only the upstream keeps.  Queued, as any write.
 

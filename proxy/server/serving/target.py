@@ -24,7 +24,9 @@ _NOT_NORMAL = (
 _SHORT: Final = 64
 _TARGET_BYTES: Final = 1000 + 12 * _SHORT
 _MOST_TARGETS: Final = 256
+_NO_PAGES: Final = ("/ui/api/", "/ui/static/")
 _OWN_FAMILIES: Final = frozenset({"admin", "toolrelay"})
+_OWN_ROOTS: Final = ("/admin/", "/ui/api/", "/ui/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,12 @@ class Target:
     endpoint: Endpoint
     label: str
     deployment: str = ""
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is a page for people: below ``/ui``, and no file or data of the pages."""
+        path = f"{self.path}/"
+        return path.startswith("/ui/") and not path.startswith(_NO_PAGES) and "." not in path.split("/")[-2]
 
     @property
     def shown(self) -> str:
@@ -113,7 +121,8 @@ class Targets:
         if below is None:
             if path in OWN_PATHS:
                 return path
-            return "/admin/*" if f"{path}/".startswith("/admin/") else "other"
+            family = next((own for own in _OWN_ROOTS if f"{path}/".startswith(own)), "")
+            return f"{family}*" if family else "other"
         shown = endpoint.dialect.shown
         if below in self._endpoints.labels:
             return shown(below)

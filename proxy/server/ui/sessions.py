@@ -1,0 +1,255 @@
+"""Sessions of the web UI: a signed cookie that every worker can check, and codes that sign in once.
+
+A session is no row: what it says stands in the cookie, under a MAC whose key is made from the record's own
+hash key.  So each process that shares the record knows it, and it ends with the client key that it came
+from, which is looked up with each request.  The record holds only what must not be forgotten: which codes
+were used, and which sessions were signed out.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
+
+import orjson
+
+from proxy.server.auth.key_ring import Key
+
+__all__ = [
+    "CODE_S",
+    "IDLE_S",
+    "OPERATOR",
+    "Marks",
+    "NamedKeys",
+    "Role",
+    "Session",
+    "Sessions",
+    "login_code",
+    "role_of",
+    "signing_key",
+]
+
+Role = Literal["admin", "approver"]
+
+IDLE_S: Final = 3600.0
+"""Seconds without a request after which a session ends."""
+CODE_S: Final = 60.0
+"""Seconds for which the code of a link signs somebody in."""
+OPERATOR: Final = "operator"
+"""What the holder of a link is called: whoever may write the record made it."""
+
+_RENEW_S: Final = 60.0
+_MAX_TEXT: Final = 1024
+_NONCE_BYTES: Final = 16
+_COOKIE: Final = b"toolrelay ui session"
+_CODE: Final = b"toolrelay ui code"
+
+
+class NamedKeys(Protocol):
+    """The client keys that are valid now: a :class:`~proxy.server.auth.key_ring.KeyRing`."""
+
+    async def find(self, secret: str) -> Key | None:
+        """The valid key that has this secret; raises RequestError (503) where that cannot be said."""
+        ...
+
+    async def named(self, key_id: str) -> Key | None:
+        """The valid key of that id; raises as :meth:`find` does."""
+        ...
+
+
+class Marks(Protocol):
+    """What the record remembers of codes and sessions: a :class:`~proxy.store.base.KeyStore`."""
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Leave a mark; whether there was none.  Raises StoreError."""
+        ...
+
+    async def is_marked(self, name: str) -> bool:
+        """Whether there is that mark.  Raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Somebody who has signed in.  ``key_id`` is ``None`` for the holder of a link; times are epoch seconds.
+
+    ``nonce`` tells sessions apart.  ``began`` and ``seen`` are when it was made and last renewed.
+    """
+
+    nonce: str
+    key_id: str | None
+    name: str
+    role: Role
+    began: float
+    seen: float
+    expires_at: float
+
+    @property
+    def idle_at(self) -> float:
+        """When it ends if nothing more is asked."""
+        return min(self.seen + IDLE_S, self.expires_at)
+
+    @property
+    def caller(self) -> str:
+        """Who it is, as the log has it."""
+        return self.key_id or OPERATOR
+
+
+def signing_key(hash_key: bytes) -> bytes:
+    """The key of the MACs, made from that of the record."""
+    return hashlib.blake2b(b"toolrelay ui", key=hash_key, digest_size=32).digest()
+
+
+def login_code(key: bytes, *, now: float, lasts_s: float = CODE_S) -> str:
+    """A code that signs an operator in, once, until ``lasts_s`` seconds from ``now``."""
+    return _signed(key, _CODE, {"n": secrets.token_urlsafe(_NONCE_BYTES), "u": now + lasts_s})
+
+
+class Sessions:
+    """Makes and checks sessions.  ``lasts_s`` is the longest that one lasts, in seconds."""
+
+    def __init__(
+        self,
+        key: bytes,
+        keys: NamedKeys,
+        marks: Marks,
+        *,
+        lasts_s: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._key = key
+        self._keys = keys
+        self._marks = marks
+        self._lasts_s = lasts_s
+        self._now = now
+
+    def code(self, lasts_s: float = CODE_S) -> str:
+        """A code for a link; see :func:`login_code`."""
+        return login_code(self._key, now=self._now(), lasts_s=lasts_s)
+
+    async def by_code(self, code: str) -> Session | None:
+        """Who signs in with a code; ``None`` for one that is not ours, too old or used.
+
+        Raises :class:`~proxy.errors.StoreError` where nobody can say whether it was used.
+        """
+        said = _read(self._key, _CODE, code)
+        if said is None or not isinstance(until := said.get("u"), float) or self._now() >= until:
+            return None
+        if not await self._marks.mark_once(f"code:{said.get('n')}", until):
+            return None
+        return self._begin(None, OPERATOR, "admin")
+
+    async def by_key(self, secret: str) -> Session | None:
+        """Who signs in with a client key; ``None`` for one that opens nothing here.
+
+        Raises :class:`~proxy.errors.RequestError` (503) where that cannot be said.
+        """
+        key = await self._keys.find(secret)
+        role = role_of(key)
+        return self._begin(key.caller.name, key.name, role) if key is not None and role else None
+
+    async def by_cookie(self, cookie: str) -> Session | None:
+        """Whose cookie it is; ``None`` for one that is not ours or whose session is over.
+
+        Raises :class:`~proxy.errors.RequestError` (503) and :class:`~proxy.errors.StoreError` where that
+        cannot be said.
+        """
+        session = _session_in(_read(self._key, _COOKIE, cookie))
+        if session is None or not session.seen <= self._now() + _RENEW_S or self._now() >= session.idle_at:
+            return None
+        if session.key_id is not None:
+            key = await self._keys.named(session.key_id)
+            if key is None or role_of(key) != session.role:
+                return None
+        return None if await self._marks.is_marked(f"session:{session.nonce}") else session
+
+    async def end(self, session: Session) -> None:
+        """Sign out, on every worker; raises :class:`~proxy.errors.StoreError`."""
+        await self._marks.mark_once(f"session:{session.nonce}", session.expires_at)
+
+    def cookie(self, session: Session) -> str:
+        """A session as its cookie has it."""
+        return _signed(
+            self._key,
+            _COOKIE,
+            {
+                "n": session.nonce,
+                "k": session.key_id,
+                "c": session.name,
+                "r": session.role,
+                "b": session.began,
+                "s": session.seen,
+                "e": session.expires_at,
+            },
+        )
+
+    def renewed(self, session: Session) -> Session | None:
+        """The same, seen now; ``None`` where its cookie is new enough."""
+        if self._now() - session.seen < _RENEW_S:
+            return None
+        return replace(session, seen=self._now())
+
+    def _begin(self, key_id: str | None, name: str, role: Role) -> Session:
+        now = self._now()
+        nonce = secrets.token_urlsafe(_NONCE_BYTES)
+        return Session(nonce, key_id, name, role, now, now, now + self._lasts_s)
+
+
+def role_of(key: Key | None) -> Role | None:
+    """What a key may do here; ``None`` for nothing."""
+    if key is None:
+        return None
+    if key.admin:
+        return "admin"
+    return "approver" if getattr(key, "approver", False) else None
+
+
+def _session_in(said: dict[str, object] | None) -> Session | None:
+    match said:
+        case {
+            "n": str(nonce),
+            "k": (str() | None) as key_id,
+            "c": str(name),
+            "r": ("admin" | "approver") as role,
+            "b": float(began),
+            "s": float(seen),
+            "e": float(expires_at),
+        }:
+            return Session(nonce, key_id, name, role, began, seen, expires_at)
+    return None
+
+
+def _signed(key: bytes, kind: bytes, said: dict[str, object]) -> str:
+    text = _encode(orjson.dumps(said))
+    return f"{text}.{_encode(_mac(key, kind, text))}"
+
+
+def _read(key: bytes, kind: bytes, signed: str) -> dict[str, object] | None:
+    """What was signed; ``None`` for what was not signed here, or for something else."""
+    if len(signed) > _MAX_TEXT or not signed.isascii():
+        return None
+    text, _, mac = signed.partition(".")
+    try:
+        if not hmac.compare_digest(_decode(mac), _mac(key, kind, text)):
+            return None
+        said = orjson.loads(_decode(text))
+    except (binascii.Error, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _mac(key: bytes, kind: bytes, text: str) -> bytes:
+    return hashlib.blake2b(kind + b"\0" + text.encode(), key=key, digest_size=32).digest()
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
