@@ -146,7 +146,12 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
 def _overrides(fixtures: Path, folder: Path) -> Overrides:
     recorded = RecordedHttpClient(fixtures / "http")
     events = _printing(folder)
-    return Overrides(clock=FixedClock(RECORDED_AT), http=recorded.client, on_run_event=events)
+    return Overrides(
+        clock=FixedClock(RECORDED_AT),
+        http=recorded.client,
+        on_run_event=events,
+        demo={"model": MODEL, "question": QUESTIONS[0][0]},
+    )
 
 
 def _ui_line(app: App, address: str) -> list[str]:

@@ -85,16 +85,16 @@ async def create_app(
     authenticator = given.authenticator or authentication.authenticator
     endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()
-    web_ui = None
+    admin, web_ui = make_admin(services, authenticator), None
     if serves_ui(config, authentication):
-        web_ui = WebUi(services, make_sessions(services, authentication, hash_key))
+        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), given.demo)
     own = OwnPaths(
         authenticator=authenticator,
         draining=draining,
         store=services.store,
         snapshot=snapshot_of_all(services.instruments, peers or Peers()),
-        admin=make_admin(services, authenticator),
-        ui=web_ui.open({}) if web_ui is not None else None,
+        admin=admin,
+        ui=web_ui.open(admin, given) if web_ui is not None else None,
     )
     router = services.router()
     stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key))

@@ -9,6 +9,7 @@ from proxy.records import (
     ClientKey,
     HiddenTurns,
     InvocationLog,
+    InvocationStatus,
     KeptResults,
     KeySet,
     MessageRecord,
@@ -24,6 +25,8 @@ from proxy.records import (
 
 __all__ = [
     "LOOK_UP_S",
+    "MAX_CALLED",
+    "CalledTool",
     "KeySource",
     "KeyStore",
     "PinStore",
@@ -36,6 +39,9 @@ __all__ = [
     "UsageKey",
     "UsageRow",
 ]
+
+MAX_CALLED: Final = 10_000
+"""Calls that one look at a list of runs reads."""
 
 LOOK_UP_S: Final = 1.0
 """The longest that a request waits for what it looks up in the record."""
@@ -119,6 +125,15 @@ class RunDetail:
     messages: Sequence[MessageRecord]
     invocations: Sequence[ToolInvocationRecord]
     native_calls: Sequence[NativeCall] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """One call of a run, as a list of runs shows it."""
+
+    tool: str
+    status: InvocationStatus
+    error_code: str | None = None
 
 
 class KeySource(Protocol):
@@ -326,6 +341,11 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, PinStore, ThreadLog
 
     async def get_run(self, run_id: str) -> RunDetail | None:
         """One run by its id, or by a prefix of it that fits exactly one."""
+        ...
+
+    async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
+        """The calls of some runs in their order, :data:`MAX_CALLED` of all of them at most; runs without
+        calls are left out."""
         ...
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:

@@ -24,9 +24,11 @@ _NOT_NORMAL = (
 _SHORT: Final = 64
 _TARGET_BYTES: Final = 1000 + 12 * _SHORT
 _MOST_TARGETS: Final = 256
-_NO_PAGES: Final = ("/ui/api/", "/ui/static/")
+_UI: Final = "/ui/"
+_UI_DATA: Final = f"{_UI}api/"
+_NO_PAGES: Final = (_UI_DATA, f"{_UI}static/")
 _OWN_FAMILIES: Final = frozenset({"admin", "toolrelay"})
-_OWN_ROOTS: Final = ("/admin/", "/ui/api/", "/ui/")
+_OWN_ROOTS: Final = ("/admin/", _UI_DATA, _UI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Target:
     def is_page(self) -> bool:
         """Whether it is a page for people: below ``/ui``, and no file or data of the pages."""
         path = f"{self.path}/"
-        return path.startswith("/ui/") and not path.startswith(_NO_PAGES) and "." not in path.split("/")[-2]
+        return path.startswith(_UI) and not path.startswith(_NO_PAGES) and "." not in path.split("/")[-2]
 
     @property
     def shown(self) -> str:

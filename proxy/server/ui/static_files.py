@@ -22,8 +22,8 @@ __all__ = ["API_PREFIX", "PAGE_HEADERS", "STATIC_FOLDER", "UI_PREFIX", "StaticFi
 
 STATIC_FOLDER: Final = Path(__file__).resolve().parent / "static"
 UI_PREFIX: Final = "/ui"
-API_PREFIX: Final = "/ui/api/"
-_STATIC: Final = "/ui/static/"
+API_PREFIX: Final = f"{UI_PREFIX}/" + "api/"
+_STATIC: Final = f"{UI_PREFIX}/static/"
 
 PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (

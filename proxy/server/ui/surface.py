@@ -1,8 +1,8 @@
 """``/ui``: pages and files for anybody, and below ``/ui/api`` JSON for those who have signed in."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from aiohttp import hdrs, web
@@ -14,11 +14,10 @@ from proxy.server.serving.target import Target
 from proxy.server.telemetry.hooks import RequestFacts
 from proxy.server.ui.sessions import Session
 from proxy.server.ui.sign_in import SignIn
-from proxy.server.ui.static_files import PAGE_HEADERS, UI_PREFIX, StaticFiles, not_found
+from proxy.server.ui.static_files import API_PREFIX, PAGE_HEADERS, UI_PREFIX, StaticFiles, not_found
 
 __all__ = ["Route", "Ui", "UiRequest"]
 
-_API: Final = "/ui/api/"
 _LONGEST_S: Final = 30.0
 """The longest that a page waits for an answer that is no stream."""
 
@@ -53,7 +52,7 @@ class UiRequest:
 class Answers(Protocol):
     """What answers for a name below ``/ui/api``."""
 
-    def __call__(self, asked: UiRequest) -> Awaitable[web.StreamResponse]: ...
+    def __call__(self, asked: UiRequest) -> Coroutine[Any, Any, web.StreamResponse]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Ui:
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
         """The response; raises :class:`~proxy.errors.RequestError`, with the headers of all pages."""
-        if not f"{target.path}/".startswith(_API):
+        if not f"{target.path}/".startswith(API_PREFIX):
             return self._files.answer(request, target)
         try:
             response = await self._data(request, facts, target)
@@ -103,10 +102,10 @@ class Ui:
         return response
 
     async def _data(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
-        name, _, rest = target.path.removeprefix(_API).partition("/")
+        name, _, rest = target.path.removeprefix(API_PREFIX).partition("/")
         if name == "session" and not rest:
-            return await self._within(self._sign_in.answer(request))
-        session = await self._within(self._sign_in.session(request))
+            return await self._hard_timeout.run(self._sign_in.answer(request), _LONGEST_S)
+        session = await self._hard_timeout.run(self._sign_in.session(request), _LONGEST_S)
         facts.caller = session.caller
         route = self._routes.get(name)
         if session.role != "admin" and (route is None or not route.approvers):
@@ -119,14 +118,9 @@ class Ui:
         if route is None:
             raise not_found(target.path)
         work = route.answer(UiRequest(request, facts, target, session, rest))
-        response = await work if route.streams else await self._within(work)
+        response = await work if route.streams else await self._hard_timeout.run(work, _LONGEST_S)
         self._sign_in.renew(request, session, response)
         return response
-
-    async def _within(
-        self, work: Awaitable[web.Response] | Awaitable[web.StreamResponse]
-    ) -> web.StreamResponse:
-        return await self._hard_timeout.run(work, _LONGEST_S)
 
 
 _DATA_HEADERS: Final[Mapping[str, str]] = {**PAGE_HEADERS, hdrs.CACHE_CONTROL: "no-store"}

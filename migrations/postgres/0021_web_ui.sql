@@ -2,7 +2,10 @@
 -- sessions that were signed out.  A row is deleted once its time is over.
 
 CREATE TABLE ui_marks (
-    name    TEXT NOT NULL PRIMARY KEY,
+    name    TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     holder  TEXT NOT NULL,           -- who left it: of two at once one is first
-    until   REAL NOT NULL
-) STRICT;
+    until   DOUBLE PRECISION NOT NULL
+);
+
+-- When the first piece of a turn came; NULL where none did, or where nobody noted it.
+ALTER TABLE turns ADD COLUMN first_at DOUBLE PRECISION;
