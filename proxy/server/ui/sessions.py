@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import secrets
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -46,6 +47,11 @@ OPERATOR: Final = "operator"
 _RENEW_S: Final = 60.0
 _MAX_TEXT: Final = 1024
 _NONCE_BYTES: Final = 16
+_CODE_NONCE_BYTES: Final = 8
+_CODE_MAC_BYTES: Final = 17
+_CODE_CHARS: Final = 44
+"""A code is short enough for a line of a terminal."""
+
 _COOKIE: Final = b"toolrelay ui session"
 _CODE: Final = b"toolrelay ui code"
 
@@ -107,7 +113,8 @@ def signing_key(hash_key: bytes) -> bytes:
 
 def login_code(key: bytes, *, now: float, lasts_s: float = CODE_S) -> str:
     """A code that signs an operator in, once, until ``lasts_s`` seconds from ``now``."""
-    return _signed(key, _CODE, {"n": secrets.token_urlsafe(_NONCE_BYTES), "u": now + lasts_s})
+    said = struct.pack(">d", now + lasts_s) + secrets.token_bytes(_CODE_NONCE_BYTES)
+    return _encode(said + _code_mac(key, said))
 
 
 class Sessions:
@@ -137,10 +144,11 @@ class Sessions:
 
         Raises :class:`~proxy.errors.StoreError` where nobody can say whether it was used.
         """
-        said = _read(self._key, _CODE, code)
-        if said is None or not isinstance(until := said.get("u"), float) or self._now() >= until:
+        said = _read_code(self._key, code)
+        if said is None:
             return None
-        if not await self._marks.mark_once(f"code:{said.get('n')}", until):
+        nonce, until = said
+        if self._now() >= until or not await self._marks.mark_once(f"code:{nonce}", until):
             return None
         return self._begin(None, OPERATOR, "admin")
 
@@ -159,7 +167,7 @@ class Sessions:
         Raises :class:`~proxy.errors.RequestError` (503) and :class:`~proxy.errors.StoreError` where that
         cannot be said.
         """
-        session = _session_in(_read(self._key, _COOKIE, cookie))
+        session = _session_in(_read(self._key, cookie))
         if session is None or not session.seen <= self._now() + _RENEW_S or self._now() >= session.idle_at:
             return None
         if session.key_id is not None:
@@ -176,7 +184,6 @@ class Sessions:
         """A session as its cookie has it."""
         return _signed(
             self._key,
-            _COOKIE,
             {
                 "n": session.nonce,
                 "k": session.key_id,
@@ -209,6 +216,24 @@ def role_of(key: Key | None) -> Role | None:
     return "approver" if getattr(key, "approver", False) else None
 
 
+def _read_code(key: bytes, code: str) -> tuple[str, float] | None:
+    """The nonce of a code and when its time is over; ``None`` for one that was not made here."""
+    if len(code) != _CODE_CHARS or not code.isascii():
+        return None
+    try:
+        raw = _decode(code)
+    except ValueError:
+        return None
+    said, mac = raw[:-_CODE_MAC_BYTES], raw[-_CODE_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _code_mac(key, said)):
+        return None
+    return said[8:].hex(), float(struct.unpack(">d", said[:8])[0])
+
+
+def _code_mac(key: bytes, said: bytes) -> bytes:
+    return hashlib.blake2b(_CODE + b"\0" + said, key=key, digest_size=_CODE_MAC_BYTES).digest()
+
+
 def _session_in(said: dict[str, object] | None) -> Session | None:
     match said:
         case {
@@ -224,18 +249,18 @@ def _session_in(said: dict[str, object] | None) -> Session | None:
     return None
 
 
-def _signed(key: bytes, kind: bytes, said: dict[str, object]) -> str:
+def _signed(key: bytes, said: dict[str, object]) -> str:
     text = _encode(orjson.dumps(said))
-    return f"{text}.{_encode(_mac(key, kind, text))}"
+    return f"{text}.{_encode(_mac(key, text))}"
 
 
-def _read(key: bytes, kind: bytes, signed: str) -> dict[str, object] | None:
-    """What was signed; ``None`` for what was not signed here, or for something else."""
+def _read(key: bytes, signed: str) -> dict[str, object] | None:
+    """What was signed; ``None`` for what was not signed here."""
     if len(signed) > _MAX_TEXT or not signed.isascii():
         return None
     text, _, mac = signed.partition(".")
     try:
-        if not hmac.compare_digest(_decode(mac), _mac(key, kind, text)):
+        if not hmac.compare_digest(_decode(mac), _mac(key, text)):
             return None
         said = orjson.loads(_decode(text))
     except (binascii.Error, ValueError):
@@ -243,8 +268,8 @@ def _read(key: bytes, kind: bytes, signed: str) -> dict[str, object] | None:
     return said if isinstance(said, dict) else None
 
 
-def _mac(key: bytes, kind: bytes, text: str) -> bytes:
-    return hashlib.blake2b(kind + b"\0" + text.encode(), key=key, digest_size=32).digest()
+def _mac(key: bytes, text: str) -> bytes:
+    return hashlib.blake2b(_COOKIE + b"\0" + text.encode(), key=key, digest_size=32).digest()
 
 
 def _encode(data: bytes) -> str:

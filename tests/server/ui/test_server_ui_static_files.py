@@ -3,6 +3,7 @@
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from edge_requests import edge_request
@@ -156,7 +157,7 @@ async def test_the_pages_can_be_turned_off() -> None:
 
 async def test_an_open_server_on_a_network_has_no_pages() -> None:
     """Where everybody comes in without a key, only a reader on this machine gets the pages."""
-    config = {"keys": {}, "auth": {"mode": "open"}}
+    config: dict[str, Any] = {"keys": {}, "auth": {"mode": "open"}}
     async with ui_proxy(**config, server={"host": "0.0.0.0"}) as (browser, _):
         assert (await browser.proxy.ask(method="GET", path="/ui/")).status == 404
     async with ui_proxy(**config) as (browser, _):
