@@ -19,7 +19,7 @@ from proxy.wires.responses.items import (
     reasoning_item,
     text_part,
 )
-from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.responses.own_items.signing import ItemSigner
 
 __all__ = ["Event", "call_events", "list_events", "message_events", "reasoning_events"]
 
