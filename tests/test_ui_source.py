@@ -106,5 +106,6 @@ def test_dark_is_one_set_of_colours() -> None:
     css = (STATIC / "css" / "base.css").read_text("utf-8")
     chosen = re.search(r":root\[data-theme=\"dark\"\] \{(.*?)\}", css, re.DOTALL)
     preferred = re.search(r":root:not\(\[data-theme=\"light\"\]\) \{(.*?)\}", css, re.DOTALL)
-    assert chosen and preferred
+    assert chosen is not None
+    assert preferred is not None
     assert chosen[1].split() == preferred[1].split()

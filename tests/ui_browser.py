@@ -94,13 +94,12 @@ class Tab:
 
     async def until(self, condition: str) -> Any:
         """Wait until an expression holds; says what the page showed where it never did."""
+        attempt = f"(() => {{ try {{ return Boolean({condition}) }} catch {{ return null }} }})()"
         last: Any = None
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
-                    last = await self.run(
-                        f"(() => {{ try {{ return Boolean({condition}) }} catch {{ return null }} }})()"
-                    )
+                    last = await self.run(attempt)
                     if last:
                         return last
                     await asyncio.sleep(_PAUSE_S)
@@ -121,7 +120,8 @@ class Tab:
         """Click what a person would: the button, link or row head that shows or is named by a text."""
         find = (
             f"[...document.querySelectorAll({json.dumps(within + ' :is(a,button,summary,[role=tab])')})]"
-            f".find((e) => ((e.getAttribute('aria-label') ?? '') + ' ' + e.innerText).includes({json.dumps(text)})"
+            ".find((e) => ((e.getAttribute('aria-label') ?? '') + ' ' + e.innerText)"
+            f".includes({json.dumps(text)})"
             " && !e.disabled && e.getClientRects().length)"
         )
         await self.until(f"Boolean({find})")
@@ -166,8 +166,7 @@ class Tab:
         """A picture of what can be seen."""
         await self.run("document.fonts.ready.then(() => new Promise((r) => setTimeout(r, 350)))")
         answer = await self.send("Page.captureScreenshot", format="png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(answer["data"]))
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
 
 
 @asynccontextmanager

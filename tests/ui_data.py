@@ -152,9 +152,11 @@ def _tools() -> list[dict[str, Any]]:
 
 
 def wire_of(run_id: str) -> dict[str, Any]:
-    """A captured exchange: a request that got tools, and a stream of which parts were withheld and rewritten."""
-    asked = '{"model":"fast","stream":true,"messages":[{"role":"user","content":"What is the weather in Berlin?"}]}'
-    tools = ',"tools":[{"type":"function","function":{"name":"core__get_weather","parameters":{"type":"object"}}}]'
+    """A captured exchange: a request that got tools, and a stream that was rewritten in parts."""
+    question = '{"role":"user","content":"What is the weather in Berlin?"}'
+    asked = f'{{"model":"fast","stream":true,"messages":[{question}]}}'
+    function = '{"name":"core__get_weather","parameters":{"type":"object"}}'
+    tools = f',"tools":[{{"type":"function","function":{function}}}]'
     first = 'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
     call = (
         'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1",'

@@ -1,4 +1,4 @@
-"""A small stand-in for the server behind the UI: its static files under its policy, and answers from made-up data.
+"""A small stand-in for the server behind the UI: its static files under its policy, and made-up answers.
 
 What the real server answers is tried with the real server; this one is for what it cannot easily have:
 thousands of runs, strangers' texts in every field, states that are rare.
@@ -21,8 +21,8 @@ __all__ = ["POLICY", "STATIC", "FakeUi", "encoded", "faking"]
 
 STATIC = Path(proxy.__file__).parent / "server" / "ui" / "static"
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -253,6 +253,8 @@ class FakeUi:
             while True:
                 event, data = await mine.get()
                 await response.write(f"event: {event}\ndata: {json.dumps(data)}\n\n".encode())
+        except ConnectionError:
+            return response  # The page has gone.
         finally:
             self.streams.remove(mine)
 

@@ -7,10 +7,14 @@ import { signIn } from "./signin.js";
 import { failure } from "../parts/page.js";
 
 const app = document.getElementById("app");
+let asked = false;
 const code = /^#login=([A-Za-z0-9_.~-]{8,200})$/.exec(location.hash)?.[1];
 if (location.hash) history.replaceState(null, "", location.pathname + location.search);
 
-const enter = (session) => frame(app, session, () => location.reload());
+const enter = (session) => {
+  asked = false;
+  return frame(app, session, () => location.reload());
+};
 
 function ask(message) {
   document.title = "Sign in · toolrelay";
@@ -18,7 +22,6 @@ function ask(message) {
   signIn(app, message, enter);
 }
 
-let asked = false;
 whenSignedOut(() => {
   if (asked) return;
   asked = true;

@@ -62,7 +62,7 @@ async function show({ same = false } = {}) {
       signal: own.signal,
     });
   } catch (error) {
-    if (own.signal.aborted || error.name === "AbortError") return;
+    if (own.signal.aborted || error.name === "AbortError" || !main.isConnected) return;
     view = { title: "Something is wrong", node: failure(error, reload) };
   } finally {
     clearTimeout(slow);

@@ -6,8 +6,8 @@ const SPARE = 6;
 /** `draw(item)` makes a row's cells; `height()` is that of each row in pixels; `more()` is called near the end. */
 export function rows({ label, head, draw, height, more, open }) {
   const inner = h("div", { role: "rowgroup", style: { position: "relative" } });
-  const scroll = h("div.scroll", { tabindex: -1, role: "presentation" }, inner);
-  const table = h("div.list.card", { role: "table", "aria-label": label }, h("div.head", { role: "rowgroup" }, head), scroll);
+  const scroll = h("div.scroll", inner);
+  const table = h("div.list.card", { role: "table", "aria-label": label, tabindex: -1 }, h("div.head", { role: "rowgroup" }, head), scroll);
   const shown = new Map();
   let items = [];
   let tall = height();
@@ -46,7 +46,7 @@ export function rows({ label, head, draw, height, more, open }) {
   }
 
   function drop(id, row) {
-    if (row.element.contains(document.activeElement)) scroll.focus({ preventScroll: true });
+    if (row.element.contains(document.activeElement)) table.focus({ preventScroll: true });
     row.element.remove();
     shown.delete(id);
   }
@@ -78,10 +78,11 @@ export function rows({ label, head, draw, height, more, open }) {
     destroy: () => observer.disconnect(),
     /** Replace the items; what is looked at stays where it is if `added` came on top. */
     put(next, added = 0) {
+      const top = scroll.scrollTop;
       items = next;
       inner.style.height = `${items.length * tall}px`;
       table.setAttribute("aria-rowcount", items.length + 1);
-      if (added && scroll.scrollTop > tall / 2) scroll.scrollTop += added * tall;
+      if (added && top > tall / 2) scroll.scrollTop = top + added * tall;
       paint();
     },
     fresh(id) {
