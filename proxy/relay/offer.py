@@ -139,22 +139,15 @@ def decide(
     """
     available = {spec.name: spec for spec in selection.offered}
     withheld = dict(selection.withheld)
-    shown = NOTHING_SHOWN
-    if request.chosen:
-        choice = choose(request.chosen, selection.offered)
-        wanted, shown = _joined(choice, wanted), choice.shown
-    nothing = Offer(
-        client_names=frozenset(request.declared),
-        withheld=withheld,
-        open_names=request.open_names,
-        shown=shown,
-    )
+    wanted, shown = _with_body(request, selection, wanted)
+    named = frozenset(request.declared)
+    nothing = Offer(client_names=named, withheld=withheld, open_names=request.open_names, shown=shown)
     if wanted is not None and not wanted.every and not wanted.names:
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
     by_name = bool(wanted and wanted.names) or bool(replaced)
-    client_names = frozenset(request.declared) - frozenset(replaced)
+    client_names = named - frozenset(replaced)
     obstacle = _obstacle(request, client_names, upstream_takes_tools)
     if obstacle is not None:
         if (by_name or wanted) and request.background:
@@ -192,8 +185,18 @@ def decide(
     )
 
 
+def _with_body(
+    request: ClientRequest, selection: Selection, wanted: Wanted | None
+) -> tuple[Wanted | None, ShownTools]:
+    """What a request chose with its header and in its body, and what its client sees of the latter."""
+    if not request.chosen:
+        return wanted, NOTHING_SHOWN
+    choice = choose(request.chosen, selection.offered)
+    return _joined(choice, wanted), choice.shown
+
+
 def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
-    """What a request chose in its body and with its header.
+    """The tools that the body chose, and those of the header.
 
     Raises :class:`RequestError` where the header wants no tool at all.
     """

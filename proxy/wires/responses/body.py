@@ -20,6 +20,7 @@ from proxy.wires.json.splice import elements, join_array, join_object, members, 
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
+    called_name,
     is_model_item,
     is_ours,
     unique_calls,
@@ -49,8 +50,6 @@ _BY_NAME = attrgetter("name")
 _MOST_IMAGE_BYTES = 24 << 20
 """Of images of ours in one request, in base64; providers take requests of some 50 MB."""
 _OURS = SERVER_LABEL.encode()
-_NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_NAME = 64
 _REASONING_REFUSED = ("encrypted_content", "encrypted content", "without its required")
 _NOT_RUN = orjson.dumps(
     {"ok": False, "error_code": "budget_exhausted", "message": "Not run: the request was over."}
@@ -399,17 +398,9 @@ class ResponsesBody:
         if not (labels or _OURS in raw) or not is_ours(item := orjson.loads(raw), labels):
             return [raw]
         made = self._signer.made(item)
-        said = as_upstream_items(item, signed=made, labels=labels, called=self._called(item))
+        called = called_name(item, self._request.chosen.servers, self._offered)
+        said = as_upstream_items(item, signed=made, labels=labels, called=called)
         return [orjson.dumps(one) for one in said]
-
-    def _called(self, item: Mapping[str, Any]) -> str:
-        """What models call the tool of a call that we showed, as far as that is known."""
-        label, name = item.get("server_label"), str(item.get("name") or "")
-        servers = [server.name for server in self._request.chosen.servers if server.label == label]
-        for server in servers if label != SERVER_LABEL or name not in self._offered else ():
-            known = (f"mcp__{server}__{name}", f"{server}__{name}")
-            name = next((one for one in known if one in self._offered), known[0] if server else name)
-        return _NOT_OF_NAMES.sub("_", name)[:_LONGEST_NAME]
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """The items less what the upstream could not read, or what has lost what it belongs to."""

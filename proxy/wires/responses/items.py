@@ -11,12 +11,13 @@ from typing import Any
 
 import orjson
 
-from proxy.wires.chosen import ServedTool
+from proxy.wires.chosen import ChosenServer, ServedTool
 from proxy.wires.json.splice import join_object, members
 
 __all__ = [
     "SERVER_LABEL",
     "as_upstream_items",
+    "called_name",
     "is_model_item",
     "is_ours",
     "is_reference",
@@ -73,6 +74,8 @@ _PREFIXES = {
 }
 """What ids begin with; providers refuse a call whose id begins otherwise."""
 
+_NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_NAME = 64
 _OUR_RESPONSE = re.compile(r"resp_([0-9a-f]{48})")
 _ITEM_OF = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]{8}")
 
@@ -205,6 +208,18 @@ def is_ours(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
 def is_shown_call(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
     """Whether an item shows a server call of ours, or says that it does."""
     return item.get("type") == "mcp_call" and is_ours(item, labels)
+
+
+def called_name(item: Mapping[str, Any], servers: Sequence[ChosenServer], offered: Collection[str]) -> str:
+    """What models call the tool of a call that we showed, as far as that is known.
+
+    ``servers`` are those that the request chooses, and ``offered`` the names of its server tools.
+    """
+    label, name = item.get("server_label"), str(item.get("name") or "")
+    for server in (one.name for one in servers if one.label == label and name not in offered):
+        known = (f"mcp__{server}__{name}", f"{server}__{name}")
+        name = next((one for one in known if one in offered), known[0] if server else name)
+    return _NOT_OF_NAMES.sub("_", name)[:_LONGEST_NAME]
 
 
 def as_upstream_items(

@@ -16,17 +16,10 @@ from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
-from proxy.wires.responses.own_items.shown import (
-    Event,
-    call_events,
-    list_events,
-    message_events,
-    reasoning_events,
-)
+from proxy.wires.responses.own_items.shown import Event, list_events, message_events, traced_events
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.turn.trace import reasoning_line, status_line
 from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ResponsesReplyWriter"]
@@ -126,13 +119,8 @@ class ResponsesReplyWriter:
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if told := ran(self._shown, result):
             self._usage = add_usage(self._usage or {}, told)
-        served = self._shown.called(call.name)
-        if served is not None or self._trace == "events":
-            self._show(call_events(call, result, self._signer, served))
-        elif self._trace == "reasoning":
-            self._show(reasoning_events(reasoning_line(call, result)))
-        elif self._trace == "status" and not self._last_text_only:
-            self._show(message_events(status_line(call, result) + "\n\n"))
+        served, texts = self._shown.called(call.name), not self._last_text_only
+        self._show(traced_events(self._trace, call, result, self._signer, served=served, texts=texts))
         return b""
 
     def _show(self, events: Iterable[Event]) -> None:

@@ -30,13 +30,7 @@ from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
-from proxy.wires.responses.own_items.shown import (
-    Event,
-    call_events,
-    list_events,
-    message_events,
-    reasoning_events,
-)
+from proxy.wires.responses.own_items.shown import Event, list_events, message_events, traced_events
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
@@ -46,7 +40,6 @@ from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.held import HeldFrames, unchanged
 from proxy.wires.stream.phases import CERTAIN, COMPOSING, HIDDEN, NEXT, OPEN, PASSING, TURN_ENDED, UNCERTAIN
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event, is_comment
-from proxy.wires.turn.trace import reasoning_line, status_line
 from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ResponsesStreamWriter"]
@@ -441,14 +434,9 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if told := ran(self._shown, result):
             self._usage = add_usage(self._usage or {}, told)
-        served = self._shown.called(call.name)
-        if served is not None or self._trace == "events":
-            return self._show(call_events(call, result, self._signer, served))
-        if self._trace == "reasoning":
-            return self._show(reasoning_events(reasoning_line(call, result)))
-        if self._trace == "status" and not self._hold_text:
-            return self._show(message_events(status_line(call, result) + "\n\n"))
-        return b""
+        served, texts = self._shown.called(call.name), not self._hold_text
+        events = traced_events(self._trace, call, result, self._signer, served=served, texts=texts)
+        return self._show(events) if events else b""
 
     def note(self, text: str) -> bytes:
         return b"" if self._hold_text else self._show(message_events(text))

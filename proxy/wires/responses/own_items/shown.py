@@ -3,13 +3,14 @@
 Each comes as the events that a provider would send for it, in the official order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from proxy.events import ToolCall, ToolResult
 from proxy.wires.chosen import ShownServer
+from proxy.wires.client_port import Trace
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     mcp_call,
@@ -20,8 +21,9 @@ from proxy.wires.responses.items import (
     text_part,
 )
 from proxy.wires.responses.own_items.signing import ItemSigner
+from proxy.wires.turn.trace import reasoning_line, status_line
 
-__all__ = ["Event", "call_events", "list_events", "message_events", "reasoning_events"]
+__all__ = ["Event", "call_events", "list_events", "message_events", "traced_events"]
 
 Event = dict[str, Any]
 """An event without its numbers; ``output_index`` and ``sequence_number`` are the writer's to give."""
@@ -67,6 +69,29 @@ def call_events(
 
 def _text(value: Any) -> str:
     return orjson.dumps(value).decode()
+
+
+def traced_events(
+    trace: Trace,
+    call: ToolCall,
+    result: ToolResult,
+    signer: ItemSigner,
+    *,
+    served: tuple[str, str] | None,
+    texts: bool,
+) -> Sequence[Event]:
+    """What a trace shows of a server call that has come to something; none where nothing.
+
+    A tool that is ``served`` by a server that the client chose is shown whatever the trace.  ``texts`` says
+    whether there may be a message beside the answer.
+    """
+    if served is not None or trace == "events":
+        return list(call_events(call, result, signer, served))
+    if trace == "reasoning":
+        return list(reasoning_events(reasoning_line(call, result)))
+    if trace == "status" and texts:
+        return list(message_events(status_line(call, result) + "\n\n"))
+    return ()
 
 
 def message_events(text: str) -> Iterator[Event]:
