@@ -82,6 +82,9 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.access.catalog",
     "proxy.tools.running.ledger",
     "proxy.tools.contract.redaction",
+    "proxy.tools.contract.provider",
+    "proxy.tools.agents.agent",
+    "proxy.tools.agents.report",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
@@ -215,6 +218,7 @@ ORDER = {
     ),
     "relay": (
         "base",
+        "nested",
         "headers",
         "offer",
         "stopping",
@@ -230,6 +234,7 @@ ORDER = {
         "run",
         "ports",
         "planning",
+        "agents",
         "runs",
         "warming",
         "__init__",
@@ -242,7 +247,7 @@ ORDER = {
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "options", "tokens", "sql", "memory"),
         *("postgres", "sqlite", "factory"),
     ),
-    "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),
+    "tools": ("contract", "oauth", "access", "running", "providers", "agents", "mcp", "testing", "__init__"),
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
         *("dialect", "repairing", "crossing", "client_port", "upstream_port", "wire", "json", "turn"),

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from proxy.records import Meter
-from proxy.relay.ask import Identity, RequestHead
+from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.offer import Offer
 from proxy.relay.routing.fallback import Candidates
@@ -123,8 +123,9 @@ class Fallback:
 
 @value_class
 class Job:
-    """One client request that server tools may take part in."""
+    """One client request that server tools may take part in; ``ask`` is what it was planned from."""
 
+    ask: Ask
     identity: Identity
     client: ClientSide
     upstream: UpstreamSide

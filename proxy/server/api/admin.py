@@ -251,6 +251,7 @@ def _filter(query: Mapping[str, str]) -> RunFilter:
             tool=query.get("tool"),
             key=query.get("key"),
             errors=_truth(query, "errors"),
+            agents=_truth(query, "agents"),
         )
     except ConfigError as error:
         raise RequestError(400, f"{error}.", param=error.setting) from None
