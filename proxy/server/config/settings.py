@@ -1,7 +1,7 @@
 """Every setting as data: its type, its default, its bounds, and one line of what it means.
 
 The descriptions are the only place where a setting is explained: ``toolrelay init`` and the
-README's table are made from them.  How a file becomes one of these models stands in ``config.py``.
+table of docs/reference/settings.md are made from them.  ``load.py`` makes these models of a file.
 """
 
 from typing import Annotated, Literal, TypedDict
