@@ -103,6 +103,7 @@ ABSTRACT = (
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",
+        "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",

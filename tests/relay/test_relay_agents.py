@@ -2,20 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from agents_rig import RESEARCHER, Asked, Models, Turn, agents
 from chat_script import events_of, payloads_of
 from client_keys import ALICE, bearer, declared
+from metrics_page import scrape, value
 from probe_tools import Watch
-from raw_upstream import RawUpstream
+from raw_upstream import RawRequest, RawUpstream, Step, whole
 from running_proxy import Proxy, make_config, running
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.records import RunRecord
-from proxy.store.base import RunDetail, RunFilter
+from proxy.server.api.json_output import detail_to_json
+from proxy.store.base import PurgeFilter, RunDetail, RunFilter
 
 ECHO = "probe_tools__echo"
 SECRET_WORD = "xylophone"
@@ -465,3 +467,146 @@ async def test_a_key_that_may_not_use_an_agents_model_does_not_get_the_agent(wat
     assert answer.status == 200
     assert RESEARCHER not in models.asked["boss"][0].tools
     assert root.withheld[RESEARCHER] == "agents.researcher.model is a model that this caller may not use"
+
+
+async def test_an_effect_of_run_and_agent_happens_once(watch: Watch) -> None:
+    """Rule R5: what a run has caused its agent does not cause again, nor one agent what another has."""
+    milk = ("probe_tools__buy", {"what": "milk"})
+
+    def model(asked: Asked) -> Turn:
+        match len(asked.results):
+            case 0:
+                return Turn(calls=[milk])
+            case 1:
+                return Turn(
+                    calls=[(RESEARCHER, {"task": "Buy milk."}), (RESEARCHER, {"task": "Buy milk, too."})]
+                )
+            case _:
+                return Turn("So it is.")
+
+    def small(asked: Asked) -> Turn:
+        return Turn(f"Bought: {asked.results[0]}") if asked.results else Turn(calls=[milk])
+
+    models = Models({"boss": model, "small": small})
+    async with served(models) as (proxy, _):
+        await proxy.ask(ask(user="ann"))
+        _, children = await all_runs(proxy)
+    assert watch.finished == ["buy"]
+    assert [child.tool_calls for child in children] == [1, 1]
+    assert all('"done":true' in result for result in models.asked["boss"][2].results)
+
+
+async def test_agents_at_once_cause_different_effects(watch: Watch) -> None:
+    """Two agents that run at once each have their own effects: none is taken for a repeat."""
+
+    def small(asked: Asked) -> Turn:
+        task = asked.body["messages"][1]["content"]
+        return Turn("ok") if asked.results else Turn(calls=[("probe_tools__buy", {"what": task})])
+
+    models = Models({"boss": boss("milk", "bread", "tea"), "small": small})
+    async with served(models) as (proxy, _):
+        await proxy.ask(ask(user="ann"))
+        _, children = await all_runs(proxy)
+        rows = [(await detail_of(proxy, child)).invocations[0].status for child in children]
+    assert watch.finished == ["buy"] * 3
+    assert rows == ["success"] * 3
+
+
+async def test_a_repeat_of_a_request_gets_the_report_that_there_was(watch: Watch) -> None:
+    """Rule R5: an agent with effects is not run again for a request that its client sends once more."""
+
+    def small(asked: Asked) -> Turn:
+        return Turn("Bought it.") if asked.results else Turn(calls=[("probe_tools__buy", {"what": "milk"})])
+
+    models = Models({"boss": boss("Buy."), "small": small})
+    async with served(models) as (proxy, _):
+        await proxy.ask(ask(user="ann"), {"x-stainless-retry-count": "0"})
+        await proxy.ask(ask(user="ann"), {"x-stainless-retry-count": "1"})
+    assert watch.finished == ["buy"]
+    assert len(models.asked["small"]) == 2
+    assert [asked.results for asked in models.asked["boss"] if asked.results] == [["Bought it."]] * 2
+
+
+async def test_agents_run_on_every_dialect(watch: Watch) -> None:
+    """The client's dialect is its own: an agent's model is asked on the Chat API."""
+    question = {"role": "user", "content": "Find it out."}
+    for path, body in (
+        ("/v1/messages", {"model": "boss", "max_tokens": 99, "messages": [question]}),
+        ("/v1/responses", {"model": "boss", "input": "Find it out."}),
+        ("/api/chat", {"model": "boss", "messages": [question], "stream": False}),
+    ):
+        models = Models({"boss": boss("What is it?"), "small": looks_it_up()})
+        async with RawUpstream(models) as upstream:
+            config = make_config(
+                {"base_url": upstream.url, "wires": ("chat",)},
+                modules=("probe_tools",),
+                agents=agents(),
+                allow=("probe_tools__*", "agent__*"),
+            )
+            async with running(config) as proxy:
+                answer = await proxy.ask(body, path=path)
+                _, (child,) = await all_runs(proxy)
+        assert answer.status == 200, path
+        assert models.asked["boss"][1].results == ["It is 42."], path
+        assert (child.wire, child.status) == ("chat", "completed")
+
+
+async def test_figures_and_admin_show_agents(watch: Watch) -> None:
+    """Runs of agents are counted by agent; a list has them where it is asked to, a run has its own."""
+    models = Models({"boss": boss("What is it?"), "small": looks_it_up()})
+    async with served(models) as (proxy, _):
+        await proxy.ask(ask())
+        samples = await scrape(proxy)
+        root, (child,) = await all_runs(proxy)
+        detail = detail_to_json(await detail_of(proxy, root))
+    assert value(samples, "toolrelay_agent_runs_total", agent="researcher", status="completed") == 1
+    assert value(samples, "toolrelay_runs_total", status="completed") == 1
+    assert [run["id"] for run in detail["agent_runs"]] == [child.id]
+    assert detail["agent_runs"][0]["parent_run"] == root.id
+
+
+async def test_an_agent_is_purged_with_its_run(watch: Watch) -> None:
+    """Deleting a run deletes the runs of its agents."""
+    models = Models({"boss": boss("What is it?"), "small": looks_it_up()})
+    async with served(models) as (proxy, _):
+        await proxy.ask(ask())
+        root, _ = await all_runs(proxy)
+        assert await proxy.services.store.purge(PurgeFilter(run_id=root.id)) == 2
+        assert await proxy.runs() == []
+
+
+async def test_agents_are_not_for_mcp_clients(watch: Watch) -> None:
+    """Where no model takes part there is no agent."""
+    models = Models({"boss": boss("Go."), "small": looks_it_up()})
+    async with served(models, mcp={"serve": True}) as (proxy, _):
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+        answer = await proxy.ask(message, {"accept": "application/json"}, path="/mcp")
+    names = [tool["name"] for tool in answer.json["result"]["tools"]]
+    assert ECHO in names
+    assert RESEARCHER not in names
+
+
+async def test_an_agents_model_that_cannot_be_asked(watch: Watch) -> None:
+    """An upstream that fails an agent fails the call, not the request."""
+
+    def script(request: RawRequest) -> Sequence[Step]:
+        if json.loads(request.body)["model"] == "small":
+            return whole(b'{"error":{"message":"no such thing"}}', status="500 Internal Server Error")
+        return models(request)
+
+    models = Models({"boss": boss("Go.")})
+    async with (
+        RawUpstream(script) as upstream,
+        running(
+            make_config(
+                upstream.url, modules=("probe_tools",), agents=agents(), allow=("probe_tools__*", "agent__*")
+            )
+        ) as proxy,
+    ):
+        answer = await proxy.ask(ask())
+        _, (child,) = await all_runs(proxy)
+    assert answer.status == 200
+    result = json.loads(models.asked["boss"][1].results[0])
+    assert result["error_code"] == "execution_failed"
+    assert result["message"] == "the agent's run failed (http_500); it gave no report"
+    assert child.status == "failed"

@@ -232,7 +232,13 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable) -
         count=config.telemetry.metrics,
         otlp_endpoint=config.telemetry.otlp_endpoint,
         upstreams={name: upstream.base_url for name, upstream in config.upstreams.items()},
-        models=known_models((upstream.models for upstream in config.upstreams.values()), config.prices),
+        models=known_models(
+            (
+                *(upstream.models for upstream in config.upstreams.values()),
+                [agent.model for agent in config.agents.values() if agent.model],
+            ),
+            config.prices,
+        ),
         tools=registry,
         keys=RefusedKeys(config.key_settings()),
         endpoints=endpoints,

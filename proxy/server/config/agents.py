@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 from proxy.errors import ConfigError
 from proxy.globs import fits
 from proxy.server.config.types import Patterns, Seconds, Section, setting_fault
-from proxy.tools.agents.agent import AGENT_PREFIX
+from proxy.tools.agents.agent import AGENT_PREFIX, agent_takes
 from proxy.tools.contract.schema import check_schema
 
 __all__ = ["AgentConfig", "check_agent_names", "find_agent_conflicts", "read_agent_files"]
@@ -92,6 +92,10 @@ class AgentConfig(Section):
         default="",
         description="JSON Schema that the report must fit: a table, or file:PATH. Empty: a report in words.",
     )
+
+    def takes(self, tool: str) -> bool:
+        """Whether the agent has the tool of that id, if policy and its caller's key allow it."""
+        return agent_takes(tool, self.tools)
 
 
 def read_agent_files(

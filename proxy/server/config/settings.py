@@ -646,7 +646,8 @@ class Config(Section):
         json_schema_extra={
             "shown_as": "researcher",
             "example": 'description = "Finds out about a topic and reports with sources."\n'
-            'instructions = "file:prompts/researcher.md"\ntools = ["web__*"]',
+            'instructions = "Search the web and report in five sentences, with the addresses."\n'
+            'tools = ["web__*"]',
         },
     )
     mcp: McpConfig = McpConfig()

@@ -10,7 +10,7 @@ from proxy.tools.contract.schema import spec_digest
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import SchemaValidator
 
-__all__ = ["AGENT_PREFIX", "PROVIDER", "TASK", "Agent", "is_agent"]
+__all__ = ["AGENT_PREFIX", "PROVIDER", "TASK", "Agent", "agent_takes", "is_agent"]
 
 PROVIDER: Final = "agent"
 AGENT_PREFIX: Final = f"{PROVIDER}__"
@@ -36,6 +36,11 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 def is_agent(tool: str) -> bool:
     """Whether a tool id is that of an agent."""
     return tool.startswith(AGENT_PREFIX)
+
+
+def agent_takes(tool: str, patterns: Iterable[str]) -> bool:
+    """Whether an agent with these patterns has the tool of that id.  No agent has another agent."""
+    return not is_agent(tool) and any(fits(tool, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,8 @@ class Agent:
         return tool_id(PROVIDER, self.name)
 
     def takes(self, tool: str) -> bool:
-        """Whether the agent has the tool of that id, if policy allows it.  No agent has another agent."""
-        return not is_agent(tool) and any(fits(tool, pattern) for pattern in self.tools)
+        """Whether the agent has the tool of that id, if policy allows it."""
+        return agent_takes(tool, self.tools)
 
     def spec(self, loaded: Iterable[ToolSpec]) -> ToolSpec:
         """The tool that calls the agent; ``loaded`` are the tools that the agent may get.
