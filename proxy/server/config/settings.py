@@ -62,6 +62,7 @@ from proxy.server.config.types import (
     read_optional,
     setting_fault,
 )
+from proxy.server.config.ui import UiConfig
 
 __all__ = [
     "DEFAULT_BASE_URL",
@@ -78,6 +79,7 @@ __all__ = [
     "StoreConfig",
     "TelemetryConfig",
     "ToolsConfig",
+    "UiConfig",
     "UpstreamConfig",
     "Wire",
 ]
@@ -684,6 +686,7 @@ class Config(Section):
     )
     log: LogConfig = LogConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    ui: UiConfig = UiConfig()
 
     # No setting: whoever serves makes it, for all processes of this start.
     _start_token: str = PrivateAttr(default="")
