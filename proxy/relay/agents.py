@@ -155,7 +155,7 @@ class AgentRuns:
 
     def _ask(self, agent: Agent, task: str, context: CallContext, parent: Parent, watch: "_Watch") -> Ask:
         """The request that an agent's run is."""
-        outer, purse = parent.job.ask, parent.purse
+        outer, purse = parent.job.client.ask, parent.purse
         model = agent.model or parent.job.client.request.model
         try:
             routes = outer.access.permissions.router.routes(model, self._wire.dialect.wire, self._others)

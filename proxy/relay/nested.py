@@ -89,7 +89,7 @@ class RunEnd:
     ``text`` is what the model wrote in its last turn, whole or not; ``finish_reason`` the upstream's word on
     it.  ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` is a tool whose
     untrusted result the model has read, empty for none.  ``last`` says that the last turn was one without
-    tools, because no other was left.  ``turns`` and ``tool_calls`` count as the run's row does.
+    tools, because no other was left.
     """
 
     status: RunStatus
@@ -99,8 +99,6 @@ class RunEnd:
     spent: str
     untrusted: str
     last: bool
-    turns: int
-    tool_calls: int
 
 
 class RunWatch(Protocol):

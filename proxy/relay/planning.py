@@ -250,9 +250,8 @@ class Planner:
         tools = await self._tools(planning, draft, restored)
         meter = ask.access.meter
         return Job(
-            ask,
             ask.identity,
-            ClientSide(ask.wire, request, ask.options.trace),
+            ClientSide(ask, ask.wire, request, ask.options.trace),
             UpstreamSide(
                 route=route,
                 port=draft.port,

@@ -30,8 +30,9 @@ __all__ = [
 
 @value_class
 class ClientSide:
-    """How the client asked, and how it is answered: in the dialect of ``port``."""
+    """What the client asked, as it was planned, and how it is answered: in the dialect of ``port``."""
 
+    ask: Ask
     port: ClientPort
     request: ClientRequest
     trace: Trace
@@ -123,9 +124,8 @@ class Fallback:
 
 @value_class
 class Job:
-    """One client request that server tools may take part in; ``ask`` is what it was planned from."""
+    """One client request that server tools may take part in."""
 
-    ask: Ask
     identity: Identity
     client: ClientSide
     upstream: UpstreamSide

@@ -117,7 +117,7 @@ class Journal:
         )
 
     def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
-        run, nested = state.run, job.ask.nested
+        run, nested = state.run, job.client.ask.nested
         return RunRecord(
             id=job.identity.run_id,
             request_id=job.identity.request_id,
@@ -152,4 +152,4 @@ class Journal:
 
 def _agent(job: Job) -> str:
     """The name of the agent whose run this is, empty for any other run."""
-    return "" if job.ask.nested is None else job.ask.nested.agent
+    return "" if job.client.ask.nested is None else job.client.ask.nested.agent

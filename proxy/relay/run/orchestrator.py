@@ -90,7 +90,7 @@ class Orchestrator:
             status, error = "cancelled", "client_gone"
         except asyncio.CancelledError:
             if not client.cut_off:
-                status, error = "cancelled", "client_gone" if job.ask.nested is None else "cancelled"
+                status, error = "cancelled", "client_gone" if job.client.ask.nested is None else "cancelled"
                 raise
             end = stopped()
             error = end.code
@@ -104,8 +104,8 @@ class Orchestrator:
             if status in ("completed", "suspended"):
                 self._idempotency.answered(repeat_key, ledger)
             self._idempotency.ended(repeat_key, ledger)
-            if job.ask.nested is not None:
-                job.ask.nested.watch.ended(_end_of(state, status, error))
+            if job.client.ask.nested is not None:
+                job.client.ask.nested.watch.ended(_end_of(state, status, error))
 
     def _begin(self, job: Job, client: ClientStream, started_at: float) -> State:
         """Make the state of a run, tell the client and the upstream what is known before the first turn."""
@@ -156,7 +156,7 @@ class Orchestrator:
             usage_was_added=usage_was_added,
             caller=identity.caller,
         )
-        nested = job.ask.nested
+        nested = job.client.ask.nested
         run = Run(
             self._settings.within(request.max_calls) if nested is None else nested.settings,
             is_hidden=now.is_hidden,
@@ -213,8 +213,6 @@ def _end_of(state: State, status: RunStatus, error: str | None) -> RunEnd:
         spent=run.spent,
         untrusted=state.tools.untrusted_read(),
         last=run.turn.last,
-        turns=run.turn.number,
-        tool_calls=run.calls_run,
     )
 
 

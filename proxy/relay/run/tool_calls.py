@@ -77,7 +77,9 @@ class ToolCalls:
             policy=self._offered_only(job, state, calls),
             budget_s=run.seconds_left,
             parallel=self._settings.parallel,
-            on_start=shown.started if job.ask.nested is None else job.ask.nested.watch.call_started,
+            on_start=shown.started
+            if job.client.ask.nested is None
+            else job.client.ask.nested.watch.call_started,
             on_progress=shown.progressed if job.client.trace == "events" else None,
             on_done=shown.finished,
             approved=command.approved,
@@ -133,8 +135,8 @@ class ToolCalls:
 
     def _tell(self, job: Job, call: ToolCall, result: ToolResult) -> None:
         """Tell whoever watches what a call came to."""
-        if job.ask.nested is not None:
-            job.ask.nested.watch.call_finished(call, result)
+        if job.client.ask.nested is not None:
+            job.client.ask.nested.watch.call_finished(call, result)
         self._watch(
             "tool_finished",
             {

@@ -167,10 +167,7 @@ async def create_services(
     broker = credentials.broker if credentials is not None else None
     providers = tool_providers(config, capabilities, clock, shelf, guard)
     mcp = mcp_provider(config, given, store, credentials, guard)
-    policy = Policy(
-        **{**dict(config.policy), "arguments": argument_bounds(config)},
-        connections=broker.names if broker is not None else None,
-    )
+    policy = _policy(config, credentials)
     agents = agent_provider(config, given, [*providers, *mcp], policy)
     registry = await load_registry([*providers, *mcp, *agents], given, guard)
     instruments = _instruments(config, registry, given.endpoints)
@@ -210,6 +207,14 @@ async def create_services(
     )
     await _start(services)
     return services
+
+
+def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
+    """What the operator lets tools do."""
+    return Policy(
+        **{**dict(config.policy), "arguments": argument_bounds(config)},
+        connections=credentials.broker.names if credentials is not None else None,
+    )
 
 
 async def _start(services: Services) -> None:
