@@ -83,6 +83,9 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.access.catalog",
     "proxy.tools.running.ledger",
     "proxy.tools.contract.redaction",
+    "proxy.tools.contract.provider",
+    "proxy.tools.agents.agent",
+    "proxy.tools.agents.report",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
@@ -101,6 +104,7 @@ ABSTRACT = (
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",
+        "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",
@@ -217,6 +221,7 @@ ORDER = {
     ),
     "relay": (
         "base",
+        "nested",
         "headers",
         "choosing",
         "offer",
@@ -233,6 +238,7 @@ ORDER = {
         "run",
         "ports",
         "planning",
+        "agents",
         "runs",
         "warming",
         "__init__",
@@ -246,7 +252,7 @@ ORDER = {
         "memory",
         *("postgres", "sqlite", "factory"),
     ),
-    "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),
+    "tools": ("contract", "oauth", "access", "running", "providers", "agents", "mcp", "testing", "__init__"),
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
         *(
