@@ -4,12 +4,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from docgen.tables import commands, metrics, tool_options
 from proxy.server.config.text import settings_table
 
 __all__ = ["PARTS", "pages"]
 
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "reference/cli.md": {"commands": commands},
+    "reference/metrics.md": {"metrics": metrics},
     "reference/settings.md": {"settings": settings_table},
+    "reference/tool-api.md": {"tool": tool_options},
 }
 """For each page its marks, and what makes the text between ``<!-- MARK -->`` and ``<!-- /MARK -->``."""
 
