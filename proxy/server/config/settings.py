@@ -451,6 +451,7 @@ class SealKeys(TypedDict):
 
     seal_key: str
     old_seal_keys: list[str]
+    seal: bool
 
 
 class StoreConfig(Section):
@@ -486,10 +487,15 @@ class StoreConfig(Section):
         description="Bytes of each kind of content, including requests, to keep for each caller; the oldest "
         "are deleted first. 0: no limit.",
     )
+    seal: bool = Field(
+        default=True,
+        description="Encrypt the kept content. Without seal_key, a SQLite record makes a key and keeps it in "
+        "FILE.seal-key beside its file; PostgreSQL needs seal_key. false: not encrypted.",
+    )
     seal_key: OptionalSecret = Field(
         default=None,
         description="Key that encrypts the kept content, as env:NAME or file:/path: 32 bytes in base64 or "
-        "hexadecimal. Empty: not encrypted.",
+        "hexadecimal. Empty: see seal.",
     )
     old_seal_keys: Secrets = Field(
         default=(),
@@ -510,7 +516,15 @@ class StoreConfig(Section):
         return SealKeys(
             seal_key=self.seal_key.reveal() if self.seal_key else "",
             old_seal_keys=[key.reveal() for key in self.old_seal_keys],
+            seal=self.seal,
         )
+
+    @property
+    def seals(self) -> bool:
+        """Whether kept content is encrypted, with whichever key."""
+        if self.url.startswith("memory:") or not self.seal:
+            return False
+        return self.seal_key is not None or self.url.startswith("sqlite:")
 
     @property
     def shown_url(self) -> str:
