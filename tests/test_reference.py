@@ -74,3 +74,50 @@ def test_every_error_code_is_explained() -> None:
 def test_no_error_code_is_invented() -> None:
     """Each code in the tables of the page on errors is one that the source can produce."""
     assert explained() - codes_in_source() - set(get_args(ToolErrorCode)) == set()
+
+
+def _said() -> str:
+    """All texts of the package, with what is filled in as ``{}``, one after the other."""
+    texts = []
+    for path in (ROOT / "proxy").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+                    )
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+FILLED = (
+    ("OPENAI_API_KEY", "{}"),
+    ("(Connection refused)", "({})"),
+    ("8080 on 127.0.0.1", "{} on {}"),
+    ("'.[web]'", "'.[{}]'"),
+    ("/chat/completions", "{}"),
+    ("for requests", "for {}"),
+)
+"""What stands in the messages as they are shown, and what the source has in its place."""
+
+
+def test_each_message_of_troubleshooting_is_one_that_is_said() -> None:
+    """What a reader compares with the screen is what the product writes."""
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    said = _said()
+    tables = page.partition("## When the server does not start")[2].partition(
+        "## When an answer looks wrong"
+    )[0]
+    shown = [
+        text
+        for cell in re.findall(r"^\| (.*?) \|", tables, re.MULTILINE)
+        for text in re.findall(r"`([^`]+)`", cell)
+    ]
+    assert len(shown) >= 20
+    for text in shown:
+        general = text
+        for filled, place in FILLED:
+            general = general.replace(filled, place)
+        assert general in said or text in said, text
