@@ -82,6 +82,9 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.access.catalog",
     "proxy.tools.running.ledger",
     "proxy.tools.contract.redaction",
+    "proxy.tools.contract.provider",
+    "proxy.tools.agents.agent",
+    "proxy.tools.agents.report",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
@@ -100,6 +103,7 @@ ABSTRACT = (
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",
+        "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",
@@ -205,6 +209,7 @@ ORDER = {
             "mcp",
             "doctor",
             "runs",
+            "ui",
             "serve",
             "demo",
             "record",
@@ -215,6 +220,7 @@ ORDER = {
     ),
     "relay": (
         "base",
+        "nested",
         "headers",
         "offer",
         "stopping",
@@ -230,20 +236,21 @@ ORDER = {
         "run",
         "ports",
         "planning",
+        "agents",
         "runs",
         "warming",
         "__init__",
     ),
     "server": (
         *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
-        *("middleware", "websockets", "api", "mcp", "compose", "app"),
+        *("middleware", "websockets", "api", "mcp", "ui", "compose", "app"),
     ),
     "store": (
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),
         "memory",
         *("postgres", "sqlite", "factory"),
     ),
-    "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),
+    "tools": ("contract", "oauth", "access", "running", "providers", "agents", "mcp", "testing", "__init__"),
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
         *("dialect", "repairing", "crossing", "client_port", "upstream_port", "wire", "json", "turn"),

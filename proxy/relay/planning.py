@@ -251,7 +251,7 @@ class Planner:
         meter = ask.access.meter
         return Job(
             ask.identity,
-            ClientSide(ask.wire, request, ask.options.trace),
+            ClientSide(ask, ask.wire, request, ask.options.trace),
             UpstreamSide(
                 route=route,
                 port=draft.port,
@@ -299,7 +299,10 @@ class Planner:
     def _ledger(self, planning: Planning, draft: _Draft) -> RunLedger:
         """What a request has caused: its own, or for a repeat that of the request that it repeats."""
         ask = planning.ask
-        if planning.ledger is None and not (ask.access.permissions.acts and draft.is_person):
+        if ask.nested is not None:
+            # Whatever an agent causes is part of what the client's request causes.
+            planning.ledger = ask.nested.ledger
+        elif planning.ledger is None and not (ask.access.permissions.acts and draft.is_person):
             # There is no effect that a repeat could share, or nobody knows whose repeat it would be.
             planning.ledger = RunLedger()
         elif planning.ledger is None:
