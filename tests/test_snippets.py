@@ -61,7 +61,7 @@ def test_a_configuration_loads(snippet: Snippet, tmp_path: Path) -> None:
     text = re.sub(r"file:/[\w/.-]+", f"file:{tmp_path / 'secret'}", snippet.text)
     path.write_text(text, encoding="utf-8")
     names = ("OPENAI_API_KEY", *re.findall(r"env:([A-Z_0-9]+)", snippet.text))
-    secrets = {name: f"{number:08x}" * 8 for number, name in enumerate(dict.fromkeys(names))}
+    secrets = {name: f"{number:02x}" + SECRET[2:] for number, name in enumerate(dict.fromkeys(names))}
     config = load_config(path, secrets)
     assert list(config.policy.allow) == written.get("policy", {}).get("allow", [])
     assert list(config.prices) == list(written.get("prices", {}))
