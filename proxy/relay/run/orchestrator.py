@@ -155,6 +155,7 @@ class Orchestrator:
             model=request.model,
             usage_was_added=usage_was_added,
             caller=identity.caller,
+            shown=tools.offer.shown,
         )
         nested = job.client.ask.nested
         run = Run(
