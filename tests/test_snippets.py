@@ -58,7 +58,8 @@ def test_a_configuration_loads(snippet: Snippet, tmp_path: Path) -> None:
         return
     path = tmp_path / "snippet.toml"
     (tmp_path / "secret").write_text(SECRET)
-    for name in re.findall(r'"file:([\w.-]+\.json)"', snippet.text):
+    for name in re.findall(r'"file:(\w[\w./-]*)"', snippet.text):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('{"type": "object"}')
     text = re.sub(r"file:/[\w/.-]+", f"file:{tmp_path / 'secret'}", snippet.text)
     path.write_text(text, encoding="utf-8")
