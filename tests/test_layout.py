@@ -239,7 +239,7 @@ ORDER = {
         *("middleware", "websockets", "api", "mcp", "compose", "app"),
     ),
     "store": (
-        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "options", "tokens", "sql", "memory"),
+        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "options", "tokens", "sql"),
         *("postgres", "sqlite", "factory"),
     ),
     "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),

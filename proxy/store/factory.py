@@ -11,9 +11,8 @@ from proxy.errors import ConfigError, NoRecord, how_to_install
 from proxy.records import KeySet
 from proxy.store.base import Store
 from proxy.store.key_mark import KeyMark, path_beside, state_path
-from proxy.store.memory.store import MAX_CONTENT_BYTES, MemoryStore
 from proxy.store.options import DEFAULTS, StoreOptions
-from proxy.store.seal import CONTENT, Seal, parse_seal_key
+from proxy.store.seal import Seal, parse_seal_key
 from proxy.store.sql.migrate import (
     MigrationReport,
     find_migrations,
@@ -22,6 +21,7 @@ from proxy.store.sql.migrate import (
     sqlite_version,
 )
 from proxy.store.sql.store import SqlStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def sqlite_path(url: str, base: Path | None = None) -> Path | None:
     if name == url or not name or name == "/":
         raise ConfigError(_SETTING, "it names no file", _EXAMPLE)
     if name == ":memory:":
-        raise ConfigError(_SETTING, "SQLite in memory would be another record for each connection", _EXAMPLE)
+        raise ConfigError(_SETTING, "SQLite in memory is called memory: here", _EXAMPLE)
     if "?" in name or "#" in name or "\0" in name:
         raise ConfigError(_SETTING, "a file name takes no '?', '#' or NUL here", _EXAMPLE)
     return (base or Path.cwd()) / name
@@ -74,22 +74,14 @@ def open_store(
     ``base`` is the folder that a relative path starts from; ``must_exist`` is for commands that read a
     record and shall not make an empty one.  ``seal_key`` is 32 bytes in base64 or hexadecimal; with an
     empty one content is not sealed.  ``old_seal_keys`` only open what they sealed before; both take the
-    place of the seals in ``options``.  Memory has a bound of its own, which no option makes larger.  Raises
+    place of the seals in ``options``.  A record in memory has a bound of its own, which no option makes
+    larger, and is not sealed.  Raises
     :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
     """
     path = sqlite_path(url, base)
     options = _sealing(options, seal_key, old_seal_keys)
     if path is None and not url.startswith(_POSTGRES):
-        # Each kind of content has its own shelf, and the same share of the bytes.
-        most = min(options.max_bytes // len(CONTENT), MAX_CONTENT_BYTES)
-        share = {"max_content_bytes": max(1, most)} if options.max_bytes else {}
-        return MemoryStore(
-            content=options.content,
-            keep_days=options.keep_days,
-            clock=options.clock,
-            max_per_caller=options.max_per_caller,
-            **share,
-        )
+        return MemoryStore(options)
     return _open_sql(url, path, options, must_exist=must_exist)
 
 

@@ -12,7 +12,7 @@ from proxy.errors import RequestError, StoreUnavailable
 from proxy.records import ClientKey, KeySet
 from proxy.server.auth.key_ring import KeyRing, new_key, new_secret, signer
 from proxy.server.config.key_grants import KeyGrants
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 
 
 class Shaky(MemoryStore):
