@@ -205,6 +205,7 @@ ORDER = {
             "mcp",
             "doctor",
             "runs",
+            "ui",
             "serve",
             "demo",
             "record",
@@ -236,10 +237,10 @@ ORDER = {
     ),
     "server": (
         *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
-        *("middleware", "websockets", "api", "mcp", "compose", "app"),
+        *("middleware", "websockets", "api", "mcp", "ui", "compose", "app"),
     ),
     "store": (
-        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "options", "tokens", "sql"),
+        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),
         *("postgres", "sqlite", "factory"),
     ),
     "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),

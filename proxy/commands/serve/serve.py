@@ -4,13 +4,14 @@ import os
 from dataclasses import replace
 
 from proxy.commands.common import MAX_LINE, say
-from proxy.commands.doctor.check import CheckedServices, token_lines, withheld_lines
+from proxy.commands.doctor.check import CheckedServices, seal_lines, token_lines, withheld_lines
 from proxy.commands.doctor.connectivity import warn_of_upstreams
 from proxy.commands.keys.keys import bounds_of_keys, entrance_lines
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.warnings import unallowed_lines
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
+from proxy.commands.ui import ui_lines
 from proxy.plain_text import plain_text
 from proxy.server.app import Overrides, create_app
 from proxy.server.auth.authenticate import Authentication
@@ -26,7 +27,9 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
         async with mcp_host(config) as mcp_socket:
             given = replace(overrides or Overrides(), mcp_socket=mcp_socket)
             app = await create_app(config, overrides=given)
-            lines = banner(config, app.services, address_of(sockets), app.authentication)
+            address = address_of(sockets)
+            lines = banner(config, app.services, address, app.authentication)
+            lines += ui_lines(app, config, address)
             await run_server(
                 app,
                 sockets,
@@ -67,6 +70,7 @@ def banner(
     lines.extend(unallowed_lines(config, services.catalog))
     lines.extend(token_lines(config))
     lines.append(f"record: {config.store.shown_url}")
+    lines.extend(seal_lines(config))
     lines.extend(_not_kept(config))
     return [plain_text(line, MAX_LINE) for line in lines]
 

@@ -47,6 +47,14 @@ _NOTE: Final = (
 _PUT_OWNER: Final = rows.upsert(OWNERS, ("id", "caller", "created_at"), ("id", "caller"))
 
 
+_MARK: Final = (
+    "INSERT INTO ui_marks (name, holder, until) VALUES (?, ?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until "
+    "WHERE ui_marks.until <= ?"
+)
+_FORGET_MARKS: Final = "DELETE FROM ui_marks WHERE until <= ?"
+
+
 class SqlKeys(SqlBase):
     """The part of a store in SQL that :class:`~proxy.store.base.KeyStore` asks for.
 
@@ -79,13 +87,16 @@ class SqlKeys(SqlBase):
         if keys and not marked:
             await self._announce()
         hash_keys = {PEPPER: pepper} if pepper is not None else {}
-        hash_keys |= {self._seal_name(seal): seal.hash_key for seal in self._ring.seals}
+        hash_keys |= {self._seal_name(seal): seal.hash_key for seal in self._ring.keys}
         return KeySet(version, keys, hash_keys, ever_made=version > 0 or marked)
 
     async def hash_key(self) -> tuple[str, bytes]:
-        """The seal key's own, else one that the store makes and keeps."""
-        if self._ring.current is not None:
-            return self._seal_name(self._ring.current), self._ring.current.hash_key
+        """The configured seal key's own, else one that the store makes and keeps.
+
+        A key in a file beside the record has none: with that file lost, clients could not come in any more.
+        """
+        if self._configured is not None:
+            return self._seal_name(self._configured), self._configured.hash_key
         for _ in range(2):
             async with self._snapshot() as db:
                 pepper = await _pepper(db)
@@ -125,6 +136,27 @@ class SqlKeys(SqlBase):
         await self._writer.commit(_REVOKE, [(self._clock(), key_id)], in_order=True)
         await self._announce()
         return True
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Leave a mark; whether this call is the one that left it."""
+        holder, now = secrets.token_hex(16), self._clock()
+        await self._writer.commit(
+            _MARK, [(rows.clean_name(name), holder, until, now)], also=[(_FORGET_MARKS, [(now,)])]
+        )
+        # A statement may be executed twice, so who left it is read and not counted.
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(
+                "SELECT holder FROM ui_marks WHERE name = ?", (rows.clean_name(name),)
+            )
+        return [row[0] for row in found] == [holder]
+
+    async def is_marked(self, name: str) -> bool:
+        """Whether there is that mark."""
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(
+                "SELECT 1 FROM ui_marks WHERE name = ? AND until > ?", (rows.clean_name(name), self._clock())
+            )
+        return bool(list(found))
 
     def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
         """Queue whose a response is."""

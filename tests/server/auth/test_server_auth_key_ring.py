@@ -1,6 +1,7 @@
 """Which keys are valid now: read when told, checked now and then, and not for ever without the store."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -59,15 +60,17 @@ class Clock:
 async def ring_over(store: Shaky, clock: Clock, **declared: tuple[str, KeyGrants]) -> KeyRing:
     """A ring that has read the store once."""
     ring = KeyRing(store, declared, now=clock, monotonic=clock)
-    await store.start()
     await ring.load()
     store.asked.clear()
     return ring
 
 
 @pytest.fixture
-def store() -> Shaky:
-    return Shaky()
+async def store() -> AsyncIterator[Shaky]:
+    made = Shaky()
+    await made.start()
+    yield made
+    await made.aclose()
 
 
 @pytest.fixture
