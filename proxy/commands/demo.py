@@ -43,6 +43,7 @@ from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import GivenPins, Pin
 from proxy.upstreams.recorded.replay import packaged_fixtures
+from proxy.wires.dialects.mcp import MCP
 from proxy.wires.wire import CrossableWire
 
 __all__ = [
@@ -260,14 +261,14 @@ def mcp_lines(address: str, *, serves: bool) -> list[str]:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
     headers = {
         "content-type": "application/json",
-        "accept": "application/json, text/event-stream",
+        "accept": f"application/json, {MCP.framing.content_type}",
         "mcp-protocol-version": _MCP_VERSION,
     }
     shown = " ".join(f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items())
     return [
         f"{CONVERT} belongs to an MCP server that the demo started. Call it as an MCP client does:",
         "",
-        f"curl {address}/mcp {shown} -d {shlex.quote(body)}",
+        f"curl {address}{MCP.prefix} {shown} -d {shlex.quote(body)}",
     ]
 
 
