@@ -39,7 +39,7 @@ def may_purge(wanted: PurgeFilter, run: RunRecord, calls: Iterable[ToolInvocatio
     return (
         run.status != "running"
         and all(call.status != "started" for call in calls)
-        and (wanted.run_id is None or run.id == wanted.run_id)
+        and (wanted.run_id is None or wanted.run_id in (run.id, run.parent_run))
         and (wanted.before is None or run.started_at < wanted.before)
     )
 

@@ -341,6 +341,7 @@ class MemoryStore(MemoryKeys, MemoryPins):
             [kept.messages[place] for place in sorted(kept.messages)] if fresh else [],
             sorted(kept.invocations.values(), key=lambda row: (row.turn, row.seq, row.started_at, row.id)),
             [kept.native_calls[name] for name in sorted(kept.native_calls)] if fresh else [],
+            (await self.list_runs(RunFilter(limit=_MAX_LISTED, parent=kept.run.id)))[::-1],
         )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
@@ -475,5 +476,7 @@ def _fits(kept: _Kept, run: RunRecord, wanted: RunFilter) -> bool:
         and (wanted.until is None or run.started_at < wanted.until)
         and (wanted.begins is None or run.id.startswith(wanted.begins))
         and (not wanted.errors_only or is_error(run))
+        and (wanted.agents or not run.parent_run)
+        and (wanted.parent is None or run.parent_run == (wanted.parent or None))
         and (wanted.tool is None or any(row.tool == wanted.tool for row in kept.invocations.values()))
     )
