@@ -72,7 +72,6 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.mcp.endpoint._Told": "progress of one call that is about to be sent",
     "proxy.store.postgres.store.PostgresStore": "processes that may have died",
     "proxy.store.sql.write_behind.WriteBehind": "rows that record_queue counts",
-    "proxy.store.memory.pins.MemoryPins": "tools that an operator has allowed",
     "proxy.tools.mcp.host.service.Service": "workers of this machine",
     "proxy.tools.mcp.host.stdio.StdioServer": "calls that are open at one server, bounded in number",
     "proxy.tools.mcp.process.HostProcess": "servers of the configuration",

@@ -249,7 +249,6 @@ ORDER = {
     ),
     "store": (
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),
-        "memory",
         *("postgres", "sqlite", "factory"),
     ),
     "tools": ("contract", "oauth", "access", "running", "providers", "agents", "mcp", "testing", "__init__"),
