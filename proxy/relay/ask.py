@@ -17,7 +17,7 @@ from proxy.values import value_class
 from proxy.wires.client_port import Trace
 from proxy.wires.wire import Wire
 
-__all__ = ["Access", "Ask", "Identity", "RequestHead", "RequestOptions", "UpstreamPermissions"]
+__all__ = ["Access", "Ask", "Detached", "Identity", "RequestHead", "RequestOptions", "UpstreamPermissions"]
 
 
 class UpstreamPermissions(Protocol):
@@ -94,11 +94,23 @@ class Access:
 
 
 @value_class
+class Detached:
+    """A run that goes on without its client, for ``time_s`` seconds at most.
+
+    ``response_id`` is the id under which its response is kept, in place of the one that it gets.
+    """
+
+    response_id: str
+    time_s: float
+
+
+@value_class
 class Ask:
     """One request of a wire with server tools, whoever sent it and whoever answers it.
 
     ``local`` are responses that only the client's connection knows; ``None`` where it remembers none.
-    ``nested`` says inside of which run an agent's run is; ``None`` for a run of its own.
+    ``nested`` says inside of which run an agent's run is; ``None`` for a run of its own.  ``detached`` is set
+    for a run that nobody waits for.
     """
 
     identity: Identity
@@ -109,3 +121,4 @@ class Ask:
     access: Access
     local: LocalResponses | None = None
     nested: Nested | None = None
+    detached: Detached | None = None
