@@ -60,6 +60,7 @@ DIALECTS = {
 """Dialects as data, which everybody may read who speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
+    "proxy.wires.chosen",
     "proxy.wires.dialect",
     "proxy.wires.dialects.responses",
     "proxy.wires.client_port",
@@ -222,6 +223,7 @@ ORDER = {
         "base",
         "nested",
         "headers",
+        "choosing",
         "offer",
         "stopping",
         "sniffing",
@@ -247,13 +249,22 @@ ORDER = {
     ),
     "store": (
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),
-        "memory",
         *("postgres", "sqlite", "factory"),
     ),
     "tools": ("contract", "oauth", "access", "running", "providers", "agents", "mcp", "testing", "__init__"),
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
-        *("dialect", "repairing", "crossing", "client_port", "upstream_port", "wire", "json", "turn"),
+        *(
+            "chosen",
+            "dialect",
+            "repairing",
+            "crossing",
+            "client_port",
+            "upstream_port",
+            "wire",
+            "json",
+            "turn",
+        ),
         *(
             "stream",
             "dialects",

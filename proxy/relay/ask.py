@@ -68,17 +68,30 @@ class RequestHead:
 
 
 @value_class
+class Detached:
+    """A run that goes on without its client, for ``time_s`` seconds at most.
+
+    ``response_id`` is the id under which its response is kept, in place of the one that it gets.
+    """
+
+    response_id: str
+    time_s: float
+
+
+@value_class
 class RequestOptions:
     """What a request asks of the proxy itself, and what it gets where it asks for nothing.
 
     ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
     are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
+    ``detached`` is set where nobody waits for the answer.
     """
 
     wanted: Wanted | None = None
     trace: Trace = "silent"
     history: bool = True
     attempt: Attempt = NO_ATTEMPT
+    detached: Detached | None = None
 
 
 @value_class
@@ -94,23 +107,11 @@ class Access:
 
 
 @value_class
-class Detached:
-    """A run that goes on without its client, for ``time_s`` seconds at most.
-
-    ``response_id`` is the id under which its response is kept, in place of the one that it gets.
-    """
-
-    response_id: str
-    time_s: float
-
-
-@value_class
 class Ask:
     """One request of a wire with server tools, whoever sent it and whoever answers it.
 
     ``local`` are responses that only the client's connection knows; ``None`` where it remembers none.
-    ``nested`` says inside of which run an agent's run is; ``None`` for a run of its own.  ``detached`` is set
-    for a run that nobody waits for.
+    ``nested`` says inside of which run an agent's run is; ``None`` for a run of its own.
     """
 
     identity: Identity
@@ -121,4 +122,3 @@ class Ask:
     access: Access
     local: LocalResponses | None = None
     nested: Nested | None = None
-    detached: Detached | None = None

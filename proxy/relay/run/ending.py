@@ -64,7 +64,7 @@ class RunEnding:
         writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.keeps
         # What is not to be kept is kept by the client's own connection alone, if that goes on from it.
         local = None if keeps else job.conversation.local
-        detached = job.client.ask.detached
+        detached = job.client.ask.options.detached
         is_rewritten = isinstance(reader, RewritingReader) and reader.rewritten
         only_here = (
             writer.composing

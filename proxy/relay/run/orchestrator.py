@@ -156,8 +156,9 @@ class Orchestrator:
             model=request.model,
             usage_was_added=usage_was_added,
             caller=identity.caller,
+            shown=tools.offer.shown,
         )
-        nested, detached = job.client.ask.nested, job.client.ask.detached
+        nested, detached = job.client.ask.nested, job.client.ask.options.detached
         settings = self._settings.within(request.max_calls) if nested is None else nested.settings
         if detached is not None:
             settings = replace(settings, request_timeout_s=detached.time_s)
@@ -210,7 +211,7 @@ class Orchestrator:
 def _cancelled(job: Job) -> str:
     """Why a run was cancelled: its client has left, or where nobody waits for it, it was told to end."""
     ask = job.client.ask
-    return "client_gone" if ask.nested is None and ask.detached is None else "cancelled"
+    return "client_gone" if ask.nested is None and ask.options.detached is None else "cancelled"
 
 
 def _end_of(state: State, status: RunStatus, error: str | None) -> RunEnd:

@@ -479,7 +479,7 @@ class StoreConfig(Section):
         default=8 * 2**30,
         ge=0,
         description="Largest size of the store; the oldest content is deleted first. 0: no limit. `memory:` "
-        "keeps at most 64 MiB of each kind of content.",
+        "keeps at most 128 MiB; there whoever has the most loses the oldest.",
     )
     max_per_caller: int = Field(
         default=10_000,

@@ -108,7 +108,8 @@ class BackgroundRuns:
         caller = ask.identity.caller
         self._check(ask, caller)
         response_id = f"{PREFIX}{uuid4().hex}"
-        ask = replace(self._foreground(ask), detached=Detached(response_id, self._settings.time_s))
+        options = replace(ask.options, detached=Detached(response_id, self._settings.time_s))
+        ask = replace(self._foreground(ask), options=options)
         job = await self._planner.job(self._planner.begin(ask))
         run: BackgroundRun
 
