@@ -268,11 +268,12 @@ async def test_the_official_client_follows(watch: Watch) -> None:
         AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused", max_retries=0) as client,
     ):
         first = await client.responses.create(model="m", input="Do it.", background=True, stream=True)
+        response_id, number = "", -1
         async for event in first:
             if event.type == "response.in_progress":
+                response_id, number = event.response.id, event.sequence_number
                 break
         await first.close()
-        response_id, number = event.response.id, event.sequence_number
         await until(lambda: watch.started == ["slow"])
         assert (await client.responses.retrieve(response_id)).status == "in_progress"
         watch.go_on.set()
