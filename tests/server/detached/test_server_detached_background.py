@@ -17,8 +17,8 @@ from probe_tools import WATCH, Watch
 from proxy_process import ProxyProcess, serving, write_config
 from raw_upstream import RawRequest, RawUpstream, Step, whole
 from responses_script import function_call, message
-from running_proxy import LATE_S, Answer, Proxy, ProxyAddress, make_config, running
-from waiting import until
+from running_proxy import Answer, Proxy, ProxyAddress, make_config, running
+from waiting import LATE_S, until
 
 from proxy.server.detached.event_log import EventLog
 
