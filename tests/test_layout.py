@@ -19,6 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
 
 WORDS = {
+    "proxy.approval_records",
     "proxy.caches",
     "proxy.conversation",
     "proxy.effect_records",
@@ -226,6 +227,7 @@ ORDER = {
         "passthrough",
         "memory",
         "ask",
+        "approvals",
         "direct_calls",
         "run",
         "ports",

@@ -67,12 +67,14 @@ class RequestOptions:
 
     ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
     are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
+    ``decisions`` are ids of approvals, each with whether it is approved.
     """
 
     wanted: Wanted | None = None
     trace: Trace = "silent"
     history: bool = True
     attempt: Attempt = NO_ATTEMPT
+    decisions: tuple[tuple[str, bool], ...] = ()
 
 
 @value_class

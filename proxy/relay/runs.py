@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.planning import Planner
 from proxy.relay.routing.prices import Prices
@@ -18,3 +19,4 @@ class Runs:
     orchestrator: Orchestrator
     prices: Prices
     memory: RunMemory
+    approvals: Approvals

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 import orjson
 
+from proxy.approval_records import Approval, ApprovalStatus
 from proxy.effect_records import EffectResult
 from proxy.errors import StoreError
 from proxy.records import (
@@ -28,6 +29,7 @@ from proxy.records import (
 from proxy.store.base import RunFilter
 
 __all__ = [
+    "APPROVAL_COLUMNS",
     "CLAIM_COLUMNS",
     "HAS_ERROR",
     "HIDDEN_COLUMNS",
@@ -43,6 +45,7 @@ __all__ = [
     "Insert",
     "Row",
     "Upsert",
+    "approval_row",
     "clean_name",
     "clean_text",
     "effect_value",
@@ -51,6 +54,7 @@ __all__ = [
     "is_text",
     "message_row",
     "native_row",
+    "read_approval",
     "read_effect",
     "read_hidden",
     "read_invocation",
@@ -106,6 +110,11 @@ RESPONSE_COLUMNS: Final = (
     "id", "caller", "run_id", "response", "input_items", "continuation", "created_at",
 )  # fmt: skip
 RESULT_COLUMNS: Final = ("handle", "run_id", "caller", "untrusted", "content", "created_at")
+APPROVAL_COLUMNS: Final = (
+    "id", "run_id", "turn", "seq", "call_id", "caller", "client_key", "tool", "effect", "spec_digest",
+    "arguments_digest", "arguments", "arguments_shown", "rule", "created_at", "expires_at", "status",
+    "decided_by", "decided_via", "decided_at", "words", "edited", "invocation_id",
+)  # fmt: skip
 CLAIM_COLUMNS: Final = ("invocation_id", "result")
 
 _INT64 = 2**63 - 1
@@ -363,6 +372,43 @@ def read_invocation(row: Row) -> ToolInvocationRecord:
 def read_native(row: Row) -> NativeCall:
     """A call as it came from the values of :data:`NATIVE_COLUMNS`."""
     return NativeCall(**dict(zip(NATIVE_COLUMNS, row, strict=True)))
+
+
+def approval_row(record: Approval) -> Row:
+    """The values of :data:`APPROVAL_COLUMNS`."""
+    return _fitting(
+        record.id,
+        record.run_id,
+        record.turn,
+        record.seq,
+        record.call_id[:MAX_NAME],
+        clean_name(record.caller),
+        clean_name(record.key),
+        record.tool,
+        record.effect,
+        record.spec_digest,
+        record.arguments_digest,
+        record.arguments,
+        _json(record.arguments_shown) or "null",
+        record.rule,
+        record.created_at,
+        record.expires_at,
+        str(record.status),
+        clean_name(record.decided_by),
+        record.decided_via,
+        record.decided_at,
+        record.words,
+        record.edited,
+        record.invocation_id,
+    )
+
+
+def read_approval(row: Row) -> Approval:
+    """An approval from the values of :data:`APPROVAL_COLUMNS`."""
+    values = dict(zip(APPROVAL_COLUMNS, row, strict=True))
+    values["key"] = values.pop("client_key")
+    shown = read_json(values["arguments_shown"])
+    return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})
 
 
 def read_suspended(row: Row) -> SuspendedTurn:

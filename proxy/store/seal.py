@@ -22,6 +22,7 @@ from proxy.errors import ConfigError, StoreError
 from proxy.store import rows
 
 __all__ = [
+    "APPROVALS",
     "CALLS",
     "CLAIMS",
     "CONTENT",
@@ -99,7 +100,14 @@ CALLS: Final = ContentTable(
     ("arguments_redacted", "result_redacted"),
     "tool call",
 )
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS)
+APPROVALS: Final = ContentTable(
+    "approvals",
+    rows.APPROVAL_COLUMNS,
+    ("id",),
+    ("arguments", "arguments_shown", "words", "edited"),
+    "approval",
+)
+CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS)
 """What goes with its days, and where room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)

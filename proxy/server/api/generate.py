@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 import structlog
 from aiohttp import web
 
+from proxy.relay.approvals.approvals import Verdict
+from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
 from proxy.relay.body import Body
 from proxy.relay.routing.fallback import Candidates, NextUpstream
@@ -62,6 +64,7 @@ class Generate:
         self._orchestrator = runs.orchestrator
         self._clients = clients
         self._prices = runs.prices
+        self._approvals = runs.approvals
         self._passthrough = passthrough
         self._past = runs.memory.history
         self._history = history
@@ -79,12 +82,19 @@ class Generate:
         if context.caller.rights.keyed:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
+        await self._decide(principal, context, options)
         routes = self._routes(context, wire, body, options)
         if not _has_to_be_planned(context, body, routes, options):
             candidates = Candidates.of(routes, body.payload)
             return await self._forwarder.send(context, body, candidates, principal.name)
         access = Access(context.permissions, routes, context.admission)
         return await self._plan(context, self._ask(context, wire, body, principal, options, access))
+
+    async def _decide(self, principal: Principal, context: Context, options: RequestOptions) -> None:
+        """Take the decisions that a request's header brings, as its caller's."""
+        decider = Decider(principal.name, caller=principal.name, key=context.caller.name)
+        for approval_id, approve in options.decisions:
+            await self._approvals.decide(approval_id, Verdict(approve), decider, "header")
 
     def _routes(self, context: Context, wire: Wire, body: Body, options: RequestOptions) -> Sequence[Route]:
         """The upstreams that may answer; of those, the ones that offer what the request chose."""

@@ -83,12 +83,15 @@ class PermissionSets:
         trace: Trace,
         trace_max: Trace,
         direct: bool = False,
+        asks: bool = False,
     ) -> None:
+        """``asks`` says that people can be asked about calls that need an approval."""
         self._router = router
         self._registry = registry
         self._policy = policy
         self._tools_enabled = tools_enabled
         self._direct = direct and tools_enabled
+        self._asks = asks
         self._trace = TRACES.index(trace)
         self._trace_max = TRACES.index(trace_max)
         self._cached: Derived[Rights, Permissions] = Derived("views", _MAX_BYTES, _permissions_bytes)
@@ -106,7 +109,7 @@ class PermissionSets:
         narrowed = rights.models or rights.upstreams is not None
         router = self._router.narrowed(rights.upstreams, rights.models) if narrowed else self._router
         policies = {served.upstream.name: served.policy(policy) for served in router.served}
-        selections = {name: catalog.select(here) for name, here in policies.items()}
+        selections = {name: catalog.select(here, asks=self._asks) for name, here in policies.items()}
         if not self._tools_enabled:
             selections = {
                 name: replace(found, offered=(), withheld={}, guards=False)

@@ -89,6 +89,7 @@ def make_permissions(services: Services, router: Router) -> PermissionSets:
         trace=tools.trace,
         trace_max=tools.trace_max,
         direct=services.config.mcp.serve,
+        asks=services.approvals.enabled,
     )
 
 

@@ -44,6 +44,7 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
             keep_requests=config.store.content == "all",
             people_in_bodies=not config.auth.end_user,
         ),
+        approvals=services.approvals,
         wires=wires,
     )
     orchestrator = Orchestrator(
@@ -52,10 +53,11 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
         settings=_run_settings(config),
         memory=memory,
         approver=given.approver,
+        approvals=services.approvals,
         watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.hooks.broken,
     )
-    return Runs(planner, orchestrator, prices, memory)
+    return Runs(planner, orchestrator, prices, memory, services.approvals)
 
 
 def _commits(services: Services) -> CommitWaiter:

@@ -39,7 +39,7 @@ from proxy.tools.running.invocation import (
 from proxy.tools.running.ledger import Claim, RunContext, fingerprint
 from proxy.tools.running.loop_watch import MAX_STEP_S, blocked_s, thread_use
 from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
-from proxy.tools.running.plan import PlannedCall, Refusal, admit, plan
+from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tool_tasks import ToolTasks
 
 __all__ = ["OnClosed", "OnCrash", "OnDone", "OnProgress", "OnStart", "Runner", "new_invocation_id"]
@@ -128,14 +128,15 @@ class Runner:
         budget_s: float | None = None,
         on_start: OnStart | None = None,
         on_progress: OnProgress | None = None,
-        approved: bool = False,
+        approved: bool | ApprovedCall = False,
     ) -> ToolResult:
         """Run one call; never raises but ``CancelledError``.
 
         ``policy`` narrows the configured one for this caller.  ``budget_s`` is how many seconds
         the run has left.  ``on_start`` is called when the call's row is open and before the tool
         runs; not for a call that is refused or answered with an earlier result.  ``approved`` says that
-        somebody approved this call, where policy asks for that.  When the caller is
+        somebody approved this call, where policy asks for that; an :class:`ApprovedCall` lets run what
+        it names alone, and once, whoever asks for it again.  When the caller is
         cancelled a read-only tool is too; a tool with effects that has started runs to its end (see
         :meth:`drain`).
         """
@@ -164,7 +165,7 @@ class Runner:
             return await self._outcomes.refuse(invocation, Refusal(failure, invocation.decision))
         claim = Claim(invocation.id, fingerprint(call), loop.create_future())
         ledger.take_place(context.turn, call.index, claim)
-        if invocation.read_only:
+        if invocation.read_only and invocation.approval is None:
             return await self._settle(invocation, claim)
         task = asyncio.create_task(self._settle(invocation, claim))
         self._pending.add(task)
@@ -176,6 +177,39 @@ class Runner:
             if invocation.connecting:
                 task.cancel()  # Nothing has begun that would have to come to its end.
             raise
+
+    async def check(
+        self, call: ToolCall, context: RunContext, *, policy: Policy | None = None
+    ) -> PlannedCall | Refusal:
+        """What would run if somebody approved the call, or why none of it would: nothing acts or counts."""
+        catalog = context.catalog or self._registry.current
+        spec = catalog.get(call.name)
+        whole = self._policy if policy is None else self._intersections.of(self._policy, policy)
+        untrusted = context.ledger.untrusted_before(context.turn)
+        admitted = admit(call, spec, whole, untrusted=untrusted, approved=True)
+        if isinstance(admitted, Refusal):
+            return admitted
+        if self._tasks.is_disabled(admitted.spec.name):
+            return admitted.refused("this tool has stopped responding and is switched off")
+        planned = plan(admitted, caller=context.caller, key="")
+        if isinstance(planned, Refusal) or self._credentials is None or not planned.connection:
+            return planned
+        try:
+            # A person is not to be asked for a call that then fails for want of an account.
+            async with asyncio.timeout(self._executor.limit_s(admitted.spec)):
+                await self._credentials.prepare(planned.connection)
+        except TimeoutError:
+            words = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
+            return planned.unconnected(ToolFailure(words, code="timeout"))
+        except ToolFailure as failure:
+            return planned.unconnected(failure)
+        return planned
+
+    def check_arguments(self, tool: str, arguments: str) -> PlannedCall | Refusal:
+        """What would run of a tool with other arguments, by the configured policy; ``arguments`` is JSON."""
+        call = ToolCall("", tool, arguments, 0)
+        admitted = admit(call, self._registry.current.get(tool), self._policy, untrusted="", approved=True)
+        return admitted if isinstance(admitted, Refusal) else plan(admitted, caller="", key="")
 
     async def refuse(self, call: ToolCall, context: RunContext, failure: ToolFailure, decision: str) -> None:
         """Put a call on record that the run does not make; ``decision`` is the word of its row."""
@@ -286,6 +320,7 @@ class Runner:
             return await self._outcomes.refuse(invocation, planned)
         invocation.decided(planned.decision, planned.arguments_redacted)
         once = planned.spec.cache_ttl_s > 0 if planned.read_only else not planned.spec.repeatable
+        once = once and invocation.approval is None
         try:
             # What runs once for equal calls would wait for itself where it is called from inside.
             with self._nesting.inside(planned.equality if once else invocation.id):
@@ -316,8 +351,11 @@ class Runner:
         if took_s > MAX_STEP_S:
             # The arguments are bounded: it is the tool's own validator that is slow.
             self._journal.blocked(invocation, took_s)
-        if isinstance(planned, Refusal) and planned.cause is not None:
-            self._executor.crashed(invocation, admitted.spec, planned.cause)
+        if isinstance(planned, Refusal):
+            if planned.cause is not None:
+                self._executor.crashed(invocation, admitted.spec, planned.cause)
+        elif invocation.approval is not None and (words := invocation.approval.mismatch(planned)):
+            return planned.refused(ToolFailure(words, code="policy_denied"))
         return planned
 
     async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
@@ -333,6 +371,8 @@ class Runner:
 
     async def _once(self, invocation: Invocation, planned: PlannedCall) -> ToolResult:
         """Run the call, unless it is an effect that the run has caused already (rule R5)."""
+        if invocation.approval is not None:
+            return await self._begin(invocation, planned, "")
         if planned.read_only:
             failure = await self._connect(invocation, planned)
             if failure is not None:
@@ -367,6 +407,8 @@ class Runner:
         if failure is not None:
             return await self._not_connected(invocation, planned, claim, failure)
         if self._shared is None:
+            if invocation.approval is not None:  # Nobody could tell whether it has run already.
+                return self._outcomes.unrecorded(invocation)
             return await self._perform(invocation, planned)
         # Whoever has begun it has no longer than its tool has; then nobody knows what became of it.
         patience_s = _GRACE_S + self._executor.limit_s(planned.spec)
