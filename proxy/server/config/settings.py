@@ -473,7 +473,6 @@ class ApprovalsConfig(Section):
     public_url: Annotated[str, AfterValidator(check_collector_url)] = Field(
         default="",
         description="URL of a page where people decide, shown to whoever waits. Empty: no URL.",
-        json_schema_extra={"example": '"https://relay.example.com/ui/"'},
     )
 
 
