@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test check format mutants lock image
+.PHONY: help setup demo test check format mutants docs lock image
 
 help: ## Say what there is.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -29,6 +29,9 @@ format: ## Format, and correct what can be corrected.
 mutants: ## List small changes of the most delicate code that no test notices; PART=policy for one part.
 	$(BIN)/pip install --quiet 'mutmut>=3.8,<4'
 	$(BIN)/python tests/mutants.py $(PART)
+
+docs: ## Write the parts of docs/ that are made from the code, and the picture of the demo.
+	$(BIN)/python -m docgen
 
 lock: ## Lock the versions of the dependencies anew.
 	$(BIN)/pip install --quiet uv

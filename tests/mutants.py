@@ -14,7 +14,17 @@ from pathlib import Path
 __all__ = ["PARTS", "Part", "main"]
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("proxy", "tests", "fixtures", "migrations", "bench", "pyproject.toml", "README.md")
+COPIED = (
+    "proxy",
+    "tests",
+    "fixtures",
+    "migrations",
+    "bench",
+    "docgen",
+    "docs",
+    "pyproject.toml",
+    "README.md",
+)
 NOTICED = ("killed", "timeout", "suspicious", "caught by type check")
 """What mutmut says of a change that the tests noticed."""
 
@@ -143,7 +153,7 @@ def _copied(name: str) -> Path:
     settings = {
         "source_paths": ["proxy"],
         "only_mutate": list(PARTS[name].code),
-        "also_copy": ["fixtures", "migrations", "bench", "README.md"],
+        "also_copy": ["fixtures", "migrations", "bench", "docgen", "docs", "README.md"],
         "pytest_add_cli_args": ["-q", "-p", "no:randomly", "-m", "not slow", "--hypothesis-profile=ci"],
         "pytest_add_cli_args_test_selection": list(PARTS[name].tests),
     }

@@ -25,11 +25,11 @@ def test_there_is_a_table() -> None:
 def test_each_deadline_and_each_test_is_there(row: list[str]) -> None:
     """A constant that is named is defined, a setting is documented, and a test is where it is said to be."""
     code = "\n".join(path.read_text("utf-8") for path in (ROOT / "proxy").rglob("*.py"))
-    readme = (ROOT / "README.md").read_text("utf-8")
+    settings = (ROOT / "docs/reference/settings.md").read_text("utf-8")
     for name in re.findall(r"`(_?[A-Z_]+_S)`", row[2] + row[3]):
         assert re.search(rf"^{name}(: Final(\[.*\])?)? = ", code, re.MULTILINE), name
     for name in re.findall(r"`([a-z]+\.[a-z_]+_s)`", row[2]):
-        assert f"| `{name}` |" in readme, name
+        assert f"| `{name}` |" in settings, name
     named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", row[4])
     assert named or "tests/faults" in row[4]
     for file, function in named:

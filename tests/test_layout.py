@@ -241,7 +241,8 @@ ORDER = {
         *("middleware", "websockets", "api", "mcp", "compose", "app"),
     ),
     "store": (
-        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "options", "tokens", "sql", "memory"),
+        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),
+        "memory",
         *("postgres", "sqlite", "factory"),
     ),
     "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),

@@ -169,6 +169,7 @@ def test_every_hint_to_install_something_names_what_there_is() -> None:
     """No message sends an operator to an index for a package that no index has; each extra exists."""
     extras = set(PROJECT["project"]["optional-dependencies"])
     documents = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md", "Makefile")]
+    documents += (ROOT / "docs").rglob("*.md")
     for file in (*documents, *(ROOT / "proxy").rglob("*.py")):
         text = file.read_text("utf-8")
         # The command may stand behind it: "pip install . && toolrelay demo".

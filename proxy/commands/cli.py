@@ -207,7 +207,7 @@ def migrate(
         bool,
         typer.Option(
             "--reseal",
-            help="Encrypt all content with store.seal_key, including content that is not encrypted yet.",
+            help="Encrypt all content with the present key, including content that is not encrypted yet.",
         ),
     ] = False,
     forget_sealed: Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from proxy.errors import ConfigError, NoRecord, how_to_install
 from proxy.records import KeySet
 from proxy.store.base import Store
+from proxy.store.key_file import KeyFile
 from proxy.store.key_mark import KeyMark, path_beside, state_path
 from proxy.store.memory.store import MAX_CONTENT_BYTES, MemoryStore
 from proxy.store.options import DEFAULTS, StoreOptions
@@ -67,18 +68,23 @@ def open_store(
     base: Path | None = None,
     seal_key: str = "",
     old_seal_keys: Sequence[str] = (),
+    seal: bool = False,
     must_exist: bool = False,
 ) -> Store:
     """The store that ``url`` names, not started yet.
 
     ``base`` is the folder that a relative path starts from; ``must_exist`` is for commands that read a
-    record and shall not make an empty one.  ``seal_key`` is 32 bytes in base64 or hexadecimal; with an
-    empty one content is not sealed.  ``old_seal_keys`` only open what they sealed before; both take the
-    place of the seals in ``options``.  Memory has a bound of its own, which no option makes larger.  Raises
-    :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
+    record and shall not make an empty one, nor a key.  ``seal_key`` is 32 bytes in base64 or hexadecimal;
+    with an empty one content is sealed if ``seal`` says so and the record is a file: with a key in a file
+    beside it, which a start makes.  ``old_seal_keys``, and a key in that file, only open what they sealed
+    before; all of them take the place of the seals in ``options``.  Memory has a bound of its own, which no
+    option makes larger.  Raises :class:`~proxy.errors.ConfigError` with what to do, before anything is
+    created.
     """
     path = sqlite_path(url, base)
     options = _sealing(options, seal_key, old_seal_keys)
+    if path is not None:
+        options = _with_key_file(options, path, seal=seal, makes=not must_exist)
     if path is None and not url.startswith(_POSTGRES):
         # Each kind of content has its own shelf, and the same share of the bytes.
         most = min(options.max_bytes // len(CONTENT), MAX_CONTENT_BYTES)
@@ -94,7 +100,12 @@ def open_store(
 
 
 def open_sealed(
-    url: str, *, base: Path | None = None, seal_key: str = "", old_seal_keys: Sequence[str] = ()
+    url: str,
+    *,
+    base: Path | None = None,
+    seal_key: str = "",
+    old_seal_keys: Sequence[str] = (),
+    seal: bool = False,
 ) -> SqlStore:
     """The store that ``url`` names, for work on its seals; it starts also where a key is missing.
 
@@ -104,6 +115,8 @@ def open_sealed(
     if path is None and not url.startswith(_POSTGRES):
         raise ConfigError(_SETTING, "a store in memory has nothing sealed", "Name a file")
     options = _sealing(StoreOptions(needs_all_keys=False), seal_key, old_seal_keys)
+    if path is not None:
+        options = _with_key_file(options, path, seal=seal)
     return _open_sql(url, path, options, must_exist=True)
 
 
@@ -113,6 +126,13 @@ def _sealing(options: StoreOptions, key: str, old_keys: Sequence[str]) -> StoreO
         seal=Seal(parse_seal_key(key)) if key else None,
         old_seals=[Seal(parse_seal_key(each, _OLD_KEYS)) for each in old_keys],
     )
+
+
+def _with_key_file(options: StoreOptions, path: Path, *, seal: bool, makes: bool = True) -> StoreOptions:
+    """The options with the key beside a database: it seals, or only opens what it sealed before."""
+    file = KeyFile(path)
+    seals = seal and options.seal is None and (makes or file.path.exists())
+    return replace(options, key_file=file, seals_by_file=seals)
 
 
 def _open_sql(url: str, path: Path | None, options: StoreOptions, *, must_exist: bool) -> SqlStore:
@@ -142,7 +162,12 @@ async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
 
 
 async def peek_keys(
-    url: str, base: Path | None = None, *, seal_key: str = "", old_seal_keys: Sequence[str] = ()
+    url: str,
+    base: Path | None = None,
+    *,
+    seal_key: str = "",
+    old_seal_keys: Sequence[str] = (),
+    seal: bool = False,
 ) -> KeySet | None:
     """The client keys of a record, read without making or migrating anything.
 
@@ -165,7 +190,9 @@ async def peek_keys(
         return KeySet(0, (), {}, ever_made=mark.exists())
     if version != latest:
         return None
-    store = open_store(url, base=base, seal_key=seal_key, old_seal_keys=old_seal_keys, must_exist=True)
+    store = open_store(
+        url, base=base, seal_key=seal_key, old_seal_keys=old_seal_keys, seal=seal, must_exist=True
+    )
     await store.start()
     try:
         return await store.read_keys()

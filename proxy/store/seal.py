@@ -201,18 +201,45 @@ class Seal:
 
 
 class SealRing:
-    """The key that seals, if there is one, and those that only open what they sealed before.
+    """The key that seals, if there is one, and those that only open what they sealed before."""
 
-    ``id`` names the key that seals; ``None`` where content is not sealed any more.
-    """
-
-    def __init__(self, current: Seal | None, old: Sequence[Seal] = ()) -> None:
-        self.current = current
+    def __init__(self, current: Seal | None, old: Sequence[Seal] = (), *, awaits: bool = False) -> None:
+        """With ``awaits`` the key that seals is not known yet; until :meth:`seal_with` nothing is closed."""
+        self._current = current
+        self._awaits = awaits and current is None
         self._opens = {seal.id: seal for seal in (*old, *([current] if current is not None else []))}
-        self.id: Final = current.id if current is not None else None
 
     @property
-    def seals(self) -> tuple[Seal, ...]:
+    def current(self) -> Seal | None:
+        """The key that seals now."""
+        return self._current
+
+    @property
+    def id(self) -> str | None:
+        """The name of the key that seals now."""
+        return self._current.id if self._current is not None else None
+
+    @property
+    def seals(self) -> bool:
+        """Whether what is closed is sealed, also where the key is not known yet."""
+        return self._awaits or self._current is not None
+
+    @property
+    def awaits(self) -> bool:
+        """Whether a key is to be had that is not known yet."""
+        return self._awaits
+
+    def open_with(self, seal: Seal) -> None:
+        """Open what this key has sealed, too."""
+        self._opens[seal.id] = seal
+
+    def seal_with(self, seal: Seal) -> None:
+        """Seal with this key from here on."""
+        self._current, self._awaits = seal, False
+        self.open_with(seal)
+
+    @property
+    def keys(self) -> tuple[Seal, ...]:
         """All keys here."""
         return tuple(self._opens.values())
 
@@ -227,9 +254,11 @@ class SealRing:
 
     def close(self, table: ContentTable, row: rows.Row) -> rows.Row:
         """A row of ``table.columns`` as it is written, with ``sealed_by`` behind it."""
-        if self.current is None:
+        if self._current is None:
+            if self._awaits:
+                raise RuntimeError("content was written before the record was open")
             return (*row, None)
-        return (*self.current.close(table, row), self.current.id)
+        return (*self._current.close(table, row), self._current.id)
 
     def open(self, table: ContentTable, row: rows.Row, sealed_by: str | None) -> rows.Row:
         """The row as :meth:`close` was given it.

@@ -15,7 +15,7 @@ from typing import Final
 
 from proxy.errors import StoreUnavailable
 from proxy.store import rows
-from proxy.store.seal import ContentTable, Seal
+from proxy.store.seal import ContentTable, SealRing
 
 if sys.platform != "win32":
     import fcntl
@@ -37,14 +37,14 @@ class SealedTokens:
 
     def __init__(
         self,
-        seal: Seal,
+        ring: SealRing,
         *,
         read: Callable[[ContentTable, str], Awaitable[list[rows.Row]]],
         commit: Callable[[str, rows.Row], Awaitable[None]],
         lock: Callable[[str], AbstractAsyncContextManager[None]],
         clock: Callable[[], float],
     ) -> None:
-        self._seal = seal
+        self._ring = ring
         self._read = read
         self._commit = commit
         self._lock = lock
@@ -64,8 +64,7 @@ class SealedTokens:
 
     async def save(self, name: str, tokens: bytes) -> None:
         """Keep the tokens, sealed and committed on return; raises StoreUnavailable."""
-        sealed = self._seal.close(TOKENS, (name, tokens))
-        await self._commit(_PUT, (self._clock(), *sealed, self._seal.id))
+        await self._commit(_PUT, (self._clock(), *self._ring.close(TOKENS, (name, tokens))))
 
     async def forget(self, name: str) -> None:
         """Delete what is kept under a name, committed on return; raises StoreUnavailable."""

@@ -1,4 +1,4 @@
-"""The clients of the README on one proxy: its snippets are run as they are printed."""
+"""The clients of docs/how-to/clients.md on one proxy: its snippets are run as they are printed."""
 
 import asyncio
 import importlib.util
@@ -21,8 +21,8 @@ from waiting import LATE_S
 
 from proxy.server.app import Overrides
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
-SECTION = README.partition("### Many clients, one proxy\n")[2].partition("\nClients made for Azure")[0]
+PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/clients.md").read_text("utf-8")
+SECTION = PAGE.partition("\nClients made for Azure")[0]
 SNIPPETS = dict(re.findall(r"([A-Z][\w ]+):\n\n```\w+\n(.*?)```$", SECTION, re.MULTILINE | re.DOTALL))
 QUESTIONS = {
     "Claude Code": ("claude", "claude -p 'What time is it?'"),

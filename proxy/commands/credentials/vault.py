@@ -34,7 +34,9 @@ async def make_vault(config: Config) -> AsyncIterator[TokenVault]:
     await store.start()
     try:
         if store.vault is None:
-            raise ConfigError("store.seal_key", "is missing, and a login is kept in the record, sealed")
+            raise ConfigError(
+                "store.seal_key", "nothing is encrypted in the record, and a login is kept there, sealed"
+            )
         yield store.vault
     finally:
         await store.aclose()

@@ -44,6 +44,7 @@ __all__ = [
     "check",
     "check_composed",
     "order_lines",
+    "seal_lines",
     "token_lines",
     "tool_table",
     "untrusted_lines",
@@ -194,6 +195,7 @@ async def check(
     out.print(tool_table(services.catalog.tools(), services.policy))
     for line in (
         *token_lines(config),
+        *seal_lines(config),
         *bound_lines(services.catalog, services.policy),
         *upstream_lines(config, services),
         *untrusted_lines(config, services),
@@ -266,11 +268,27 @@ def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> "Table":
 def token_lines(config: Config) -> list[str]:
     """What a record that seals nothing means for OAuth 2 connections; nothing where it seals."""
     names = [f"credentials.{name}" for name, one in config.credentials.items() if one.token is None]
-    if not names or (config.store.seal_key is not None and config.store.url != "memory:"):
+    if not names or config.store.seals:
         return []
     return [
-        f"{', '.join(names)}: no store.seal_key is set, so refreshed tokens stay in this process's memory "
+        f"{', '.join(names)}: the record encrypts nothing, so refreshed tokens stay in this process's memory "
         "and are lost when it ends. Set store.seal_key to keep them encrypted in the store"
+    ]
+
+
+def seal_lines(config: Config) -> list[str]:
+    """What it means for hidden turns that the record keeps content and does not encrypt it."""
+    store = config.store
+    if store.seals or store.content == "none" or store.url.startswith("memory:"):
+        return []
+    remedy = (
+        "Remove store.seal = false"
+        if not store.seal
+        else "Set store.seal_key to a key that all servers of this database share (openssl rand -base64 32)"
+    )
+    return [
+        f"{store.shown_url} is not encrypted: kept content is in the clear, and private arguments of earlier "
+        f"calls go back to the model as [private]. {remedy}"
     ]
 
 

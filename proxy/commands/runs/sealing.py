@@ -6,7 +6,8 @@ from proxy.commands.common import confirmed, run_async, say
 from proxy.errors import ConfigError
 from proxy.plain_text import counted
 from proxy.server.config.load import Config
-from proxy.store.factory import migrate_store, open_sealed
+from proxy.store.factory import migrate_store, open_sealed, sqlite_path
+from proxy.store.key_file import KeyFile
 from proxy.store.seal import Seal, parse_seal_key
 from proxy.store.sql.store import SqlStore
 
@@ -25,21 +26,23 @@ def migrate(config: Config) -> None:
 
 
 def reseal(config: Config) -> None:
-    """Seal all content with ``store.seal_key``; without one, open it all.
+    """Seal all content with the key that seals now; with ``store.seal = false``, open it all.
 
-    Raises :class:`~proxy.errors.ConfigError` where no key is configured at all.
+    Raises :class:`~proxy.errors.ConfigError` where there is no key at all.
     """
-    if config.store.seal_key is None and not config.store.old_seal_keys:
+    store, file = config.store, _key_file(config)
+    if not (store.seals or store.old_seal_keys or file is not None):
         raise ConfigError(
             "store.seal_key",
             "no key is configured, so nothing can be encrypted or decrypted",
             "Set store.seal_key or store.old_seal_keys",
         )
-    changed = run_async(_with_store(config, lambda store: store.reseal()))
-    state = "encrypted again" if config.store.seal_key is not None else "decrypted"
-    say(f"{counted(changed, 'row')} {state}")
-    if config.store.old_seal_keys:
+    changed = run_async(_with_store(config, lambda opened: opened.reseal()))
+    say(f"{counted(changed, 'row')} {'encrypted again' if store.seals else 'decrypted'}")
+    if store.old_seal_keys:
         say("you can remove store.old_seal_keys once no running process encrypts with these keys")
+    if file is not None and (store.seal_key is not None or not store.seal):
+        say(f"you can remove {file.path} once no running process encrypts with its key")
 
 
 def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
@@ -54,6 +57,10 @@ def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
             "--forget-sealed",
             f"the key {key} is configured, so it is not lost; remove it from the configuration first",
         )
+    file = _key_file(config)
+    held = file.read() if file is not None else None
+    if file is not None and held is not None and Seal(held).id == key:
+        raise ConfigError("--forget-sealed", f"the key {key} is in {file.path}, so it is not lost")
     if ask and not confirmed(
         f"Delete all content of {config.store.shown_url} that was encrypted with {key[:40]!r}?"
     ):
@@ -62,6 +69,13 @@ def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
         )
     gone = run_async(_with_store(config, lambda store: store.forget_sealed(key)))
     say(f"deleted {counted(gone, 'row')}; all runs stay")
+
+
+def _key_file(config: Config) -> KeyFile | None:
+    """The key file beside the record, if there is one."""
+    path = sqlite_path(config.store.url)
+    file = KeyFile(path) if path is not None else None
+    return file if file is not None and file.path.exists() else None
 
 
 async def _with_store(config: Config, work: Callable[[SqlStore], Awaitable[int]]) -> int:

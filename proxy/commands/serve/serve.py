@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 
 from proxy.commands.common import MAX_LINE, say
-from proxy.commands.doctor.check import CheckedServices, token_lines, withheld_lines
+from proxy.commands.doctor.check import CheckedServices, seal_lines, token_lines, withheld_lines
 from proxy.commands.doctor.connectivity import warn_of_upstreams
 from proxy.commands.keys.keys import bounds_of_keys, entrance_lines
 from proxy.commands.mcp.host import mcp_host
@@ -67,6 +67,7 @@ def banner(
     lines.extend(unallowed_lines(config, services.catalog))
     lines.extend(token_lines(config))
     lines.append(f"record: {config.store.shown_url}")
+    lines.extend(seal_lines(config))
     lines.extend(_not_kept(config))
     return [plain_text(line, MAX_LINE) for line in lines]
 

@@ -23,7 +23,7 @@ _KEY: Final = (
     "the key that the operator of this server gave you, or the start token that the server printed; "
     "an open server accepts any value"
 )
-_DOCS: Final = "the README of toolrelay, and toolrelay --help on the server"
+_DOCS: Final = "the README of toolrelay, its folder docs, and toolrelay --help on the server"
 _PAGE: Final = """\
 <!doctype html>
 <html lang="en">

@@ -209,7 +209,8 @@ def find_credential_conflicts(
         if not seals:
             yield ConfigError(
                 "store.seal_key",
-                f"is missing, or store.url is memory:, and credentials.{name} needs both: a login is kept in "
-                "the record, sealed",
-                'Write seal_key = "env:TOOLRELAY_SEAL_KEY", with a key that `openssl rand -hex 32` makes',
+                f"nothing is encrypted in the record, and credentials.{name} needs that: a login is kept "
+                "there, sealed",
+                "Name a SQLite file in store.url and do not set store.seal = false; for PostgreSQL write "
+                'seal_key = "env:TOOLRELAY_SEAL_KEY", with a key that `openssl rand -hex 32` makes',
             )

@@ -39,8 +39,13 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     if config.server.workers > 1:
         yield from _not_shared(config)
     yield from find_mcp_conflicts(config.mcp)
-    seals = config.store.seal_key is not None and not config.store.url.startswith("memory:")
-    yield from find_credential_conflicts(config.credentials, config.mcp, seals=seals)
+    yield from find_credential_conflicts(config.credentials, config.mcp, seals=config.store.seals)
+    if config.store.seal_key is not None and not config.store.seal:
+        yield ConfigError(
+            "store.seal",
+            "is false, but store.seal_key is set",
+            "Remove store.seal, or name the key in store.old_seal_keys: older content stays readable",
+        )
     for name, key in config.keys.items():
         for unknown in [wanted for wanted in key.upstreams if wanted not in config.upstreams]:
             yield ConfigError(

@@ -1,7 +1,7 @@
 """Every setting as data: its type, its default, its bounds, and one line of what it means.
 
 The descriptions are the only place where a setting is explained: ``toolrelay init`` and the
-README's table are made from them.  How a file becomes one of these models stands in ``config.py``.
+table of docs/reference/settings.md are made from them.  ``load.py`` makes these models of a file.
 """
 
 from typing import Annotated, Literal, TypedDict
@@ -481,6 +481,7 @@ class SealKeys(TypedDict):
 
     seal_key: str
     old_seal_keys: list[str]
+    seal: bool
 
 
 class StoreConfig(Section):
@@ -516,10 +517,15 @@ class StoreConfig(Section):
         description="Bytes of each kind of content, including requests, to keep for each caller; the oldest "
         "are deleted first. 0: no limit.",
     )
+    seal: bool = Field(
+        default=True,
+        description="Encrypt the kept content. Without seal_key, a SQLite record makes a key and keeps it in "
+        "FILE.seal-key beside its file; PostgreSQL needs seal_key. false: not encrypted.",
+    )
     seal_key: OptionalSecret = Field(
         default=None,
         description="Key that encrypts the kept content, as env:NAME or file:/path: 32 bytes in base64 or "
-        "hexadecimal. Empty: not encrypted.",
+        "hexadecimal. Empty: see seal.",
     )
     old_seal_keys: Secrets = Field(
         default=(),
@@ -540,7 +546,15 @@ class StoreConfig(Section):
         return SealKeys(
             seal_key=self.seal_key.reveal() if self.seal_key else "",
             old_seal_keys=[key.reveal() for key in self.old_seal_keys],
+            seal=self.seal,
         )
+
+    @property
+    def seals(self) -> bool:
+        """Whether kept content is encrypted, with whichever key."""
+        if self.url.startswith("memory:") or not self.seal:
+            return False
+        return self.seal_key is not None or self.url.startswith("sqlite:")
 
     @property
     def shown_url(self) -> str:

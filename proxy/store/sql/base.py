@@ -1,6 +1,8 @@
 """What every store in SQL stands on: its writer, its keys, and how content is written and read."""
 
+import asyncio
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -8,15 +10,18 @@ from typing import Any, Final, Protocol, TypeVar
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.store import rows
 from proxy.store.base import LOOK_UP_S
+from proxy.store.key_file import KeyFile
 from proxy.store.look_ups import LookUps
 from proxy.store.options import StoreOptions
-from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, SealRing
+from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, Seal, SealRing
 from proxy.store.shelf import oldest_kept
 from proxy.store.sql.writer import GroupWriter, WriterHooks
 from proxy.store.sql.writes import Write
 from proxy.store.tokens import TOKENS
 
 __all__ = ["SqlBase", "SqlReader", "select"]
+
+_log = logging.getLogger(__name__)
 
 _Record = TypeVar("_Record")
 
@@ -47,7 +52,9 @@ class SqlBase(ABC):
 
     def __init__(self, owner_id: str, options: StoreOptions) -> None:
         self._needs_all_keys = options.needs_all_keys
-        self._ring = SealRing(options.seal, options.old_seals)
+        self._configured = options.seal
+        self._key_file = options.key_file
+        self._ring = SealRing(options.seal, options.old_seals, awaits=options.seals_by_file)
         self._lock_timeout_s = options.lock_timeout_s
         self._writer = GroupWriter(
             WriterHooks(self._introduce, self._tidy),
@@ -75,7 +82,7 @@ class SqlBase(ABC):
     @property
     def sealed(self) -> bool:
         """Whether no content is written as it is: it is sealed first, or not written at all."""
-        return self._ring.id is not None or self._content == "none"
+        return self._ring.seals or self._content == "none"
 
     @abstractmethod
     async def start(self) -> None:
@@ -129,6 +136,24 @@ class SqlBase(ABC):
         """A small question, to see whether the record answers."""
         await self._query("SELECT count(*) FROM key_state", ())
 
+    async def _take_key(self) -> None:
+        """Read the key beside the record, and make one where it is to seal and there is none.
+
+        Raises what :meth:`_check_seal` does: before a key is made, since a lost one would be forgotten over
+        it, and :class:`~proxy.errors.ConfigError` for a file that cannot be used.
+        """
+        file = self._key_file
+        found = await asyncio.to_thread(file.read) if file is not None else None
+        if found is not None:
+            take = self._ring.seal_with if self._ring.awaits else self._ring.open_with
+            take(Seal(found))
+        await self._check_seal()
+        if file is not None and self._ring.awaits:
+            self._ring.seal_with(Seal(await asyncio.to_thread(file.make)))
+            _log.warning(
+                "the record encrypts its content with a new key: %s; back it up with the record", file.path
+            )
+
     async def _check_seal(self) -> None:
         """Find out at once whether all content can be read.
 
@@ -159,7 +184,7 @@ class SqlBase(ABC):
                     if not self._ring.opens(found):
                         missing.setdefault(found, []).append(table.counted(number))
         if missing:
-            raise _keys_missing(missing, self._ring)
+            raise _keys_missing(missing, self._ring, self._key_file)
 
     def _put_dated(
         self, table: ContentTable, encode: Callable[[_Record], rows.Row], records: Sequence[_Record]
@@ -236,7 +261,7 @@ def _selecting(table: ContentTable, where: str) -> str:
     return f"SELECT {', '.join(table.columns)}, sealed_by FROM {table.name} WHERE {where}"
 
 
-def _keys_missing(missing: dict[str, list[str]], ring: SealRing) -> StoreError:
+def _keys_missing(missing: dict[str, list[str]], ring: SealRing, file: KeyFile | None) -> StoreError:
     """Which keys are missing, what only they open, and that it is all still there."""
     have = f"configured are the keys {', '.join(ring.ids)}" if ring.ids else "store.seal_key is empty"
     lost = "; ".join(f"the key {key} sealed {', '.join(counts)}" for key, counts in missing.items())
@@ -245,6 +270,8 @@ def _keys_missing(missing: dict[str, list[str]], ring: SealRing) -> StoreError:
         if ring.ids
         else "Set store.seal_key (and store.old_seal_keys)"
     )
+    if file is not None and not file.path.exists():
+        way = f"If {file.path} was lost, put it back from a backup. Else: {way[0].lower()}{way[1:]}"
     return StoreError(
         f"the record has content that cannot be read: {lost}; {have}. Nothing was deleted. {way}; where one "
         "is lost for good, delete what it sealed with: toolrelay migrate --forget-sealed KEY"

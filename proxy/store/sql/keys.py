@@ -79,13 +79,16 @@ class SqlKeys(SqlBase):
         if keys and not marked:
             await self._announce()
         hash_keys = {PEPPER: pepper} if pepper is not None else {}
-        hash_keys |= {self._seal_name(seal): seal.hash_key for seal in self._ring.seals}
+        hash_keys |= {self._seal_name(seal): seal.hash_key for seal in self._ring.keys}
         return KeySet(version, keys, hash_keys, ever_made=version > 0 or marked)
 
     async def hash_key(self) -> tuple[str, bytes]:
-        """The seal key's own, else one that the store makes and keeps."""
-        if self._ring.current is not None:
-            return self._seal_name(self._ring.current), self._ring.current.hash_key
+        """The configured seal key's own, else one that the store makes and keeps.
+
+        A key in a file beside the record has none: with that file lost, clients could not come in any more.
+        """
+        if self._configured is not None:
+            return self._seal_name(self._configured), self._configured.hash_key
         for _ in range(2):
             async with self._snapshot() as db:
                 pepper = await _pepper(db)

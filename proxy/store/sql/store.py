@@ -124,10 +124,10 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
     @property
     def vault(self) -> SealedTokens | None:
         """Where tokens of connections are kept; ``None`` where there is no key to seal them."""
-        if self._ring.current is None:
+        if not self._ring.seals:
             return None
         return SealedTokens(
-            self._ring.current,
+            self._ring,
             read=self._read_one,
             commit=lambda statement, row: self._writer.commit(statement, [row]),
             lock=self._exclusive,

@@ -78,7 +78,8 @@ class SqliteStore(SqlStore):
 
         Raises :class:`~proxy.errors.StoreTooNew`, :class:`~proxy.errors.StoreUnavailable` or
         :class:`~proxy.errors.StoreError` as :func:`~proxy.store.sql.migrate.migrate_sqlite` does, and
-        the last also for content that another key has sealed.
+        the last also for content that another key has sealed; and :class:`~proxy.errors.ConfigError` for a
+        key file that cannot be used.
         """
         report = await asyncio.to_thread(migrate_sqlite, self.path, clock=self._clock)
         if report.copy is not None:
@@ -88,7 +89,7 @@ class SqliteStore(SqlStore):
             self._db = await connect(self.path)
             self._reader = await connect(self.path)
             await self._reader.execute("PRAGMA query_only = ON")
-            await self._check_seal()
+            await self._take_key()
             await self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
             await self._db.execute("PRAGMA fullfsync = ON")
             await self._db.execute("PRAGMA journal_size_limit = 67108864")

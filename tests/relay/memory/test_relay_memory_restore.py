@@ -404,10 +404,24 @@ async def test_private_arguments_do_not_stand_in_a_file_in_the_clear(tmp_path: P
     """Rule R3: what is kept for later requests has private arguments masked where it is not sealed."""
     secret = called(("call_u", "probe_tools__unlock", '{"pin":"pin-4711"}'))
     url = f"sqlite:///{tmp_path}/record.db"
-    async with looping(secret, ANSWER, WELCOME, store={"url": url}) as (proxy, upstream):
+    async with looping(secret, ANSWER, WELCOME, store={"url": url, "seal": False}) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, SAID, THANKS))
     assert roles(upstream.requests[2]) == ["user", "assistant", "tool", "assistant", "user"]
+    assert b"pin-4711" not in written(tmp_path)
+
+
+async def test_private_arguments_come_back_whole_from_a_record_that_seals_itself(tmp_path: Path) -> None:
+    """Rules R3 and R4: without any setting the model gets its own call back, so that the provider's cache
+    holds, and no file has the argument in the clear."""
+    secret = called(("call_u", "probe_tools__unlock", '{"pin":"pin-4711"}'))
+    url = f"sqlite:///{tmp_path}/record.db"
+    async with looping(secret, ANSWER, WELCOME, store={"url": url}) as (proxy, upstream):
+        await proxy.ask(ask(HI))
+        await proxy.ask(ask(HI, SAID, THANKS))
+    before, after = (elements(members(request.body)["messages"]) for request in upstream.requests[1:])
+    assert after[: len(before)] == before
+    assert b"pin-4711" in b"".join(before)
     assert b"pin-4711" not in written(tmp_path)
 
 

@@ -146,7 +146,7 @@ async def test_private_arguments_are_masked_where_nothing_is_sealed(tmp_path: Pa
         chunk_of({"tool_calls": [{**_unlock("call_3", '{"the_pin":"pin-4711"}'), "index": 2}]}),
         finish("tool_calls"),
     )
-    store = {"url": f"sqlite:///{tmp_path}/record.db"}
+    store = {"url": f"sqlite:///{tmp_path}/record.db", "seal": False}
     async with looping(turn, ANSWER, store=store) as (proxy, _):
         first, second, third = payloads(await asked(proxy))
     assert json.loads(first["function"]["arguments"])["pin"] != "pin-4711"
@@ -168,7 +168,7 @@ async def test_private_arguments_inside_a_wrapper_are_masked(tmp_path: Path) -> 
         ("call_1", "multi_tool_use.parallel", json.dumps({"tool_uses": [use]})),
         ("call_2", "parallel", json.dumps(odd)),
     )
-    store = {"url": f"sqlite:///{tmp_path}/record.db"}
+    store = {"url": f"sqlite:///{tmp_path}/record.db", "seal": False}
     async with looping(turn, ANSWER, store=store) as (proxy, upstream):
         detail = await asked(proxy)
         assert b"pin-4711" in upstream.requests[1].body
@@ -187,7 +187,7 @@ async def test_arguments_of_an_unknown_tool_are_not_kept(tmp_path: Path) -> None
         ("call_3", "multi_tool_use.parallel", json.dumps({"tool_uses": [inside]})),
         ("call_4", "mine", '{"a":"own-4712"}'),
     )
-    store = {"url": f"sqlite:///{tmp_path}/record.db"}
+    store = {"url": f"sqlite:///{tmp_path}/record.db", "seal": False}
     async with looping(turn, store=store) as (proxy, _):
         detail = await asked(proxy, {**ASK, "tools": [CLIENT_TOOL]})
     assert [row.error_code for row in detail.invocations] == ["unknown_tool"] * 3

@@ -132,8 +132,13 @@ def test_a_connection_that_does_not_fit(tmp_path: Path, text: str, said: str) ->
     ("text", "said"),
     [
         (f"{SEALED}{SERVER}", "mcp.servers.a.connection: there is no connection 'a'"),
-        (f"{SERVER}{LOGIN}", "store.seal_key: is missing, or store.url is memory:, and credentials.a needs"),
-        (f'{SEALED}url = "memory:"\n{SERVER}{LOGIN}', "store.seal_key: is missing, or store.url is memory:"),
+        (f"[store]\nseal = false\n{SERVER}{LOGIN}", "store.seal_key: nothing is encrypted in the record"),
+        (f'{SEALED}url = "memory:"\n{SERVER}{LOGIN}', "store.seal_key: nothing is encrypted in the record"),
+        (
+            f'[store]\nurl = "postgresql://h/d"\n{SERVER}{LOGIN}',
+            "store.seal_key: nothing is encrypted in the record",
+        ),
+        (f"{SEALED}seal = false\n", "store.seal: is false, but store.seal_key is set"),
         (f"{SEALED}{LOGIN}", "credentials.a.issuer: is missing, and no MCP server uses the connection"),
         (
             f'{SEALED}{SERVER}{LOGIN}[mcp.servers.b]\nurl = "https://b.example/mcp"\nconnection = "a"\n',

@@ -133,6 +133,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "max_bytes": 8 * 2**30,
         "max_per_caller": 10_000,
         "max_bytes_per_caller": 2**30,
+        "seal": True,
         "seal_key": None,
         "old_seal_keys": (),
         "synchronous": "normal",

@@ -229,7 +229,7 @@ def test_the_commands_change_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert command(["migrate", "--forget-sealed", OLD.id, "--yes"]) != 0
     assert "is configured" in capsys.readouterr().err
     assert command(["migrate", "--reseal"]) == 0
-    assert "1 row sealed anew" in capsys.readouterr().out
+    assert "1 row encrypted again" in capsys.readouterr().out
     config.write_text(settings)
     assert command(["runs", "list"]) == 0
     config.write_text('[store]\nurl = "sqlite:///r.db"\n')

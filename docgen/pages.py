@@ -1,0 +1,32 @@
+"""The pages of ``docs/`` that hold a part made from the code, between two marks."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from proxy.server.config.text import settings_table
+
+__all__ = ["PARTS", "pages"]
+
+PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "reference/settings.md": {"settings": settings_table},
+}
+"""For each page its marks, and what makes the text between ``<!-- MARK -->`` and ``<!-- /MARK -->``."""
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Each such page as it has to be, by its path below ``docs/``.
+
+    :raises ValueError: a page lacks one of its marks.
+    """
+    return {name: _filled((root / "docs" / name).read_text("utf-8"), name) for name in PARTS}
+
+
+def _filled(text: str, name: str) -> str:
+    for mark, make in PARTS[name].items():
+        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
+        if begin not in text or end not in text:
+            raise ValueError(f"docs/{name} lacks {begin.strip()} or {end}")
+        before, _, rest = text.partition(begin)
+        text = before + begin + make() + end + rest.partition(end)[2]
+    return text

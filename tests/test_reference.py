@@ -1,0 +1,82 @@
+"""The reference says what the code has: nothing is missing in it, and nothing is invented."""
+
+import ast
+import re
+from typing import get_args
+
+import pytest
+from documents import DOCS, ROOT
+
+from docgen.cast import drawn, play, words
+from docgen.pages import PARTS, pages
+from proxy.errors import ToolErrorCode
+from proxy.server.telemetry.metric_families import FAMILIES
+
+
+def codes_in_source() -> set[str]:
+    """Every error code that is written anywhere in the package as a literal.
+
+    That is: a keyword ``code=``, a class attribute ``code``, a dict's key "code", the default of
+    ``getattr(…, "code", …)``.
+    """
+    found: set[str] = set()
+    for path in (ROOT / "proxy").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            values: list[ast.expr] = []
+            match node:
+                case ast.keyword(arg="code", value=value):
+                    values = [value]
+                case ast.ClassDef(body=body):
+                    for statement in body:
+                        match statement:
+                            case ast.Assign(targets=[ast.Name(id="code")], value=value):
+                                values.append(value)
+                case ast.Dict(keys=keys, values=items):
+                    for key, value in zip(keys, items, strict=True):
+                        if isinstance(key, ast.Constant) and key.value == "code":
+                            values.append(value)
+                case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value="code"), default]):
+                    values = [default]
+            for value in values:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    found.add(value.value)
+    return found
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_page_holds_what_the_code_says(name: str) -> None:
+    """What stands between the marks of a page is what the code makes; `python -m docgen` writes it."""
+    assert (DOCS / name).read_text("utf-8") == pages(ROOT)[name]
+
+
+def test_the_picture_shows_the_demo() -> None:
+    """The demo prints what the picture of it shows; `python -m docgen` draws it anew."""
+    assert words(drawn((DOCS / "demo.svg").read_text("utf-8"))) == words(play())
+
+
+def explained() -> set[str]:
+    """The codes in the tables of the page on errors."""
+    return set(
+        re.findall(r"^\| `([a-z_]+)` \|", (DOCS / "reference/errors.md").read_text("utf-8"), re.MULTILINE)
+    )
+
+
+def test_every_error_code_is_explained() -> None:
+    """Each code that the source can put into an error stands in the page on errors."""
+    codes = codes_in_source() | set(get_args(ToolErrorCode))
+    assert {"model_not_found", "upstream_broken", "duplicate_key", "upstream_malformed"} <= codes
+    assert codes - explained() == set()
+
+
+def test_no_error_code_is_invented() -> None:
+    """Each code in the tables of the page on errors is one that the source can produce."""
+    assert explained() - codes_in_source() - set(get_args(ToolErrorCode)) == set()
+
+
+def test_every_metric_is_listed() -> None:
+    """The table of metrics names each family that there is, and none that there is not."""
+    table = (DOCS / "reference/metrics.md").read_text("utf-8").partition("| metric |")[2].partition("\n\n")[0]
+    named = {
+        name for row in table.splitlines() for name in re.findall(r"`([a-z_]+)`", row.partition(" | ")[0])
+    }
+    assert named == {family.name for family in FAMILIES}
