@@ -78,6 +78,7 @@ RELAY_MAY_IMPORT = {
     "proxy.upstreams.base",
     "proxy.store.base",
     "proxy.tools.contract.spec",
+    "proxy.tools.running.plan",
     "proxy.tools.running.runner",
     "proxy.tools.access.policy",
     "proxy.tools.access.catalog",
@@ -361,6 +362,7 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.base.RunSettings": "one field for each setting of runs",
     "proxy.relay.offer.Offer": "one decision about names, as data",
     "proxy.relay.routing.router.ServedUpstream": "one field for each setting of an upstream",
+    "proxy.relay.memory.history.LastTurn": "what is kept of one turn",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
 }
 """Values that hold more fields than that and nobody to work with, and why."""

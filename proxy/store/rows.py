@@ -11,7 +11,6 @@ from typing import Any, Final, Self
 
 import orjson
 
-from proxy.approval_records import Approval, ApprovalStatus
 from proxy.effect_records import EffectResult
 from proxy.errors import StoreError
 from proxy.records import (
@@ -45,16 +44,15 @@ __all__ = [
     "Insert",
     "Row",
     "Upsert",
-    "approval_row",
     "clean_name",
     "clean_text",
     "effect_value",
+    "fitting",
     "hidden_row",
     "invocation_row",
     "is_text",
     "message_row",
     "native_row",
-    "read_approval",
     "read_effect",
     "read_hidden",
     "read_invocation",
@@ -73,6 +71,7 @@ __all__ = [
     "suspended_row",
     "turn_row",
     "upsert",
+    "write_json",
 ]
 
 Row = tuple[Any, ...]
@@ -210,14 +209,14 @@ def run_row(record: RunRecord) -> Row:
         record.input_tokens,
         record.output_tokens,
         record.total_tokens,
-        _json(record.offered),
-        _json(dict(record.withheld)) if record.withheld else "{}",
+        write_json(record.offered),
+        write_json(dict(record.withheld)) if record.withheld else "{}",
         record.trace,
         record.shape,
         record.cost,
         record.spent,
         record.unreported,
-        _json(record.left_out) if record.left_out else "[]",
+        write_json(record.left_out) if record.left_out else "[]",
     )
 
 
@@ -236,14 +235,14 @@ def turn_row(record: TurnRecord) -> Row:
         record.tool_calls,
         record.error_code,
         record.cost,
-        _json(dict(record.withheld)) if record.withheld else "{}",
+        write_json(dict(record.withheld)) if record.withheld else "{}",
         int(record.total_tokens is None),
     )
 
 
 def message_row(record: MessageRecord) -> Row:
     """The values of :data:`MESSAGE_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.run_id,
         record.turn,
         record.seq,
@@ -272,8 +271,8 @@ def invocation_row(record: ToolInvocationRecord) -> Row:
         record.decision,
         record.status,
         record.error_code,
-        None if record.arguments_redacted is None else _json(record.arguments_redacted),
-        None if record.result_redacted is None else _json(record.result_redacted),
+        None if record.arguments_redacted is None else write_json(record.arguments_redacted),
+        None if record.result_redacted is None else write_json(record.result_redacted),
         record.result_bytes,
         record.started_at,
         record.ended_at,
@@ -282,19 +281,19 @@ def invocation_row(record: ToolInvocationRecord) -> Row:
 
 def native_row(record: NativeCall) -> Row:
     """The values of :data:`NATIVE_COLUMNS`."""
-    return _fitting(record.invocation_id, record.run_id, record.payload)
+    return fitting(record.invocation_id, record.run_id, record.payload)
 
 
 def suspended_row(record: SuspendedTurn) -> Row:
     """The values of :data:`SUSPENDED_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.key, record.run_id, clean_name(record.caller), record.wire, record.payload, record.created_at
     )
 
 
 def hidden_row(record: HiddenTurns) -> Row:
     """The values of :data:`HIDDEN_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.key,
         record.variant,
         record.run_id,
@@ -307,7 +306,7 @@ def hidden_row(record: HiddenTurns) -> Row:
 
 def response_row(record: ResponseRecord) -> Row:
     """The values of :data:`RESPONSE_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.id,
         record.caller,
         record.run_id,
@@ -320,7 +319,7 @@ def response_row(record: ResponseRecord) -> Row:
 
 def result_row(record: KeptResult) -> Row:
     """The values of :data:`RESULT_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.handle,
         record.run_id,
         record.caller,
@@ -333,7 +332,7 @@ def result_row(record: KeptResult) -> Row:
 def effect_value(result: EffectResult) -> bytes:
     """What the model was given of an effect, as JSON."""
     fields = (result.content, result.safe_message, result.truncated, result.redacted, result.untrusted)
-    return _json(list(fields)).encode()
+    return write_json(list(fields)).encode()
 
 
 def read_run(row: Row) -> RunRecord:
@@ -372,43 +371,6 @@ def read_invocation(row: Row) -> ToolInvocationRecord:
 def read_native(row: Row) -> NativeCall:
     """A call as it came from the values of :data:`NATIVE_COLUMNS`."""
     return NativeCall(**dict(zip(NATIVE_COLUMNS, row, strict=True)))
-
-
-def approval_row(record: Approval) -> Row:
-    """The values of :data:`APPROVAL_COLUMNS`."""
-    return _fitting(
-        record.id,
-        record.run_id,
-        record.turn,
-        record.seq,
-        record.call_id[:MAX_NAME],
-        clean_name(record.caller),
-        clean_name(record.key),
-        record.tool,
-        record.effect,
-        record.spec_digest,
-        record.arguments_digest,
-        record.arguments,
-        _json(record.arguments_shown) or "null",
-        record.rule,
-        record.created_at,
-        record.expires_at,
-        str(record.status),
-        clean_name(record.decided_by),
-        record.decided_via,
-        record.decided_at,
-        record.words,
-        record.edited,
-        record.invocation_id,
-    )
-
-
-def read_approval(row: Row) -> Approval:
-    """An approval from the values of :data:`APPROVAL_COLUMNS`."""
-    values = dict(zip(APPROVAL_COLUMNS, row, strict=True))
-    values["key"] = values.pop("client_key")
-    shown = read_json(values["arguments_shown"])
-    return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})
 
 
 def read_suspended(row: Row) -> SuspendedTurn:
@@ -480,7 +442,7 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     )
 
 
-def _fitting(*row: Any) -> Row:
+def fitting(*row: Any) -> Row:
     """The values as a database takes them; nearly every row is that as it is."""
     for value in row:
         kind = type(value)
@@ -508,7 +470,7 @@ def _fit(value: Any) -> Any:
     return max(-_INT64, min(value, _INT64)) if isinstance(value, int) else value
 
 
-def _json(value: Any) -> str:
+def write_json(value: Any) -> str:
     """JSON text of a redacted value; whatever JSON cannot say is named by its type, never shown."""
     try:
         return orjson.dumps(value).decode("utf-8")

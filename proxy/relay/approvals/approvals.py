@@ -32,7 +32,6 @@ from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules,
 from proxy.relay.ask import Identity
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.results import failure_text
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, digest_of
 from proxy.tools.running.runner import Runner
@@ -133,7 +132,7 @@ class Approvals:
         refused: list[ToolResult] = []
         planned: list[tuple[ToolCall, PlannedCall]] = []
         for call in calls:
-            checked = await self._runner.check(call, context, policy=policy)
+            checked = await self._runner.checks.check(call, context, policy=policy)
             if isinstance(checked, Refusal):
                 refused.append(_failed(call, checked.failure))
             else:
@@ -241,7 +240,7 @@ class Approvals:
             raise RequestError(
                 400, "Arguments cannot be changed here: approvals.edit is false.", param="arguments"
             )
-        checked = self._runner.check_arguments(approval.tool, orjson.dumps(verdict.arguments).decode())
+        checked = self._runner.checks.check_arguments(approval.tool, orjson.dumps(verdict.arguments).decode())
         if isinstance(checked, Refusal):
             raise RequestError(400, f"arguments would not run: {checked.failure.message}.", param="arguments")
         if checked.spec.digest != approval.spec_digest:
@@ -269,13 +268,13 @@ class Approvals:
             approval = found.get(approval_id)
             if approval is None or approval.caller != resuming.identity.caller:
                 words = "The approval of this call is no longer on record, so the call was not made."
-                results[approval_id] = failure_text("approval_denied", words)
+                results[approval_id] = _failure_text("approval_denied", words)
             elif approval.status is ApprovalStatus.PENDING:
                 waiting.append(approval)
             elif approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.USED):
                 results[approval_id] = await self._run(approval, resuming, ledger)
             else:
-                results[approval_id] = failure_text("approval_denied", verdict_of(approval))
+                results[approval_id] = _failure_text("approval_denied", verdict_of(approval))
         return Settled(results, waiting, ledger.untrusted_before(sys.maxsize))
 
     async def _run(self, approval: Approval, resuming: Resuming, ledger: RunLedger) -> str:
@@ -341,6 +340,11 @@ class Approvals:
         self._told(kind, facts | {"approval": approval})
 
 
+def _failure_text(code: ToolErrorCode, message: str) -> str:
+    """A result that says why a call was not made (rule T3)."""
+    return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
+
+
 def _failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
     code: ToolErrorCode = failure.code
-    return ToolResult(call.call_id, False, failure_text(code, failure.message), code, failure.message)
+    return ToolResult(call.call_id, False, _failure_text(code, failure.message), code, failure.message)

@@ -8,7 +8,7 @@ from proxy.approval_records import Approval
 from proxy.errors import RequestError
 from proxy.globs import fits
 
-__all__ = ["ApprovalRules", "Decider", "unknown_approval"]
+__all__ = ["MOST_ASKED", "MOST_WAITING", "ApprovalRules", "Decider", "unknown_approval"]
 
 MOST_WAITING: Final = 100
 """Approvals of one caller that can wait at the same time."""

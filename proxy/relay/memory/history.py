@@ -32,7 +32,7 @@ from proxy.wires.dialect import NATIVE
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor, Mask, SuspendedCall
 
-__all__ = ["History", "LastTurn", "Restored"]
+__all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
 
 _MOST_LOOKUPS = 256
 _ASKED: Final = "approval"

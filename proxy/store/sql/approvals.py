@@ -65,7 +65,7 @@ class SqlApprovals(SqlBase):
     async def put_approvals(self, approvals: Sequence[Approval]) -> None:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
         if approvals:
-            made = [self._ring.close(APPROVALS, rows.approval_row(approval)) for approval in approvals]
+            made = [self._ring.close(APPROVALS, _row_of(approval)) for approval in approvals]
             await self._writer.commit(_PUT, made)
 
     async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
@@ -103,7 +103,7 @@ class SqlApprovals(SqlBase):
         changed = replace(
             approval, words=decided.words, edited=decided.arguments, expires_at=decided.until or now
         )
-        *closed, sealed_by = self._ring.close(APPROVALS, rows.approval_row(changed))
+        *closed, sealed_by = self._ring.close(APPROVALS, _row_of(changed))
         values = dict(zip(APPROVALS.columns, closed, strict=True))
         mark = secrets.token_hex(16)
         until = decided.until if decided.event is ApprovalEvent.APPROVE else approval.expires_at
@@ -137,7 +137,44 @@ class SqlApprovals(SqlBase):
         return (found[0][0], found[0][1] or "interrupted", found[0][2]) if found else None
 
     async def _approvals(self, where: str, *values: Any) -> list[Approval]:
-        return [rows.read_approval(row) for row in await self._find(APPROVALS, where, *values)]
+        return [_read(row) for row in await self._find(APPROVALS, where, *values)]
 
     def _oldest(self) -> list[Any]:
         return [self._oldest_kept()]
+
+
+def _row_of(record: Approval) -> rows.Row:
+    """The values of :data:`~proxy.store.rows.APPROVAL_COLUMNS`."""
+    return rows.fitting(
+        record.id,
+        record.run_id,
+        record.turn,
+        record.seq,
+        record.call_id[: rows.MAX_NAME],
+        rows.clean_name(record.caller),
+        rows.clean_name(record.key),
+        record.tool,
+        record.effect,
+        record.spec_digest,
+        record.arguments_digest,
+        record.arguments,
+        rows.write_json(record.arguments_shown) or "null",
+        record.rule,
+        record.created_at,
+        record.expires_at,
+        str(record.status),
+        rows.clean_name(record.decided_by),
+        record.decided_via,
+        record.decided_at,
+        record.words,
+        record.edited,
+        record.invocation_id,
+    )
+
+
+def _read(row: rows.Row) -> Approval:
+    """An approval from the values of :data:`~proxy.store.rows.APPROVAL_COLUMNS`."""
+    values = dict(zip(rows.APPROVAL_COLUMNS, row, strict=True))
+    values["key"] = values.pop("client_key")
+    shown = rows.read_json(values["arguments_shown"])
+    return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})

@@ -25,6 +25,7 @@ from proxy.tools.contract.capabilities import Clock, Credentials
 from proxy.tools.contract.paging import ResultShelf
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.cache import ResultCache
+from proxy.tools.running.checks import Checks
 from proxy.tools.running.concurrency import Nesting, Slots
 from proxy.tools.running.effects import SharedEffects, claim_of
 from proxy.tools.running.execution import Executor, OnCrash
@@ -117,6 +118,7 @@ class Runner:
         self._max_parallel = max_parallel
         self._nesting = Nesting()
         self._intersections = Intersections()
+        self.checks = Checks(registry, policy, self._intersections, self._tasks, self._executor, credentials)
         self._pending: set[asyncio.Task[ToolResult]] = set()
 
     async def run(
@@ -177,39 +179,6 @@ class Runner:
             if invocation.connecting:
                 task.cancel()  # Nothing has begun that would have to come to its end.
             raise
-
-    async def check(
-        self, call: ToolCall, context: RunContext, *, policy: Policy | None = None
-    ) -> PlannedCall | Refusal:
-        """What would run if somebody approved the call, or why none of it would: nothing acts or counts."""
-        catalog = context.catalog or self._registry.current
-        spec = catalog.get(call.name)
-        whole = self._policy if policy is None else self._intersections.of(self._policy, policy)
-        untrusted = context.ledger.untrusted_before(context.turn)
-        admitted = admit(call, spec, whole, untrusted=untrusted, approved=True)
-        if isinstance(admitted, Refusal):
-            return admitted
-        if self._tasks.is_disabled(admitted.spec.name):
-            return admitted.refused("this tool has stopped responding and is switched off")
-        planned = plan(admitted, caller=context.caller, key="")
-        if isinstance(planned, Refusal) or self._credentials is None or not planned.connection:
-            return planned
-        try:
-            # A person is not to be asked for a call that then fails for want of an account.
-            async with asyncio.timeout(self._executor.limit_s(admitted.spec)):
-                await self._credentials.prepare(planned.connection)
-        except TimeoutError:
-            words = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
-            return planned.unconnected(ToolFailure(words, code="timeout"))
-        except ToolFailure as failure:
-            return planned.unconnected(failure)
-        return planned
-
-    def check_arguments(self, tool: str, arguments: str) -> PlannedCall | Refusal:
-        """What would run of a tool with other arguments, by the configured policy; ``arguments`` is JSON."""
-        call = ToolCall("", tool, arguments, 0)
-        admitted = admit(call, self._registry.current.get(tool), self._policy, untrusted="", approved=True)
-        return admitted if isinstance(admitted, Refusal) else plan(admitted, caller="", key="")
 
     async def refuse(self, call: ToolCall, context: RunContext, failure: ToolFailure, decision: str) -> None:
         """Put a call on record that the run does not make; ``decision`` is the word of its row."""
