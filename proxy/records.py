@@ -99,7 +99,8 @@ class TurnRecord:
 
     ``number`` counts from 1 within its run; ``cost`` is as the run's.  The counts of tokens are ``None``
     where the upstream did not report them.  ``withheld`` maps tools that the
-    run offers and this turn was not shown to the rule that withheld them.
+    run offers and this turn was not shown to the rule that withheld them.  ``first_at`` is when the first
+    piece of its answer came, ``None`` where none did.
     """
 
     run_id: str
@@ -115,6 +116,7 @@ class TurnRecord:
     error_code: str | None = None
     cost: int | None = None
     withheld: Mapping[str, str] = field(default_factory=dict)
+    first_at: float | None = None
 
 
 @value_class

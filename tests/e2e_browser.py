@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,14 @@ async def browsing(url: str) -> AsyncIterator[None]:
             stderr=asyncio.subprocess.DEVNULL,
             env=environment,
             cwd=Path(profile),
+            start_new_session=True,
         )
         try:
             yield
         finally:
-            if process.returncode is None:
-                process.kill()
+            # What is started may be a script, which leaves the browser behind when it is killed alone.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
 

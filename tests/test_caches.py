@@ -65,6 +65,8 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.middleware.refused_origins.RefusedOrigins": "sixteen origins of 200 characters",
     "proxy.server.serving.fairness.FairScheduler": "requests that are open",
     "proxy.server.mcp.sessions.McpSessions": "requests that are open",
+    "proxy.server.ui.run_rows.RunRows": "names of client keys, which an operator makes",
+    "proxy.server.ui.sign_in._Failures": "a hundred addresses at most, of one minute",
     "proxy.server.mcp.endpoint._Told": "progress of one call that is about to be sent",
     "proxy.store.postgres.store.PostgresStore": "processes that may have died",
     "proxy.store.sql.write_behind.WriteBehind": "rows that record_queue counts",

@@ -207,6 +207,7 @@ ORDER = {
             "mcp",
             "doctor",
             "runs",
+            "ui",
             "serve",
             "demo",
             "record",
@@ -239,7 +240,7 @@ ORDER = {
     ),
     "server": (
         *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
-        *("middleware", "websockets", "api", "mcp", "compose", "app"),
+        *("middleware", "websockets", "api", "mcp", "ui", "compose", "app"),
     ),
     "store": (
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),

@@ -20,9 +20,10 @@ from typing import Any
 from proxy.commands.common import CONFIG_NAME, MAX_LINE, say, start_logging
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
+from proxy.commands.ui import link
 from proxy.conversation import Conversation, Message, Text
 from proxy.plain_text import counted, plain_text
-from proxy.server.app import Overrides, built_in_wires, create_app
+from proxy.server.app import App, Overrides, built_in_wires, create_app
 from proxy.server.config.load import Config
 from proxy.server.config.settings import (
     AuthConfig,
@@ -62,6 +63,8 @@ _MAX_SHOWN = 160
 _SHOWN_ID = 8
 """Characters of a run's id behind its ``run_``, by which it is shown and found."""
 _PREFIX = "toolrelay-demo-"
+_LINK_S = 3600.0
+"""Seconds for which the demo's link signs somebody in: it may stand on a terminal for a while."""
 _LOCK = "lock"
 
 
@@ -74,11 +77,12 @@ async def demo(port: int) -> None:
             config = demo_config(sockets[0].getsockname()[1], fixtures, folder)
             start_logging(config, serves=True)
             app = await create_app(config, overrides=_overrides(fixtures, folder))
+            address = address_of(sockets)
             await run_server(
                 app,
                 sockets,
                 drain_s=config.server.drain_s,
-                announce=lambda: say("\n".join(_greeting(address_of(sockets)))),
+                announce=lambda: say("\n".join([*_ui_line(app, address), *_greeting(address)])),
                 draining=lambda: say(
                     f"stopping; the recorded runs stay in {folder} until the next demo starts"
                 ),
@@ -142,7 +146,19 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
 def _overrides(fixtures: Path, folder: Path) -> Overrides:
     recorded = RecordedHttpClient(fixtures / "http")
     events = _printing(folder)
-    return Overrides(clock=FixedClock(RECORDED_AT), http=recorded.client, on_run_event=events)
+    return Overrides(
+        clock=FixedClock(RECORDED_AT),
+        http=recorded.client,
+        on_run_event=events,
+        demo={"model": MODEL, "question": QUESTIONS[0][0]},
+    )
+
+
+def _ui_line(app: App, address: str) -> list[str]:
+    """The web UI comes first: one click asks the first question there."""
+    if app.sessions is None:
+        return []
+    return [f"web UI: {link(address, app.sessions.code(_LINK_S))}", ""]
 
 
 def _greeting(address: str) -> list[str]:

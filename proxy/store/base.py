@@ -9,6 +9,7 @@ from proxy.records import (
     ClientKey,
     HiddenTurns,
     InvocationLog,
+    InvocationStatus,
     KeptResults,
     KeySet,
     MessageRecord,
@@ -24,6 +25,8 @@ from proxy.records import (
 
 __all__ = [
     "LOOK_UP_S",
+    "MAX_CALLED",
+    "CalledTool",
     "KeySource",
     "KeyStore",
     "PinStore",
@@ -36,6 +39,9 @@ __all__ = [
     "UsageKey",
     "UsageRow",
 ]
+
+MAX_CALLED: Final = 10_000
+"""Calls that one look at a list of runs reads."""
 
 LOOK_UP_S: Final = 1.0
 """The longest that a request waits for what it looks up in the record."""
@@ -121,6 +127,15 @@ class RunDetail:
     native_calls: Sequence[NativeCall] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """One call of a run, as a list of runs shows it."""
+
+    tool: str
+    status: InvocationStatus
+    error_code: str | None = None
+
+
 class KeySource(Protocol):
     """Client keys as they are checked, shared by every process that has the store open."""
 
@@ -168,6 +183,17 @@ class KeyStore(KeySource, Protocol):
 
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key, durably; whether there was one to revoke.  Raises StoreError."""
+        ...
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Leave a mark that lasts until then (epoch seconds); whether this call is the one that left it.
+
+        Of several callers at once, in any process, one is.  Raises StoreError.
+        """
+        ...
+
+    async def is_marked(self, name: str) -> bool:
+        """Whether there is a mark of that name that lasts still; raises StoreError."""
         ...
 
     def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
@@ -315,6 +341,11 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, PinStore, ThreadLog
 
     async def get_run(self, run_id: str) -> RunDetail | None:
         """One run by its id, or by a prefix of it that fits exactly one."""
+        ...
+
+    async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
+        """The calls of some runs in their order, :data:`MAX_CALLED` of all of them at most; runs without
+        calls are left out."""
         ...
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:

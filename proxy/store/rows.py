@@ -92,6 +92,7 @@ RUN_COLUMNS: Final = (
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
     "output_tokens", "total_tokens", "tool_calls", "error_code", "cost", "withheld", "unreported",
+    "first_at",
 )  # fmt: skip
 MESSAGE_COLUMNS: Final = (
     "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
@@ -237,6 +238,7 @@ def turn_row(record: TurnRecord) -> Row:
         record.cost,
         write_json(dict(record.withheld)) if record.withheld else "{}",
         int(record.total_tokens is None),
+        record.first_at,
     )
 
 

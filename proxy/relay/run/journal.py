@@ -55,6 +55,7 @@ class Journal:
                 error_code=failed,
                 cost=turn.cost,
                 withheld=state.tools.withheld,
+                first_at=state.turn.first_chunk_at or None,
             )
         )
         self._tell_turn(job, state, error)

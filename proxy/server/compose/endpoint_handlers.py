@@ -45,7 +45,7 @@ def make_endpoint_handlers(
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
     generate = Generate(
-        {**wires, **completion_wires()},
+        {**wires, **completion_wires(item_key)},
         runs,
         request_reader=request_reader,
         forwarder=forwarder,

@@ -48,6 +48,7 @@ from proxy.wires.dialect import EndpointTable
 from proxy.wires.ollama import OllamaWire
 from proxy.wires.ollama.completions import OllamaCompletionWire
 from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.compaction import ResponsesCompactionWire
 from proxy.wires.wire import Wire
 
 __all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]
@@ -143,9 +144,10 @@ def built_in_wires(item_key: bytes | None = None) -> dict[str, Wire]:
     }
 
 
-def completion_wires() -> dict[str, Wire]:
-    """What reads requests without server tools, by the names that endpoints have for it."""
-    return {"ollama_generate": OllamaCompletionWire()}
+def completion_wires(item_key: bytes | None = None) -> dict[str, Wire]:
+    """What reads requests without server tools, by the names that endpoints have for it; ``item_key`` is that
+    of :func:`built_in_wires`."""
+    return {"ollama_generate": OllamaCompletionWire(), "responses_compact": ResponsesCompactionWire(item_key)}
 
 
 def make_approvals(config: Config, runner: Runner, store: Store) -> Approvals:

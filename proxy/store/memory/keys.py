@@ -16,6 +16,7 @@ _PEPPER: Final = "memory"
 _MAX_OWNERS: Final = 100_000
 _MAX_OWNER_BYTES: Final = 32 * 2**20
 _OVERHEAD_BYTES: Final = 300
+_MAX_MARKS: Final = 10_000
 
 
 class MemoryKeys:
@@ -29,6 +30,7 @@ class MemoryKeys:
         self._noted = False
         self._owners: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._owner_bytes = 0
+        self._marks: dict[str, float] = {}
         declare("response_owners", self._owners_size)
 
     @property
@@ -69,6 +71,21 @@ class MemoryKeys:
         self._keys[key_id] = replace(key, revoked_at=self._now())
         self._keys_version += 1
         return True
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Leave a mark; whether there was none.  Raises StoreUnavailable where too many are there."""
+        now = self._now()
+        self._marks = {other: ends for other, ends in self._marks.items() if ends > now}
+        if name in self._marks:
+            return False
+        if len(self._marks) >= _MAX_MARKS:
+            raise StoreUnavailable("the record in memory has no room for another mark")
+        self._marks[name] = until
+        return True
+
+    async def is_marked(self, name: str) -> bool:
+        """Whether there is that mark."""
+        return self._marks.get(name, 0.0) > self._now()
 
     def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
         """Note whose a response is; the oldest notes make room."""

@@ -28,7 +28,7 @@ from proxy.records import (
     ToolInvocationRecord,
     TurnRecord,
 )
-from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.base import MAX_CALLED, CalledTool, PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
 from proxy.store.memory.effects import MemoryEffects
 from proxy.store.memory.keys import MemoryKeys
 from proxy.store.memory.pins import MemoryPins
@@ -342,6 +342,21 @@ class MemoryStore(MemoryKeys, MemoryPins):
             sorted(kept.invocations.values(), key=lambda row: (row.turn, row.seq, row.started_at, row.id)),
             [kept.native_calls[name] for name in sorted(kept.native_calls)] if fresh else [],
         )
+
+    async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
+        """The calls of some runs in their order."""
+        found: dict[str, Sequence[CalledTool]] = {}
+        left = MAX_CALLED
+        for run_id in sorted(set(run_ids)):
+            kept = self._kept.get(run_id)
+            if kept is None or kept.run is None or not kept.invocations or not left:
+                continue
+            calls = sorted(
+                kept.invocations.values(), key=lambda row: (row.turn, row.seq, row.started_at, row.id)
+            )[:left]
+            found[run_id] = [CalledTool(row.tool, row.status, row.error_code) for row in calls]
+            left -= len(calls)
+        return found
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         """What was used, a row for each group, sorted by group."""

@@ -22,7 +22,7 @@ from proxy.records import (
     TurnRecord,
 )
 from proxy.store import rows
-from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.base import MAX_CALLED, CalledTool, PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
 from proxy.store.key_mark import KeyMark
 from proxy.store.options import StoreOptions
 from proxy.store.seal import (
@@ -332,6 +332,23 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
             calls,
             [rows.read_native(row) for row in native_calls],
         )
+
+    async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
+        """The calls of some runs in their order; raises like :meth:`list_runs`."""
+        if not run_ids:
+            return {}
+        await self._writer.flush()
+        places = ", ".join("?" * len(run_ids))
+        async with self._snapshot() as db:
+            read = await db.execute_fetchall(
+                "SELECT run_id, tool, status, error_code FROM tool_invocations "
+                f"WHERE run_id IN ({places}) ORDER BY run_id, turn, seq, started_at, id LIMIT {MAX_CALLED}",
+                tuple(map(rows.clean_text, run_ids)),
+            )
+        found: dict[str, list[CalledTool]] = {}
+        for run_id, tool, status, error_code in read:
+            found.setdefault(run_id, []).append(CalledTool(tool, status, error_code))
+        return found
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         """What was used, a row for each group, sorted by group; raises like :meth:`list_runs`."""

@@ -8,17 +8,19 @@ import orjson
 
 from proxy.conversation import Message
 from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.responses.body import ResponsesBody, masked_item
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.conversation import ResponsesCodec
 from proxy.wires.responses.encoder import ResponsesTurnEncoder, turn_items
 from proxy.wires.responses.items import response_of
+from proxy.wires.responses.own_items.signing import ItemSigner
+from proxy.wires.responses.own_items.summaries import SealedSummaries
 from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.references import with_items
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
-from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
 
@@ -30,7 +32,7 @@ class ResponsesWire:
     knows them again."""
 
     dialect = RESPONSES
-    codec = ResponsesCodec()
+    codec: ConversationCodec = ResponsesCodec()
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(32)
@@ -66,7 +68,12 @@ class ResponsesWire:
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
-        return ResponsesBody(raw, cast(ResponsesRequest, request), state, ItemSigner(self._key, caller))
+        asked = cast(ResponsesRequest, request)
+        return ResponsesBody(raw, asked, state, ItemSigner(self._key, caller), self.summaries(caller))
+
+    def summaries(self, caller: str) -> SealedSummaries:
+        """What writes and reads the compaction items of a caller."""
+        return SealedSummaries(self._key, caller)
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int

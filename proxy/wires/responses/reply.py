@@ -15,10 +15,10 @@ from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
+from proxy.wires.responses.own_items.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
-from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.turn.trace import reasoning_line, status_line
 from proxy.wires.turn.usage import add_usage
 
@@ -70,6 +70,11 @@ class ResponsesReplyWriter:
 
     def result(self) -> dict[str, Any] | None:
         return self._result
+
+    @property
+    def answer(self) -> Mapping[str, Any]:
+        """The whole response once it is finished; empty before."""
+        return self._result or {}
 
     def write(self, frame: Frame) -> bytes:
         """Take a whole reply; nothing leaves before :meth:`finish`."""

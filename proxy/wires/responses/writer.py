@@ -29,11 +29,11 @@ from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
+from proxy.wires.responses.own_items.shown import Event, call_events, message_events, reasoning_events
+from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
-from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.stored_stream import item_events
 from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.held import HeldFrames, unchanged

@@ -10,7 +10,7 @@ import orjson
 
 from proxy.events import ToolCall, ToolResult
 from proxy.wires.responses.items import mcp_call, message_item, own_item_id, reasoning_item, text_part
-from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.responses.own_items.signing import ItemSigner
 
 __all__ = ["Event", "call_events", "message_events", "reasoning_events"]
 
