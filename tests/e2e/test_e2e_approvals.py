@@ -76,7 +76,7 @@ async def say(client: AsyncOpenAI, wire: str, conversation: list[Any], *, stream
             response = await events.get_final_response()
     conversation += [item.model_dump(exclude_none=True) for item in response.output]
     assert response.status == "completed"
-    return response.output_text
+    return str(response.output_text)
 
 
 def client_of(proxy: Proxy) -> AsyncOpenAI:
