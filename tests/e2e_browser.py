@@ -14,13 +14,13 @@ from typing import Any
 
 from aiohttp import web
 
-__all__ = ["Pages", "Switch", "browsing", "chromium", "serving_pages"]
+__all__ = ["FLAGS", "START_S", "Pages", "Switch", "browsing", "chromium", "serving_pages"]
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_S = 120
 """Seconds in which a browser starts and a script comes to its end, on a slow machine too."""
 
-_FLAGS = (
+FLAGS = (
     "--headless",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -55,7 +55,7 @@ async def browsing(url: str) -> AsyncIterator[None]:
     command = chromium()
     assert command is not None
     with tempfile.TemporaryDirectory(prefix="toolrelay-browser-", ignore_cleanup_errors=True) as profile:
-        flags = [*_FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.getuid() == 0 else [])]
+        flags = [*FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.getuid() == 0 else [])]
         environment = {"PATH": os.environ.get("PATH", ""), "HOME": profile, "TMPDIR": profile}
         process = await asyncio.create_subprocess_exec(
             command,

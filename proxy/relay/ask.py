@@ -8,8 +8,9 @@ from proxy.records import Meter
 from proxy.relay.body import Body
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.nested import Nested
 from proxy.relay.offer import Wanted
-from proxy.relay.routing.router import Route
+from proxy.relay.routing.router import Route, Router
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.values import value_class
@@ -21,6 +22,11 @@ __all__ = ["Access", "Ask", "Identity", "RequestHead", "RequestOptions", "Upstre
 
 class UpstreamPermissions(Protocol):
     """What somebody may use at each upstream, by its name."""
+
+    @property
+    def router(self) -> Router:
+        """The upstreams and models that they may use."""
+        ...
 
     @property
     def policies(self) -> Mapping[str, Policy]:
@@ -94,6 +100,7 @@ class Ask:
     """One request of a wire with server tools, whoever sent it and whoever answers it.
 
     ``local`` are responses that only the client's connection knows; ``None`` where it remembers none.
+    ``nested`` says inside of which run an agent's run is; ``None`` for a run of its own.
     """
 
     identity: Identity
@@ -103,3 +110,4 @@ class Ask:
     options: RequestOptions
     access: Access
     local: LocalResponses | None = None
+    nested: Nested | None = None

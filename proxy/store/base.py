@@ -57,6 +57,7 @@ class RunFilter:
 
     ``since`` and ``until`` bound when they started; ``until`` itself is outside.  ``caller`` is a key,
     with all its end users, or one of these (``KEY/PERSON``).  ``begins`` is what their ids begin with.
+    Without ``agents`` runs of agents are left out; ``parent`` is the id of the run that called them.
     """
 
     limit: int = 50
@@ -69,11 +70,14 @@ class RunFilter:
     until: float | None = None
     errors_only: bool = False
     begins: str | None = None
+    agents: bool = True
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeFilter:
-    """Which runs to delete: the one of exactly this id, or those that started before a time, or all."""
+    """Which runs to delete: those that started before a time, or all; or the one of exactly this id, and
+    those of its agents."""
 
     run_id: str | None = None
     before: float | None = None
@@ -118,13 +122,14 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """One run with everything that hangs on it, each in order."""
+    """One run with everything that hangs on it, each in order; ``children`` are the runs of its agents."""
 
     run: RunRecord
     turns: Sequence[TurnRecord]
     messages: Sequence[MessageRecord]
     invocations: Sequence[ToolInvocationRecord]
     native_calls: Sequence[NativeCall] = ()
+    children: Sequence[RunRecord] = ()
 
 
 @dataclass(frozen=True, slots=True)

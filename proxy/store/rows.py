@@ -33,6 +33,7 @@ __all__ = [
     "HAS_ERROR",
     "HIDDEN_COLUMNS",
     "INVOCATION_COLUMNS",
+    "MAX_LISTED",
     "MAX_NAME",
     "MESSAGE_COLUMNS",
     "NATIVE_COLUMNS",
@@ -87,7 +88,7 @@ RUN_COLUMNS: Final = (
     "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
     "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost",
-    "spent", "unreported", "left_out",
+    "spent", "unreported", "left_out", "agent", "parent_run", "parent_call",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
@@ -218,6 +219,9 @@ def run_row(record: RunRecord) -> Row:
         record.spent,
         record.unreported,
         write_json(record.left_out) if record.left_out else "[]",
+        record.agent,
+        record.parent_run,
+        record.parent_call,
     )
 
 
@@ -429,6 +433,12 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     if wanted.begins is not None:
         clauses.append(f"{id_} >= ? AND {id_} < ?")
         values += [clean_text(wanted.begins), clean_text(wanted.begins) + "\U0010ffff"]
+    if not wanted.agents:
+        clauses.append("parent_run = ''")
+    if wanted.parent is not None:
+        # The index of agents' runs has no others.
+        clauses.append("parent_run = ? AND parent_run <> ''")
+        values.append(clean_text(wanted.parent))
     if wanted.errors_only:
         clauses.append(HAS_ERROR)
     if wanted.before is not None:

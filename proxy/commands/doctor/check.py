@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # As in ``common``.
 
 __all__ = [
     "CheckedServices",
+    "agent_lines",
     "allow_line",
     "check",
     "check_composed",
@@ -197,6 +198,7 @@ async def check(
         *token_lines(config),
         *seal_lines(config),
         *bound_lines(services.catalog, services.policy),
+        *agent_lines(config, services),
         *upstream_lines(config, services),
         *untrusted_lines(config, services),
         *withheld_lines(config, services),
@@ -321,6 +323,19 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
     return lines
 
 
+def agent_lines(config: Config, services: CheckedServices) -> list[str]:
+    """For each agent its model, and what of its tools policy lets it have."""
+    allowed = [
+        spec.name for spec in services.catalog.tools() if services.policy.decide(spec).outcome != "denied"
+    ]
+    lines = []
+    for name, agent in config.agents.items():
+        tools = [tool for tool in allowed if agent.takes(tool)]
+        model = f"model {agent.model}" if agent.model else "the model of the run that calls it"
+        lines.append(f"agent {name}: {model}; tools: {', '.join(tools) or 'none'}")
+    return lines
+
+
 def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
     """What is allowed, and withheld once a stranger's text was read; nothing where no tool brings one."""
     policy = services.policy
@@ -363,6 +378,8 @@ def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
     for name, upstream in config.upstreams.items():
         if not isinstance(upstream.tools, bool):
             lines += idle_lines(f"upstreams.{name}.tools", upstream.tools, services.catalog)
+    for name, agent in config.agents.items():
+        lines += idle_lines(f"agents.{name}.tools", agent.tools, services.catalog)
     return lines
 
 

@@ -14,12 +14,14 @@ from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
 from proxy.relay.headers import APPROVALS, LEFT_OUT, RESTORED, restored_header
 from proxy.relay.memory.run_memory import RunMemory
+from proxy.relay.nested import RunEnd
 from proxy.relay.routing.fallback import NextUpstream
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.ending import RunEnding
 from proxy.relay.run.failing import tell_failure
 from proxy.relay.run.job import Job
 from proxy.relay.run.journal import Journal
+from proxy.relay.run.parents import Parents
 from proxy.relay.run.run import AskApproval, CallModel, Finish, Run, RunTools, Suspend
 from proxy.relay.run.state import Output, RunClock, State, ToolState
 from proxy.relay.run.tool_calls import ToolCalls
@@ -49,12 +51,14 @@ class Orchestrator:
         approvals: Approvals,
         watch: RunEvents = no_events,
         broken: OnBroken = ignore_broken,
+        parents: Parents | None = None,
     ) -> None:
+        """``parents`` are the runs that wait for agents which they called."""
         self._sealed = store.sealed
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
-        self._tools = ToolCalls(runner, approver, settings, memory, approvals, watch)
+        self._tools = ToolCalls(runner, approver, settings, memory, approvals, watch, parents or Parents())
         self._approvals = approvals
         self._ending = RunEnding(memory, settings)
         self._journal = Journal(store, watch)
@@ -89,7 +93,7 @@ class Orchestrator:
             status, error = "cancelled", "client_gone"
         except asyncio.CancelledError:
             if not client.cut_off:
-                status, error = "cancelled", "client_gone"
+                status, error = "cancelled", "client_gone" if job.client.ask.nested is None else "cancelled"
                 raise
             end = stopped()
             error = end.code
@@ -103,6 +107,8 @@ class Orchestrator:
             if status in ("completed", "suspended"):
                 self._idempotency.answered(repeat_key, ledger)
             self._idempotency.ended(repeat_key, ledger)
+            if job.client.ask.nested is not None:
+                job.client.ask.nested.watch.ended(_end_of(state, status, error))
 
     def _begin(self, job: Job, client: ClientStream, started_at: float) -> State:
         """Make the state of a run, tell the client and the upstream what is known before the first turn."""
@@ -152,15 +158,18 @@ class Orchestrator:
             model=request.model,
             usage_was_added=usage_was_added,
             caller=identity.caller,
+            shown=tools.offer.shown,
         )
+        nested = job.client.ask.nested
         run = Run(
-            self._settings.within(request.max_calls),
+            self._settings.within(request.max_calls) if nested is None else nested.settings,
             is_hidden=now.is_hidden,
             needs_approval=now.needs_approval,
             clock=time.monotonic,
             price=job.accounting.price,
             # A client of another dialect does not know that a turn can pause.
             continues_pauses=bool(job.upstream.route.wire),
+            purse=None if nested is None else nested.purse,
         )
         return State(run, Output(client, writer), now, RunClock(started_at), usage)
 
@@ -210,6 +219,19 @@ class Orchestrator:
                 await output.send(output.writer.turn_ended("final") + output.writer.note(command.note))
             await self._ending.finish(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)
+
+
+def _end_of(state: State, status: RunStatus, error: str | None) -> RunEnd:
+    run, reader = state.run, state.outcome.reader
+    return RunEnd(
+        status=status,
+        error_code=error,
+        text=reader.text if reader is not None else "",
+        finish_reason=run.turn.reason,
+        spent=run.spent,
+        untrusted=state.tools.untrusted_read(),
+        last=run.turn.last,
+    )
 
 
 def _repair(job: Job, state: State) -> None:

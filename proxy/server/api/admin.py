@@ -267,6 +267,7 @@ def _filter(query: Mapping[str, str]) -> RunFilter:
             tool=query.get("tool"),
             key=query.get("key"),
             errors=truth(query, "errors"),
+            agents=truth(query, "agents"),
         )
     except ConfigError as error:
         raise RequestError(400, f"{error}.", param=error.setting) from None

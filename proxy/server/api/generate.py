@@ -29,8 +29,10 @@ from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["Generate"]
 
-_OURS = (b'"toolrelay"', b"_toolrelay")
-"""What stands in a body that shows an id or an item of ours again."""
+_NAMED = b'"toolrelay'
+"""What stands in a body that shows an item of ours again, or chooses a server tool."""
+_OUR_ID = b"_toolrelay"
+"""What stands in a body that shows an id of ours again."""
 
 
 class Generate:
@@ -100,7 +102,8 @@ class Generate:
         """The upstreams that may answer; of those, the ones that offer what the request chose."""
         others = self._others[wire.dialect.name]
         routes = routes_of_model(context, self._prices, body.payload, others)
-        if len(routes) > 1 and options.wanted and options.wanted.names:
+        chooses = (options.wanted and options.wanted.names) or _NAMED in body.raw
+        if len(routes) > 1 and chooses:
             asked = wire.parse(body.payload)
             routes = self._planner.able(routes, asked, context.permissions, options.wanted)
         check_query(context, routes)
@@ -189,4 +192,4 @@ def _has_to_be_planned(
     if options.wanted and options.wanted.names:
         return True
     raw = body.raw
-    return body.payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
+    return body.payload.get("previous_response_id") is not None or _NAMED in raw or _OUR_ID in raw

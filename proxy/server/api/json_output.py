@@ -96,6 +96,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             _fields(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
             for row in detail.invocations
         ],
+        "agent_runs": [run_to_json(run) for run in detail.children],
         "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
         "message_count": len(detail.messages),
     }

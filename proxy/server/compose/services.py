@@ -14,6 +14,7 @@ from proxy.relay.routing.router import Router
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.tools import (
+    agent_provider,
     argument_bounds,
     load_registry,
     mcp_provider,
@@ -37,6 +38,7 @@ from proxy.toolbox.clock import SystemClock
 from proxy.tools.access.catalog import Catalog, Registry
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
+from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.paging import ResultShelf
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
@@ -70,6 +72,7 @@ class Services:
     instruments: Instruments
     approvals: Approvals
     mcp: Sequence[McpProvider] = ()
+    agents: Sequence[AgentProvider] = ()
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
         """How each MCP server is, and what of its tools is allowed.  Raises StoreError."""
@@ -186,11 +189,9 @@ async def create_services(
     broker = credentials.broker if credentials is not None else None
     providers = tool_providers(config, capabilities, clock, shelf, guard)
     mcp = mcp_provider(config, given, store, credentials, guard)
-    registry = await load_registry([*providers, *mcp], given, guard)
-    policy = Policy(
-        **{**dict(config.policy), "arguments": argument_bounds(config)},
-        connections=broker.names if broker is not None else None,
-    )
+    policy = _policy(config, credentials)
+    agents = agent_provider(config, given, [*providers, *mcp], policy)
+    registry = await load_registry([*providers, *mcp, *agents], given, guard)
     instruments = _instruments(config, registry, given.endpoints)
     instruments.watch_store(store)
     limiter = _limiter(config, instruments)
@@ -225,9 +226,18 @@ async def create_services(
         instruments=instruments,
         approvals=make_approvals(config, runner, store),
         mcp=mcp,
+        agents=agents,
     )
     await _start(services)
     return services
+
+
+def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
+    """What the operator lets tools do."""
+    return Policy(
+        **{**dict(config.policy), "arguments": argument_bounds(config)},
+        connections=credentials.broker.names if credentials is not None else None,
+    )
 
 
 async def _start(services: Services) -> None:
@@ -252,7 +262,13 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable) -
         count=config.telemetry.metrics,
         otlp_endpoint=config.telemetry.otlp_endpoint,
         upstreams={name: upstream.base_url for name, upstream in config.upstreams.items()},
-        models=known_models((upstream.models for upstream in config.upstreams.values()), config.prices),
+        models=known_models(
+            (
+                *(upstream.models for upstream in config.upstreams.values()),
+                [agent.model for agent in config.agents.values() if agent.model],
+            ),
+            config.prices,
+        ),
         tools=registry,
         keys=RefusedKeys(config.key_settings()),
         endpoints=endpoints,

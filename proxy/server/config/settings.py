@@ -29,6 +29,7 @@ from proxy.server.config.addresses import (
     passwords_in,
     read_storage,
 )
+from proxy.server.config.agents import AgentConfig, check_agent_names
 from proxy.server.config.credentials import CredentialConfig
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.config.mcp import McpConfig, secrets_of
@@ -505,7 +506,7 @@ class StoreConfig(Section):
         default=8 * 2**30,
         ge=0,
         description="Largest size of the store; the oldest content is deleted first. 0: no limit. `memory:` "
-        "keeps at most 64 MiB of each kind of content.",
+        "keeps at most 128 MiB; there whoever has the most loses the oldest.",
     )
     max_per_caller: int = Field(
         default=10_000,
@@ -687,6 +688,15 @@ class Config(Section):
     tools: ToolsConfig = ToolsConfig()
     policy: PolicyConfig = PolicyConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
+    agents: Annotated[dict[str, AgentConfig], AfterValidator(check_agent_names)] = Field(
+        default={},
+        json_schema_extra={
+            "shown_as": "researcher",
+            "example": 'description = "Finds out about a topic and reports with sources."\n'
+            'instructions = "Search the web and report in five sentences, with the addresses."\n'
+            'tools = ["web__*"]',
+        },
+    )
     mcp: McpConfig = McpConfig()
     credentials: Annotated[dict[str, CredentialConfig], AfterValidator(check_names)] = Field(
         default={}, json_schema_extra={"shown_as": "duffel", "example": 'token = "env:DUFFEL_TOKEN"'}

@@ -66,7 +66,10 @@ from proxy.store.tokens import SealedTokens
 __all__ = ["END_OWNER", "INTERRUPT", "SqlStore"]
 
 _PUT_RUN: Final = rows.upsert(
-    "runs", ("owner_id", *rows.RUN_COLUMNS), ("id",), fixed=("request_id", "caller", "model", "started_at")
+    "runs",
+    ("owner_id", *rows.RUN_COLUMNS),
+    ("id",),
+    fixed=("request_id", "caller", "model", "started_at", "agent", "parent_run", "parent_call"),
 )
 _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
@@ -325,12 +328,20 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
                 run.id,
                 self._oldest_kept(),
             )
+            of_agents = await select(
+                db,
+                "runs",
+                rows.RUN_COLUMNS,
+                f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}",
+                run.id,
+            )
         return RunDetail(
             run,
             [rows.read_turn(row) for row in turns],
             [rows.read_message(row) for row in messages],
             calls,
             [rows.read_native(row) for row in native_calls],
+            [rows.read_run(row) for row in of_agents],
         )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:

@@ -20,6 +20,7 @@ from proxy.wires.json.splice import elements, join_array, join_object, members, 
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
+    called_name,
     is_model_item,
     is_ours,
     unique_calls,
@@ -393,9 +394,13 @@ class ResponsesBody:
 
     def _as_upstream(self, raw: bytes) -> list[bytes]:
         """An item as it came, or what the upstream gets in place of one of ours."""
-        if _OURS not in raw or not is_ours(item := orjson.loads(raw)):
+        labels = self._request.chosen.labels
+        if not (labels or _OURS in raw) or not is_ours(item := orjson.loads(raw), labels):
             return [raw]
-        return [orjson.dumps(one) for one in as_upstream_items(item, signed=self._signer.made(item))]
+        made = self._signer.made(item)
+        called = called_name(item, self._request.chosen.servers, self._offered)
+        said = as_upstream_items(item, signed=made, labels=labels, called=called)
+        return [orjson.dumps(one) for one in said]
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """The items less what the upstream could not read, or what has lost what it belongs to."""

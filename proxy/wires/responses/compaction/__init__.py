@@ -8,6 +8,7 @@ Source: OpenAI's API reference, "Compact a response".
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest, StreamWriter, Trace
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.responses import ResponsesWire
@@ -45,6 +46,7 @@ class ResponsesCompactionWire(ResponsesWire):
         model: str,
         usage_was_added: bool,
         caller: str = "",
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> StreamWriter:
         """See :meth:`proxy.wires.client_port.ClientPort.writer`."""
         asked = cast(ResponsesRequest, request)

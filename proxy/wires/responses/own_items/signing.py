@@ -32,21 +32,26 @@ class ItemSigner:
         self._key = key
         self._caller = caller
 
-    def item_id(self, name: str, arguments: str, *, output: str | None, error: str | None) -> str:
-        """The id of an item that shows a call and what came of it."""
+    def item_id(
+        self, name: str, arguments: str, *, output: str | None, error: str | None, label: str = SERVER_LABEL
+    ) -> str:
+        """The id of an item that shows a call and what came of it; ``label`` is that of its server."""
         nonce = secrets.token_hex(_NONCE_BYTES)
-        return f"{_BEGINNING}{nonce}{self._mac(nonce, name, arguments, output, error)}"
+        return f"{_BEGINNING}{nonce}{self._mac(nonce, *_server(label), name, arguments, output, error)}"
 
     def made(self, item: Mapping[str, Any]) -> bool:
         """Whether this caller was shown an item, and with these very words."""
         item_id = item.get("id")
-        if not is_shown_call(item) or not isinstance(item_id, str) or len(item_id) != _ID_LENGTH:
+        label = item.get("server_label")
+        if not is_shown_call(item) or not isinstance(label, str):
+            return False
+        if not isinstance(item_id, str) or len(item_id) != _ID_LENGTH:
             return False
         shown = [item.get(field) for field in ("name", "arguments", "output", "error")]
         if not all(word is None or isinstance(word, str) for word in shown):
             return False
         nonce = item_id[len(_BEGINNING) : len(_BEGINNING) + 2 * _NONCE_BYTES]
-        expected = f"{_BEGINNING}{nonce}{self._mac(nonce, *shown)}"
+        expected = f"{_BEGINNING}{nonce}{self._mac(nonce, *_server(label), *shown)}"
         return hmac.compare_digest(_bytes(item_id), _bytes(expected))
 
     def _mac(self, nonce: str, *shown: str | None) -> str:
@@ -56,6 +61,11 @@ class ItemSigner:
             part = b"" if word is None else _bytes(word)
             mac.update(b"%d:%b" % (-1 if word is None else len(part), part))
         return mac.hexdigest()
+
+
+def _server(label: str) -> tuple[str, ...]:
+    """What is signed of a server: its label, where the client gave it one."""
+    return () if label == SERVER_LABEL else (label,)
 
 
 def _bytes(text: str) -> bytes:
