@@ -29,6 +29,7 @@ def config_of(upstream: str, tmp_path: Path, **sections: Any) -> Config:
         modules=("probe_tools",),
         policy=policy,
         store={"url": f"sqlite:///{tmp_path / 'r.db'}"},
+        approvals=sections.pop("approvals", {}),
         **sections,
     )
 
