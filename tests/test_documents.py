@@ -18,10 +18,16 @@ def _anchor(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
 
 
+def _anchors(text: str) -> set[str]:
+    """What a link into a page may name: its headings, and the places with an id."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {*map(_anchor, headings), *re.findall(r'<a id="([^"]+)">', text)}
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_each_link_within_the_repository_resolves(path: Path) -> None:
     """A relative link names a file or folder that exists, and its fragment names a heading there."""
-    text = re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^ *```.*?^ *```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", link):
             continue
@@ -29,8 +35,7 @@ def test_each_link_within_the_repository_resolves(path: Path) -> None:
         target = (path.parent / name).resolve() if name else path
         assert target.exists(), link
         if fragment:
-            headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
-            assert fragment in map(_anchor, headings), link
+            assert fragment in _anchors(target.read_text("utf-8")), link
 
 
 def test_the_map_is_short() -> None:

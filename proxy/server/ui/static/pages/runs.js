@@ -1,11 +1,11 @@
 // The list of runs: live, filtered by what the address says.
 import { api, query } from "../core/api.js";
-import { h, say, set } from "../core/dom.js";
+import { h, say, set, toast } from "../core/dom.js";
 import { NONE, ago, cost, count, duration, moment, shortId, short, when } from "../core/format.js";
 import { icon } from "../core/icons.js";
 import { keys } from "../core/keys.js";
-import { on } from "../core/live.js";
-import { go, remember } from "../core/router.js";
+import { liveState, on } from "../core/live.js";
+import { go, reload, remember } from "../core/router.js";
 import { dialectName, statusDot, statusWord, toolBadges } from "../parts/badges.js";
 import { code, head, note } from "../parts/page.js";
 import { rows } from "../parts/rows.js";
@@ -118,7 +118,13 @@ export async function show({ query: asked, session, signal }) {
   keys({ j: () => list.move(1), k: () => list.move(-1), Enter: () => list.open(), ".": toggle }, signal);
   // Times such as "3 s" of what runs go on.
   const clock = setInterval(() => runs.some((run) => run.status === "running") && !paused && list.put((runs = runs.map((run) => (run.status === "running" ? { ...run } : run)))), 1000);
-  signal.addEventListener("abort", () => { clearInterval(clock); clearTimeout(timer); });
+  // Where no events come the list is asked for now and then.
+  const poll = setInterval(async () => {
+    if (paused || document.hidden || liveState() === "on") return;
+    const page = await load().catch(() => null);
+    if (page && !signal.aborted) page.data.filter((run) => JSON.stringify(run) !== JSON.stringify(runs.find((one) => one.id === run.id))).forEach(arrive);
+  }, 5000);
+  signal.addEventListener("abort", () => { clearInterval(clock); clearInterval(poll); clearTimeout(timer); });
 
   async function again() {
     const page = await load();
@@ -223,8 +229,9 @@ async function ask(session, button) {
   try {
     const { streamPlay } = await import("../client/dialects.js");
     await streamPlay("chat", { model: session.demo.model, messages: [{ role: "user", content: session.demo.question }] }, {}, () => {});
+    if (liveState() !== "on") await reload();
   } catch (error) {
-    say(error.message);
+    toast(error.message);
   } finally {
     button.disabled = false;
   }
@@ -239,7 +246,7 @@ function welcome(session) {
   const base = `${location.origin}/v1`;
   const model = session.demo?.model ?? "gpt-4o-mini";
   const question = session.demo?.question ?? "What time is it in Lisbon?";
-  const text = `curl -N ${base}/chat/completions \\\n  -H 'content-type: application/json' \\\n  -H "authorization: Bearer $TOOLRELAY_API_KEY" \\\n  -d '${JSON.stringify({ model, stream: true, messages: [{ role: "user", content: question }] })}'`;
+  const text = `curl -N ${base}/chat/completions \\\n  -H 'content-type: application/json' \\\n  ${session.demo ? "" : '-H "authorization: Bearer $TOOLRELAY_API_KEY" \\\n  '}-d '${JSON.stringify({ model, stream: true, messages: [{ role: "user", content: question }] })}'`;
   return h(
     "div.card.hello",
     h("div.col", { style: { gap: "1rem" } }, h("h2", session.demo ? "The first tool call is one click away" : "No run yet"),

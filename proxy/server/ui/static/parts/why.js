@@ -18,7 +18,7 @@ export function why(one) {
     "div.why",
     h("code.isolate", one.tool),
     h("span.badge", { class: kind }, icon(sign), word),
-    h("p.soft", one.reason ?? (one.outcome === "offered" ? "The model was offered this tool." : "The model did not see this tool."), one.rule && [" Rule: ", h("code", one.rule), "."]),
+    h("p.soft", (one.outcome === "withheld" && one.reason === one.rule && one.rule ? h("code", one.rule) : one.reason) ?? (one.outcome === "offered" ? "The model was offered this tool." : "The model did not see this tool."), one.rule && one.rule !== one.reason && [" Rule: ", h("code", one.rule), "."]),
     one.change && h("details", h("summary.muted", "What would change this?"), change(one.change)),
   );
 }
