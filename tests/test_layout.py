@@ -207,6 +207,7 @@ ORDER = {
             "printing",
             "common",
             "fitting",
+            "approvals",
             "credentials",
             "keys",
             "mcp",

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from proxy.errors import RequestError
 from proxy.in_thread import LARGE_BYTES, in_thread
-from proxy.relay.approvals.approvals import Approvals, Resuming
+from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.body import check_switches
 from proxy.relay.headers import of_any_dialect
@@ -114,12 +114,11 @@ class Planner:
         memory: RunMemory,
         prices: Prices,
         settings: PlanSettings,
-        approvals: Approvals,
         wires: Mapping[str, Wire] = MappingProxyType({}),
     ) -> None:
         """``wires`` are those in which upstreams are asked, by their names."""
         self._wires = wires
-        self._approvals = approvals
+        self._approvals = memory.approvals
         self._history = memory.history
         self._items = memory.items
         self._threads = memory.threads

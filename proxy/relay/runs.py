@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.planning import Planner
 from proxy.relay.routing.prices import Prices
@@ -19,4 +18,3 @@ class Runs:
     orchestrator: Orchestrator
     prices: Prices
     memory: RunMemory
-    approvals: Approvals

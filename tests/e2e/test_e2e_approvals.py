@@ -1,5 +1,6 @@
 """People decide about calls, and the official ``openai`` package goes on from what it was told."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from running_proxy import Proxy, make_config, running
 
 from proxy.approval_records import ApprovalFilter
 from proxy.server.config.load import Config
+from proxy.server.config.secret import Secret
 
 BUY, ECHO = "probe_tools__buy", "probe_tools__echo"
 MILK = '{"what": "milk"}'
@@ -125,3 +127,78 @@ async def test_an_approved_call_runs_once(wire: str, stream: bool, more: bool, t
         called = [one for one in run.invocations if one.tool == BUY]
         assert [one.status for one in called] == ["success"]
         assert approval_id in called[0].decision
+
+
+ADMIN = {"authorization": "Bearer sk-admin-0123456789abcdef0123456789abcdef"}
+
+
+async def asked(proxy: Proxy, conversation: list[Any]) -> str:
+    """Have a model call the tool; the id of the approval that waits."""
+    async with client_of(proxy) as client:
+        return str(ID.findall(await say(client, "chat", conversation, stream=False))[0])
+
+
+def keys() -> dict[str, Any]:
+    """An administrator, and everybody else is open to ask."""
+    secret = Secret("env:ADMIN", ADMIN["authorization"].removeprefix("Bearer "))
+    caller = Secret("env:CALLER", "unused")
+    return {"boss": {"secret": secret, "admin": True}, "app": {"secret": caller}}
+
+
+async def test_a_refusal_is_read_by_the_model_and_nothing_runs(tmp_path: Path) -> None:
+    """An administrator says no with a reason; yes comes too late, and the same no changes nothing."""
+    WATCH.reset()
+    async with (
+        RawUpstream(*turns_of("chat", stream=False)) as upstream,
+        running(config_of(upstream.url, tmp_path, keys=keys())) as proxy,
+        client_of(proxy) as client,
+    ):
+        conversation: list[Any] = [{"role": "user", "content": "Buy milk."}]
+        approval_id = await asked(proxy, conversation)
+        path = f"/admin/approvals/{approval_id}"
+        wrongs: list[Any] = [
+            {"approve": "true"},
+            {"approve": 1},
+            {},
+            [],
+            b'{"approve":false,"approve":true}',
+        ]
+        for wrong in wrongs:
+            assert (await proxy.ask(wrong, ADMIN, path=path)).status == 400
+        assert (await proxy.ask({"approve": True}, path=path)).status == 401
+        assert (await proxy.ask({"approve": True}, ADMIN, path=path[:-1] + "x")).status == 404
+        listed = (await proxy.ask(None, ADMIN, method="GET", path="/admin/approvals?waiting=true")).json
+        assert [one["id"] for one in listed["data"]] == [approval_id]
+        no = {"approve": False, "reason": "We have milk."}
+        for _ in range(2):
+            answer = await proxy.ask(no, ADMIN, path=path)
+            assert (answer.status, answer.json["status"]) == (200, "denied")
+        assert (await proxy.ask({"approve": True}, ADMIN, path=path)).status == 409
+        conversation.append({"role": "user", "content": "Go on."})
+        assert await say(client, "chat", conversation, stream=False) == "Bought."
+        assert "We have milk." in upstream.requests[-1].body.decode()
+        assert "approval_denied" in upstream.requests[-1].body.decode()
+        assert WATCH.started == []
+
+
+async def test_eight_clicks_run_a_call_once(tmp_path: Path) -> None:
+    """Decisions and requests at the same moment: one execution, and everybody reads its result."""
+    WATCH.reset()
+    last = chat_script.reply("Bought.")
+    async with (
+        RawUpstream(turns_of("chat", stream=False)[0], *[last] * 8) as upstream,
+        running(config_of(upstream.url, tmp_path)) as proxy,
+        client_of(proxy) as client,
+    ):
+        conversation: list[Any] = [{"role": "user", "content": "Buy milk."}]
+        approval_id = await asked(proxy, conversation)
+        conversation.append({"role": "user", "content": "Go on."})
+        header = {"x-toolrelay-approve": approval_id}
+        said = await asyncio.gather(
+            *(say(client, "chat", list(conversation), stream=False, extra_headers=header) for _ in range(8))
+        )
+        assert said == ["Bought."] * 8
+        assert WATCH.finished == ["buy"]
+        assert all(b"milk" in request.body for request in upstream.requests[1:])
+        told = {json.loads(request.body)["messages"][2]["content"] for request in upstream.requests[1:]}
+        assert len(told) == 1

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import orjson
 import structlog
@@ -22,13 +22,13 @@ from proxy.approval_records import (
     ApprovalLog,
     ApprovalStatus,
     Decided,
-    DecidedVia,
 )
 from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.records import Meter
+from proxy.relay.approvals.decisions import Decisions, OnApproval, Verdict, nobody_told
 from proxy.relay.approvals.notice import notice, verdict_of
-from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules, Decider, unknown_approval
+from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules
 from proxy.relay.ask import Identity
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
@@ -37,18 +37,9 @@ from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, digest_
 from proxy.tools.running.runner import Runner
 from proxy.values import value_class
 
-__all__ = ["Approvals", "Asked", "OnApproval", "Resuming", "Settled", "Verdict", "nobody_told"]
-
-OnApproval = Callable[[str, Mapping[str, Any]], None]
-"""Told of each approval that was asked for, decided or used: ``(kind, facts)``, everything redacted.
-
-The kinds are ``approval_requested``, ``approval_decided`` and ``approval_used``."""
+__all__ = ["Approvals", "Asked", "Resuming", "Settled"]
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
-
-
-def nobody_told(kind: str, facts: Mapping[str, Any]) -> None:
-    """Nobody wants to know."""
 
 
 @value_class
@@ -61,15 +52,6 @@ class Asked:
 
     waiting: Mapping[int, Approval] = field(default_factory=dict)
     refused: Sequence[ToolResult] = ()
-
-
-@value_class
-class Verdict:
-    """What somebody says about an approval: ``approve``, why, and arguments in place of the model's."""
-
-    approve: bool
-    reason: str = ""
-    arguments: Any = None
 
 
 @value_class
@@ -94,7 +76,7 @@ class Settled:
     untrusted: str = ""
 
 
-class Approvals:
+class Approvals(Decisions):
     """Asks, decides and runs.  One for the process."""
 
     def __init__(
@@ -107,16 +89,8 @@ class Approvals:
         now: Callable[[], float] = time.time,
     ) -> None:
         """``log`` is ``None`` where the record has no approvals: then nobody is asked."""
-        self._log = log
+        super().__init__(log, rules, told=told, now=now)
         self._runner = runner
-        self.rules = rules
-        self._told = told
-        self._now = now
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anybody can be asked."""
-        return self._log is not None and self.rules.enabled
 
     # Asking.
 
@@ -183,63 +157,10 @@ class Approvals:
         by_caller = all(self.rules.by_caller(approval.tool) for approval in approvals)
         return notice(approvals, url=self.rules.url, by_caller=by_caller, again=again)
 
-    # Deciding.
-
-    async def find(self, approval_id: str, decider: Decider) -> Approval:
-        """An approval that somebody may see.
-
-        Raises :class:`~proxy.errors.RequestError` (404) for one that there is not or that is none of their
-        business, :class:`~proxy.errors.StoreError` where nobody can say.
-        """
-        found = await self._log.find_approvals([approval_id]) if self._log is not None else ()
-        if not found or not decider.sees(found[0]):
-            raise unknown_approval(approval_id)
-        return found[0].at(self._now())
-
-    async def decide(self, approval_id: str, verdict: Verdict, decider: Decider, via: DecidedVia) -> Approval:
-        """Take a decision; the same decision again changes nothing.
-
-        Raises :class:`~proxy.errors.RequestError`: 404 for an approval that there is not, 403 for one that
-        others must decide about, 400 for arguments that would not run, 409 for one that was decided
-        otherwise or has expired.
-        """
-        approval = await self.find(approval_id, decider)
-        decider.check(approval, self.rules)
-        event = ApprovalEvent.APPROVE if verdict.approve else ApprovalEvent.DENY
-        edited = self._edited(approval, verdict) if verdict.approve else ""
-        now = self._now()
-        if self._log is None:
-            raise unknown_approval(approval_id)
-        said = Decided(
-            event, decider.name, via, verdict.reason[:MOST_REASON], edited, now + self.rules.expires_s
-        )
-        if approval.status is ApprovalStatus.PENDING or (
-            not verdict.approve and approval.status is ApprovalStatus.APPROVED
-        ):
-            decided = (await self._log.decide_approval(approval, said, now)).at(now)
-            if decided.decided_at == now and decided.decided_by == decider.name:
-                self._tell("approval_decided", decided)
-            approval = decided
-        wanted = (
-            (ApprovalStatus.APPROVED, ApprovalStatus.USED) if verdict.approve else (ApprovalStatus.DENIED,)
-        )
-        if approval.status not in wanted or (edited and approval.edited != edited):
-            raise RequestError(
-                409,
-                f"{approval.id} is {approval.status} already, so it cannot be "
-                f"{'approved' if verdict.approve else 'denied'} any more.",
-                code="approval_decided",
-            )
-        return approval
-
     def _edited(self, approval: Approval, verdict: Verdict) -> str:
         """The canonical arguments that somebody wants to run in place of the model's; empty for none."""
-        if verdict.arguments is None:
-            return ""
-        if not self.rules.edit:
-            raise RequestError(
-                400, "Arguments cannot be changed here: approvals.edit is false.", param="arguments"
-            )
+        if verdict.arguments is None or not self.rules.edit:
+            return super()._edited(approval, verdict)
         checked = self._runner.checks.check_arguments(approval.tool, orjson.dumps(verdict.arguments).decode())
         if isinstance(checked, Refusal):
             raise RequestError(400, f"arguments would not run: {checked.failure.message}.", param="arguments")
@@ -322,22 +243,6 @@ class Approvals:
             found = [await self._log.decide_approval(found[0], gone, self._now())]
         if found:
             self._tell("approval_used", found[0])
-
-    def _tell(self, kind: str, approval: Approval) -> None:
-        """Log and tell of a step; no arguments, and no words of people."""
-        now = self._now()
-        facts: dict[str, Any] = {
-            "approval_id": approval.id,
-            "tool": approval.tool,
-            "status": str(approval.status),
-            "correlation_id": approval.run_id,
-        }
-        if kind != "approval_requested":
-            waited = (approval.decided_at or now) - approval.created_at
-            facts |= {"by": approval.decided_by, "via": approval.decided_via}
-            facts["waited_ms"] = round(waited * 1000)
-        _LOG.info(kind, **facts)
-        self._told(kind, facts | {"approval": approval})
 
 
 def _failure_text(code: ToolErrorCode, message: str) -> str:

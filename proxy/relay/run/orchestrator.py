@@ -10,7 +10,6 @@ import time
 
 from proxy.errors import NotOnRecord, UpstreamError, WireError
 from proxy.records import RunStatus
-from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
 from proxy.relay.headers import APPROVALS, LEFT_OUT, RESTORED, restored_header
 from proxy.relay.memory.run_memory import RunMemory
@@ -48,7 +47,6 @@ class Orchestrator:
         settings: RunSettings,
         memory: RunMemory,
         approver: Approver,
-        approvals: Approvals,
         watch: RunEvents = no_events,
         broken: OnBroken = ignore_broken,
         parents: Parents | None = None,
@@ -58,8 +56,8 @@ class Orchestrator:
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
-        self._tools = ToolCalls(runner, approver, settings, memory, approvals, watch, parents or Parents())
-        self._approvals = approvals
+        self._tools = ToolCalls(runner, approver, settings, memory, watch, parents or Parents())
+        self._approvals = memory.approvals
         self._ending = RunEnding(memory, settings)
         self._journal = Journal(store, watch)
 

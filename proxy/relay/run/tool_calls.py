@@ -8,7 +8,6 @@ from proxy.caches import Derived
 from proxy.errors import ToolFailure
 from proxy.events import ToolCall, ToolProgress, ToolResult
 from proxy.records import ToolEffect
-from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.base import RunEvents, RunSettings
 from proxy.relay.memory.marks import mark_of
 from proxy.relay.memory.run_memory import RunMemory
@@ -37,12 +36,11 @@ class ToolCalls:
         approver: Approver,
         settings: RunSettings,
         memory: RunMemory,
-        approvals: Approvals,
         watch: RunEvents,
         parents: Parents,
     ) -> None:
         self._runner = runner
-        self._approvals = approvals
+        self._approvals = memory.approvals
         self._parents = parents
         self._approver = approver
         self._settings = settings

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 from aiohttp import web
 
-from proxy.relay.approvals.approvals import Verdict
+from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
 from proxy.relay.body import Body
@@ -66,7 +66,7 @@ class Generate:
         self._orchestrator = runs.orchestrator
         self._clients = clients
         self._prices = runs.prices
-        self._approvals = runs.approvals
+        self._approvals = runs.memory.approvals
         self._passthrough = passthrough
         self._past = runs.memory.history
         self._history = history

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from proxy.relay.routing.router import Router
 from proxy.server.api.admin import Admin
+from proxy.server.api.admin_approvals import AdminApprovals
 from proxy.server.api.pipeline import Pipeline
 from proxy.server.auth.authenticate import (
     Authenticator,
@@ -103,6 +104,7 @@ def make_admin(services: Services, authenticator: Authenticator) -> Admin:
         tools_enabled=services.config.tools.enabled,
         declared=services.config.keys,
         servers=services.mcp_overview,
+        approvals=AdminApprovals(services.approvals),
     )
 
 

@@ -38,6 +38,7 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
         refusals=RefusalCache(),
         idempotency=Idempotency(forget=store.release_effect, settle=store.settle_effects),
         commits=_commits(services),
+        approvals=services.approvals,
     )
     planner = Planner(
         memory=memory,
@@ -47,7 +48,6 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
             keep_requests=config.store.content == "all",
             people_in_bodies=not config.auth.end_user,
         ),
-        approvals=services.approvals,
         wires=wires,
     )
     parents = Parents()
@@ -57,14 +57,13 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
         settings=_run_settings(config),
         memory=memory,
         approver=given.approver,
-        approvals=services.approvals,
         watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.hooks.broken,
         parents=parents,
     )
     for provider in services.agents:
         provider.bind(_agent_runs(services, planner, orchestrator, parents, wires))
-    return Runs(planner, orchestrator, prices, memory, services.approvals)
+    return Runs(planner, orchestrator, prices, memory)
 
 
 def _agent_runs(
