@@ -148,6 +148,23 @@ class Planner:
 
         return [route for route in routes if able(route)] or routes
 
+    def takes_part(self, ask: Ask) -> bool:
+        """Whether any upstream of a request is offered tools for it, or speaks another dialect.
+
+        Raises :class:`~proxy.errors.RequestError` for a request that cannot be read.
+        """
+        request = ask.wire.parse(ask.body.payload)
+        return any(
+            route.wire
+            or self._offers.decide(
+                request,
+                ask.access.permissions.selections[route.served.upstream.name],
+                ask.options.wanted,
+                upstream_takes_tools=self._takes_tools(route),
+            )
+            for route in ask.access.routes
+        )
+
     @staticmethod
     def begin(ask: Ask) -> Planning:
         """Plan a request, which nobody has been asked yet."""

@@ -26,7 +26,7 @@ from proxy.server.compose.endpoint_handlers import make_endpoint_handlers
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, create_services
-from proxy.server.compose.ui import WebUi, make_sessions, serves_ui
+from proxy.server.compose.ui import Edge, WebUi, make_sessions, serves_ui
 from proxy.server.config.load import Config
 from proxy.server.config.rules import is_loopback
 from proxy.server.peers import Peers
@@ -85,18 +85,19 @@ async def create_app(
     authenticator = given.authenticator or authentication.authenticator
     endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()
+    router = services.router()
     admin, web_ui = make_admin(services, authenticator), None
     if serves_ui(config, authentication):
         web_ui = WebUi(services, make_sessions(services, authentication, hash_key), given.demo)
+    edge = Edge(admin, router, authentication.ring, draining, targets)
     own = OwnPaths(
         authenticator=authenticator,
         draining=draining,
         store=services.store,
         snapshot=snapshot_of_all(services.instruments, peers or Peers()),
         admin=admin,
-        ui=web_ui.open(admin, given) if web_ui is not None else None,
+        ui=web_ui.open(edge, given.replay) if web_ui is not None else None,
     )
-    router = services.router()
     stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key))
     pipeline = Pipeline(
         targets=targets,
@@ -108,6 +109,8 @@ async def create_app(
         stages=stages,
         sockets=WebSockets(websocket_bounds(config), draining),
     )
+    if web_ui is not None:
+        web_ui.serve_playground(pipeline.serve_as)
     access = make_access(services, targets, draining, pipeline, authenticator, authentication.finder)
     return App(
         services=services,
