@@ -249,7 +249,7 @@ ORDER = {
     ),
     "server": (
         *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
-        *("middleware", "websockets", "detached", "api", "mcp", "ui", "compose", "app"),
+        *("middleware", "websockets", "detached", "admin_approvals", "api", "mcp", "ui", "compose", "app"),
     ),
     "store": (
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),

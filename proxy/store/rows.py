@@ -28,7 +28,6 @@ from proxy.records import (
 from proxy.store.base import RunFilter
 
 __all__ = [
-    "APPROVAL_COLUMNS",
     "CLAIM_COLUMNS",
     "HAS_ERROR",
     "HIDDEN_COLUMNS",
@@ -111,11 +110,6 @@ RESPONSE_COLUMNS: Final = (
     "id", "caller", "run_id", "response", "input_items", "continuation", "created_at",
 )  # fmt: skip
 RESULT_COLUMNS: Final = ("handle", "run_id", "caller", "untrusted", "content", "created_at")
-APPROVAL_COLUMNS: Final = (
-    "id", "run_id", "turn", "seq", "call_id", "caller", "client_key", "tool", "effect", "spec_digest",
-    "arguments_digest", "arguments", "arguments_shown", "rule", "created_at", "expires_at", "status",
-    "decided_by", "decided_via", "decided_at", "words", "edited", "invocation_id",
-)  # fmt: skip
 CLAIM_COLUMNS: Final = ("invocation_id", "result")
 
 _INT64 = 2**63 - 1

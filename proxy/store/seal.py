@@ -100,9 +100,14 @@ CALLS: Final = ContentTable(
     ("arguments_redacted", "result_redacted"),
     "tool call",
 )
+_APPROVAL_COLUMNS: Final = (
+    "id", "run_id", "turn", "seq", "call_id", "caller", "client_key", "tool", "effect", "spec_digest",
+    "arguments_digest", "arguments", "arguments_shown", "rule", "created_at", "expires_at", "status",
+    "decided_by", "decided_via", "decided_at", "words", "edited", "invocation_id",
+)  # fmt: skip
 APPROVALS: Final = ContentTable(
     "approvals",
-    rows.APPROVAL_COLUMNS,
+    _APPROVAL_COLUMNS,
     ("id",),
     ("arguments", "arguments_shown", "words", "edited"),
     "approval",

@@ -13,7 +13,7 @@ from proxy.errors import RequestError
 from proxy.plain_text import plain_text
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.rules import ApprovalRules, Decider
-from proxy.server.api.admin_approvals import approval_to_json
+from proxy.server.admin_approvals import approval_to_json
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
 from proxy.server.open_record import open_record

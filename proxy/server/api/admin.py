@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.errors import ConfigError, RequestError, StoreError
 from proxy.hard_timeout import HardTimeout
-from proxy.server.api.admin_approvals import AdminApprovals
+from proxy.server.admin_approvals import AdminApprovals
 from proxy.server.api.json_output import detail_to_json, run_to_json, server_to_json, to_line, tool_to_json
 from proxy.server.api.run_filters import parse_filter
 from proxy.server.auth.authenticate import Authenticator

@@ -82,14 +82,14 @@ class PermissionSets:
         policy: Policy,
         *,
         tools_enabled: bool,
-        trace: Trace,
-        trace_max: Trace,
+        traces: tuple[Trace, Trace],
         direct: bool = False,
         agents: Mapping[str, Agent] = MappingProxyType({}),
         asks: bool = False,
     ) -> None:
-        """``agents`` are by the ids of their tools.  ``asks`` says that people can be asked about calls that
-        need an approval."""
+        """``traces`` are what is shown unasked and at the most.  ``agents`` are by the ids of their tools.
+        ``asks`` says that people can be asked about calls that need an approval.
+        """
         self._agents = agents
         self._router = router
         self._registry = registry
@@ -97,8 +97,8 @@ class PermissionSets:
         self._tools_enabled = tools_enabled
         self._direct = direct and tools_enabled
         self._asks = asks
-        self._trace = TRACES.index(trace)
-        self._trace_max = TRACES.index(trace_max)
+        self._trace = TRACES.index(traces[0])
+        self._trace_max = TRACES.index(traces[1])
         self._cached: Derived[Rights, Permissions] = Derived("views", _MAX_BYTES, _permissions_bytes)
 
     def of(self, rights: Rights) -> Permissions:

@@ -144,7 +144,7 @@ class SqlApprovals(SqlBase):
 
 
 def _row_of(record: Approval) -> rows.Row:
-    """The values of :data:`~proxy.store.rows.APPROVAL_COLUMNS`."""
+    """The values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
     return rows.fitting(
         record.id,
         record.run_id,
@@ -173,8 +173,8 @@ def _row_of(record: Approval) -> rows.Row:
 
 
 def _read(row: rows.Row) -> Approval:
-    """An approval from the values of :data:`~proxy.store.rows.APPROVAL_COLUMNS`."""
-    values = dict(zip(rows.APPROVAL_COLUMNS, row, strict=True))
+    """An approval from the values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
+    values = dict(zip(APPROVALS.columns, row, strict=True))
     values["key"] = values.pop("client_key")
     shown = rows.read_json(values["arguments_shown"])
     return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})

@@ -4,8 +4,7 @@ known → policy → budget and rate → size → parse → validate → bounds 
 opened → kept result, or run within its time (execution.py) → output as text, bounded → redacted → row
 closed → result (outcome.py).  What is decided on the way is decided without acting (plan.py): what
 comes of it is bound together in a ``PlannedCall``, and nothing but this module has one run.  Every step
-that says no ends in a result that the model can read and go on with; nothing here raises but a
-cancellation.
+that says no ends in a result that the model can read; nothing here raises but a cancellation.
 """
 
 import asyncio
@@ -62,19 +61,15 @@ class Runner:
 
     Args:
         clock: the tools' time of day, by which they say how long a result may be kept.  The record has
-            the machine's, as it has for runs and turns: one that stands still (the demo's) would put
-            a call days before its run.
-        shelf: where results too large to be shown are kept for ``core__read_result``; ``None`` for
-            nowhere.
+            the machine's: one that stands still (the demo's) would put a call days before its run.
+        shelf: where too large results are kept for ``core__read_result``; ``None`` for nowhere.
         max_read_only, max_read_only_per_caller: read-only tools that run at the same moment.
         max_parallel: of these, the calls of one run.
         on_crash: told what a tool raised that is no ``ToolFailure``.
         on_closed: told of every call that is over.
-        effects: where effects are claimed, so that another process does not repeat them; ``None``
-            where there is no other, and nothing outlives this one.
+        effects: where effects are claimed, so that no other process repeats them; ``None`` for nowhere.
         credentials: of the connections that tools name; ``None`` where those need none.
-        log_arguments: whether lines of the log have a call's redacted arguments, as its row has; not
-            where no word of a conversation is to stand in other places.
+        log_arguments: whether lines of the log have a call's redacted arguments, as its row has.
     """
 
     def __init__(
@@ -382,9 +377,9 @@ class Runner:
         if failure is not None:
             return await self._not_connected(invocation, planned, claim, failure)
         if self._shared is None:
-            if invocation.approval is not None:  # Nobody could tell whether it has run already.
-                return self._outcomes.unrecorded(invocation)
-            return await self._perform(invocation, planned)
+            # Without a record nobody could tell whether an approved call has run already.
+            once = invocation.approval is not None
+            return self._outcomes.unrecorded(invocation) if once else await self._perform(invocation, planned)
         # Whoever has begun it has no longer than its tool has; then nobody knows what became of it.
         patience_s = _GRACE_S + self._executor.limit_s(planned.spec)
         if invocation.deadline is not None:
