@@ -244,7 +244,18 @@ ORDER = {
         "__init__",
     ),
     "server": (
-        *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
+        *(
+            "peers",
+            "limits",
+            "callers",
+            "config",
+            "open_record",
+            "telemetry",
+            "serving",
+            "auth",
+            "captures",
+            "context",
+        ),
         *("middleware", "websockets", "api", "mcp", "ui", "compose", "app"),
     ),
     "store": (
