@@ -17,7 +17,7 @@ from proxy.values import value_class
 from proxy.wires.client_port import Trace
 from proxy.wires.wire import Wire
 
-__all__ = ["Access", "Ask", "Identity", "RequestHead", "RequestOptions", "UpstreamPermissions"]
+__all__ = ["Access", "Ask", "Detached", "Identity", "RequestHead", "RequestOptions", "UpstreamPermissions"]
 
 
 class UpstreamPermissions(Protocol):
@@ -68,17 +68,30 @@ class RequestHead:
 
 
 @value_class
+class Detached:
+    """A run that goes on without its client, for ``time_s`` seconds at most.
+
+    ``response_id`` is the id under which its response is kept, in place of the one that it gets.
+    """
+
+    response_id: str
+    time_s: float
+
+
+@value_class
 class RequestOptions:
     """What a request asks of the proxy itself, and what it gets where it asks for nothing.
 
     ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
     are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
+    ``detached`` is set where nobody waits for the answer.
     """
 
     wanted: Wanted | None = None
     trace: Trace = "silent"
     history: bool = True
     attempt: Attempt = NO_ATTEMPT
+    detached: Detached | None = None
 
 
 @value_class

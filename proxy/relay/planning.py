@@ -146,6 +146,34 @@ class Planner:
 
         return [route for route in routes if able(route)] or routes
 
+    def with_tools(
+        self, wire: Wire, raw: bytes, request: ClientRequest, permissions: UpstreamPermissions, route: Route
+    ) -> bytes:
+        """The body of a request with the server tools that its model would be offered."""
+        selection = permissions.selections[route.served.upstream.name]
+        offer = self._offers.decide(request, selection, None, upstream_takes_tools=self._takes_tools(route))
+        less, sent = wire.without_chosen(raw, request, offer.shown)
+        editor = wire.editor(less, sent)
+        editor.offer(offer.added, offer.replaced)
+        return editor.render()
+
+    def takes_part(self, ask: Ask) -> bool:
+        """Whether any upstream of a request is offered tools for it, or speaks another dialect.
+
+        Raises :class:`~proxy.errors.RequestError` for a request that cannot be read.
+        """
+        request = ask.wire.parse(ask.body.payload)
+        return any(
+            route.wire
+            or self._offers.decide(
+                request,
+                ask.access.permissions.selections[route.served.upstream.name],
+                ask.options.wanted,
+                upstream_takes_tools=self._takes_tools(route),
+            )
+            for route in ask.access.routes
+        )
+
     @staticmethod
     def begin(ask: Ask) -> Planning:
         """Plan a request, which nobody has been asked yet."""

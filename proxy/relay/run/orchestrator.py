@@ -7,6 +7,7 @@ the client sees, the editor owns what the upstream gets; nothing here knows a wi
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 
 from proxy.errors import NotOnRecord, UpstreamError, WireError
 from proxy.records import RunStatus
@@ -90,7 +91,7 @@ class Orchestrator:
             status, error = "cancelled", "client_gone"
         except asyncio.CancelledError:
             if not client.cut_off:
-                status, error = "cancelled", "client_gone" if job.client.ask.nested is None else "cancelled"
+                status, error = "cancelled", _cancelled(job)
                 raise
             end = stopped()
             error = end.code
@@ -157,9 +158,12 @@ class Orchestrator:
             caller=identity.caller,
             shown=tools.offer.shown,
         )
-        nested = job.client.ask.nested
+        nested, detached = job.client.ask.nested, job.client.ask.options.detached
+        settings = self._settings.within(request.max_calls) if nested is None else nested.settings
+        if detached is not None:
+            settings = replace(settings, request_timeout_s=detached.time_s)
         run = Run(
-            self._settings.within(request.max_calls) if nested is None else nested.settings,
+            settings,
             is_hidden=now.is_hidden,
             needs_approval=now.needs_approval,
             clock=time.monotonic,
@@ -202,6 +206,12 @@ class Orchestrator:
                 await output.send(output.writer.turn_ended("final") + output.writer.note(command.note))
             await self._ending.finish(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)
+
+
+def _cancelled(job: Job) -> str:
+    """Why a run was cancelled: its client has left, or where nobody waits for it, it was told to end."""
+    ask = job.client.ask
+    return "client_gone" if ask.nested is None and ask.options.detached is None else "cancelled"
 
 
 def _end_of(state: State, status: RunStatus, error: str | None) -> RunEnd:

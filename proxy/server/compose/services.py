@@ -1,9 +1,9 @@
 """Everything that serves requests but the HTTP surface."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proxy import __version__
 from proxy.errors import ConfigError, Guard
@@ -70,6 +70,8 @@ class Services:
     instruments: Instruments
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
+    detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
+    """What waits, so many seconds at most, for runs that go on without their clients."""
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
         """How each MCP server is, and what of its tools is allowed.  Raises StoreError."""
@@ -124,6 +126,8 @@ class Services:
 
     async def aclose(self, hurried: asyncio.Event | None = None) -> None:
         """Let effects end, unless somebody is in a hurry; then close everything, the record last."""
+        for drain in self.detached:
+            await drain(0.0 if hurried is not None and hurried.is_set() else self.config.server.drain_s)
         if not await ends_unhurried(self.runner.drain(self.config.server.drain_s), hurried):
             await self.runner.drain(0.0)
         await self.registry.aclose()

@@ -387,6 +387,9 @@ class ToolsConfig(Section):
         default=10, description="Seconds that a tool call may take, unless the tool sets its own time."
     )
     request_timeout_s: Seconds = Field(default=300, description="Seconds that a run may take.")
+    background_s: Seconds = Field(
+        default=3600, description="Seconds that a response in the background may take."
+    )
     keepalive_s: Seconds = Field(
         default=10, description="Send the client a keep-alive comment every so many seconds while tools run."
     )
@@ -562,6 +565,19 @@ class LimitsConfig(Section):
     )
     concurrent_streams: int = Field(
         default=256, ge=1, le=1_000_000, description="Number of requests that are served at the same time."
+    )
+    background: int = Field(
+        default=8,
+        ge=0,
+        le=100_000,
+        description="Number of responses with server tools that may run in the background for one caller, in "
+        "each process; 0: none.",
+    )
+    background_total: int = Field(
+        default=64,
+        ge=0,
+        le=100_000,
+        description="Number of responses that may run in the background of one process.",
     )
     websockets: int = Field(
         default=200,

@@ -202,8 +202,8 @@ class Hooks:
             tell(facts)
 
     @contextmanager
-    def inside_agent(self, run_id: str, model: str) -> Iterator[None]:
-        """In this block an agent's run is served: what it asks upstreams is not the request's own asking."""
+    def apart(self, run_id: str, model: str) -> Iterator[None]:
+        """In this block a run is served that is no request's own: an agent's, or one in the background."""
         outer = self._facts.get()
         facts = RequestFacts("", "", "", time.monotonic(), model=model, run_id=run_id)
         if outer is not None:

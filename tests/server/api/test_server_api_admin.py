@@ -220,7 +220,9 @@ async def test_a_run_is_shown_as_on_the_command_line() -> None:
             answer = await look(proxy, f"/runs/{run(6).id}")
         assert answer.status == 200
         shown = answer.json
-        assert set(shown) == {"run", "turns", "invocations", "kept_from_client", "message_count"}
+        assert set(shown) == {
+            *("run", "turns", "invocations", "agent_runs", "kept_from_client", "message_count"),
+        }
         kept = {part["what"]: part["why"] for part in shown["kept_from_client"]}
         assert "the proxy ran these tools" in kept["1 tool call, arguments and results"]
         assert shown["run"]["withheld"] == {"core__b": "policy.allow lacks it"}
