@@ -70,6 +70,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.detached.event_log.EventLog": "lives as long as its response runs, bounded in bytes",
     "proxy.relay.agents._Watch": "lives as long as its run",
     "proxy.relay.run.parents.Parents": "runs that wait for their tools",
+    "proxy.server.captures.Captures": "the configured upstreams",
     "proxy.server.ui.feed.Feed": "six hundred rows that were seen, three hundred events of 8 KiB",
     "proxy.server.ui.live.Live": "twenty pages that listen",
     "proxy.server.ui.run_rows.RunRows": "names of client keys, which an operator makes",
