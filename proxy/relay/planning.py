@@ -146,6 +146,17 @@ class Planner:
 
         return [route for route in routes if able(route)] or routes
 
+    def with_tools(
+        self, wire: Wire, raw: bytes, request: ClientRequest, permissions: UpstreamPermissions, route: Route
+    ) -> bytes:
+        """The body of a request with the server tools that its model would be offered."""
+        selection = permissions.selections[route.served.upstream.name]
+        offer = self._offers.decide(request, selection, None, upstream_takes_tools=self._takes_tools(route))
+        less, sent = wire.without_chosen(raw, request, offer.shown)
+        editor = wire.editor(less, sent)
+        editor.offer(offer.added, offer.replaced)
+        return editor.render()
+
     def takes_part(self, ask: Ask) -> bool:
         """Whether any upstream of a request is offered tools for it, or speaks another dialect.
 

@@ -34,6 +34,7 @@ __all__ = [
     "ToolFilter",
     "approval_of",
     "check_labels",
+    "chooses",
     "filter_of",
     "is_our_url",
     "names_of",
@@ -160,14 +161,13 @@ def read_chosen(tools: Sequence[Any]) -> Chosen:
     single: list[ChosenTool] = []
     places: list[int] = []
     for place, tool in enumerate(tools):
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind == "mcp" and is_our_url(tool.get("server_url")):
-            servers.append(_server(tool, f"tools[{place}]"))
-        elif isinstance(kind, str) and kind.startswith(SINGLE):
-            single.append(ChosenTool(f"tools[{place}]", kind.removeprefix(SINGLE)))
-        else:
+        if not chooses(tool):
             continue
         places.append(place)
+        if tool["type"] == "mcp":
+            servers.append(_server(tool, f"tools[{place}]"))
+        else:
+            single.append(ChosenTool(f"tools[{place}]", tool["type"].removeprefix(SINGLE)))
     if not places:
         return NOTHING_CHOSEN
     check_labels(servers)
@@ -175,6 +175,14 @@ def read_chosen(tools: Sequence[Any]) -> Chosen:
         said = f"tools chooses server tools in more than {_MOST_ENTRIES} elements. Use one for each server."
         raise RequestError(400, said, param="tools")
     return Chosen(tuple(servers), tuple(single), (("tools", frozenset(places)),))
+
+
+def chooses(tool: Any) -> bool:
+    """Whether an element of a list of tools chooses server tools."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind == "mcp":
+        return is_our_url(tool.get("server_url"))
+    return isinstance(kind, str) and kind.startswith(SINGLE)
 
 
 def check_labels(servers: Sequence[ChosenServer]) -> None:

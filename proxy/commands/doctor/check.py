@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
 from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
@@ -98,6 +99,7 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
             except (ConfigError, StoreError) as error:
                 told.append(str(error))
         order = order_lines(services.router())
+        told += await _missing_logins(config)
         if config.mcp.servers and probing:
             told += await mcp_faults(config)
         unasked = {name for name in config.upstreams if any(map(_is_about(name), faults))}
@@ -112,6 +114,14 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
         )
     finally:
         await services.aclose()
+
+
+async def _missing_logins(config: Config) -> list[str]:
+    """The connections that somebody has yet to log in to; a record that cannot be read has said so itself."""
+    try:
+        return await login_lines(config)
+    except (ConfigError, StoreError):
+        return []
 
 
 async def _pins(config: Config, faults: Faults) -> Overrides:

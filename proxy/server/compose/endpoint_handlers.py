@@ -4,6 +4,7 @@ from proxy.relay.direct_calls import DirectCalls
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
 from proxy.relay.routing.router import Router
+from proxy.server.api.counting import Counting
 from proxy.server.api.forwarder import Forwarder
 from proxy.server.api.generate import Generate
 from proxy.server.api.managed import Managed
@@ -84,6 +85,7 @@ def make_endpoint_handlers(
     return {
         "generate": generate,
         "complete": generate,
+        "count": Counting(request_reader, forwarder, runs.prices, wires=wires, planner=runs.planner),
         "stored": stored,
         "models": Models(forwarder, request_reader, runs.prices),
         "manage": Managed(passthrough),

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from looping import ECHO, TIME
 from pair_kits import PAIRS, SPEAKERS, Call, Message, Speaker, Turn
-from raw_upstream import RawRequest, RawUpstream, Step
+from raw_upstream import RawRequest, RawUpstream, Step, whole
 from responding import Client, client_of
 from responses_check import Reading, check_response_stream
 from responses_script import function, function_call, message, reply, stream
 from running_proxy import Proxy, make_config, running
+
+from proxy.relay.routing.fallback import fallback_rules_of
 
 ECHOED = Call("call_s", ECHO, {"text": "noon"})
 ENTRY = {
@@ -291,3 +293,38 @@ async def test_two_servers_are_told_apart() -> None:
         calls = {(call["server_label"], call["name"]) for call in read.of_type("mcp_call")}
         assert calls == {("probe", "echo"), ("clock", "get_current_time")}
         assert [one["server_label"] for one in read.of_type("mcp_list_tools")] == ["probe", "clock"]
+
+
+@pytest.mark.parametrize(
+    ("client", "path"),
+    [("anthropic", "/v1/messages/count_tokens"), ("responses", "/v1/responses/input_tokens")],
+)
+async def test_tokens_are_counted_with_what_was_chosen(client: str, path: str) -> None:
+    """The provider counts the tools themselves; what is wrong is told as where an answer is asked."""
+    asks = SPEAKERS[client]
+    async with RawUpstream(*[whole(b'{"input_tokens": 12}')] * 2) as served:
+        settings = make_config(
+            {"base_url": served.url, "wires": (client,)}, modules=("probe_tools",), allow=("*",)
+        )
+        async with running(settings) as proxy:
+            body = asks.ask(SAYS, tools=["mine"])
+            body["tools"].append(ENTRY)
+            answer = await proxy.ask(body, path=path)
+            assert answer.json == {"input_tokens": 12}
+            assert set(asks.got(json.loads(served.requests[0].body)).tools) == {"mine", ECHO}
+            assert b"toolrelay" not in served.requests[0].body
+            body["tools"][-1] = {**ENTRY, "allowed_tools": ["ekko"]}
+            answer = await proxy.ask(body, path=path)
+            assert answer.status == 400
+            assert "tools[1].allowed_tools" in asks.error(answer.json)
+            # What chooses nothing is handed on as it came.
+            plain = asks.ask(SAYS, tools=["mine"])
+            await proxy.ask(plain, path=path)
+            assert json.loads(served.requests[1].body) == plain
+
+
+def test_a_server_of_ours_keeps_a_request_at_no_provider() -> None:
+    """Only a vendor's server may have acted when an upstream failed: ours runs here, once."""
+    vendor = {"type": "mcp", "server_label": "deep", "server_url": "https://mcp.example.com/mcp"}
+    assert fallback_rules_of({"tools": [ENTRY, SINGLE]}).failed
+    assert not fallback_rules_of({"tools": [ENTRY, vendor]}).failed

@@ -31,7 +31,7 @@ export async function show({ query: asked, signal }) {
       h("td.lead", h("button.btn.ghost.small", { type: "button", style: { padding: 0, "min-height": 0 }, onclick: (event) => { event.stopPropagation(); open(tool); } }, h("code", h("strong", toolName(tool.id)))), h("div.muted.small", { style: { "max-width": "44rem" } }, firstLine(tool.description))),
       h("td.nowrap", { "data-label": "Effect" }, tool.effect?.replaceAll("_", " ")),
       h("td", { "data-label": "Policy" }, tool.withheld ? h("span.badge.warn", icon("block"), h("span", "withheld")) : h("span.badge.ok", icon("check"), h("span", "offered"))),
-      h("td", { "data-label": "Definition" }, pin ? h("span.badge", { class: pin[0] }, pin[1]) : h("code.small.muted", tool.digest?.slice(0, 8))),
+      h("td", { "data-label": "Definition" }, pin ? h("span.badge", { class: pin[0] }, pin[1]) : h("code.small.muted.nowrap", tool.digest?.slice(0, 8))),
       h("td.num", { "data-label": "Calls today" }, tool.used ? h("span", number(tool.used.calls), tool.used.errors > 0 && h("span.muted", ` (${tool.used.errors} failed)`)) : "–"),
       h("td.num", { "data-label": "p95" }, tool.used ? ms(tool.used.p95_ms) : "–"),
     );
