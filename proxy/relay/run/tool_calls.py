@@ -14,7 +14,7 @@ from proxy.relay.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
-from proxy.relay.run.parents import Parents
+from proxy.relay.run.parents import Parents, calls_agent
 from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.tools.access.policy import Policy
@@ -84,8 +84,12 @@ class ToolCalls:
             on_done=shown.finished,
             approved=command.approved,
         )
-        with self._parents.waiting(job, state, calls):
-            results = await with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
+        waiting = with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
+        if calls_agent(calls):
+            with self._parents.waiting(job, state):
+                results = await waiting
+        else:
+            results = await waiting
         await shown.show(False)
         return self._take_results(job, state, [*results, *command.refused])
 
