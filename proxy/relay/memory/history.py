@@ -12,16 +12,19 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 import orjson
 import structlog
 
+from proxy.approval_records import Approval, approval_ids_in
 from proxy.errors import RequestError, StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.memory.marks import WAITING, fill, waiting_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.values import value_class
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
@@ -29,9 +32,11 @@ from proxy.wires.dialect import NATIVE
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor, Mask, SuspendedCall
 
-__all__ = ["History", "LastTurn", "Restored"]
+__all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
 
 _MOST_LOOKUPS = 256
+_ASKED: Final = "approval"
+"""In place of the offer's fingerprint in the keys of turns that wait for approvals."""
 _AMBIGUOUS = "several"
 """In place of the variant of a held turn: others of the same calls were held under its key."""
 
@@ -42,7 +47,8 @@ class LastTurn:
 
     ``wire`` is the client's dialect and ``upstream`` who answered.  ``message`` is the model's, ``calls`` are
     those in it.  ``mask`` hides private arguments from what is written in the clear.  ``untrusted`` names a
-    tool whose result was a stranger's text, if the model has read one.
+    tool whose result was a stranger's text, if the model has read one.  ``waiting`` are the approvals that
+    it waits for.
     """
 
     run_id: str
@@ -53,6 +59,25 @@ class LastTurn:
     calls: Sequence[SuspendedCall] = ()
     untrusted: str = ""
     upstream: str = ""
+    waiting: Sequence[str] = ()
+
+
+class Answers(Protocol):
+    """What approvals came to: texts for the model by id, which of them nobody has decided about yet, and a
+    tool whose result is a stranger's text, if one is among them."""
+
+    @property
+    def results(self) -> Mapping[str, str]: ...
+
+    @property
+    def waiting(self) -> Sequence[Approval]: ...
+
+    @property
+    def untrusted(self) -> str: ...
+
+
+Settle = Callable[[Sequence[str]], Awaitable[Answers]]
+"""Finds out what approvals came to; raises :class:`~proxy.errors.StoreError`."""
 
 
 @value_class
@@ -62,7 +87,8 @@ class Restored:
     ``untrusted`` names a tool whose result was a stranger's text, if one is among them.  ``upstream``
     is the one that the newest of them came from; signatures and caches are its own.  ``bound`` says
     that the request goes on from a response by its id, which no other upstream knows.  ``unavailable`` says
-    that the record did not answer, so that nobody knows what could have been put back.
+    that the record did not answer, so that nobody knows what could have been put back.  ``waiting`` are
+    approvals that nobody has decided about yet, whose calls are among them.
     """
 
     turns: int = 0
@@ -70,6 +96,7 @@ class Restored:
     upstream: str = ""
     bound: bool = False
     unavailable: bool = False
+    waiting: tuple[Approval, ...] = ()
 
     def __bool__(self) -> bool:
         return self.turns > 0
@@ -122,8 +149,12 @@ class History:
         *,
         is_person: bool = True,
         local: LocalResponses | None = None,
+        settle: Settle | None = None,
     ) -> "Restored":
         """Put back every hidden turn that fits.
+
+        ``settle`` says what became of approvals that a turn waits for; with ``None`` no such turn is put
+        back.  Raises :class:`~proxy.errors.StoreError` where that does.
 
         ``local`` are responses that only the client's connection knows, which it may go on from, too.
 
@@ -133,19 +164,41 @@ class History:
         """
         returned = request.returned_calls() if is_person else ()
         answers = request.answers() if offer_fingerprint is not None else ()
-        if not (returned or answers or request.continues is not None):
+        asked = _asked(request) if is_person and settle is not None else ()
+        if not (returned or answers or asked or request.continues is not None):
             return _NOTHING
         try:
             # One deadline for all that is looked up: a client with many answers waits no longer.
             async with asyncio.timeout(LOOK_UP_S):
                 found = await self._look_up(
-                    request, caller, offer_fingerprint or "", returned, answers, local
+                    request, caller, offer_fingerprint or "", returned, answers, asked, local
                 )
         except (StoreError, TimeoutError) as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
             self._tell_unavailable(error)
             return _UNAVAILABLE
-        return _restore(request, editor, found)
+        said: Answers | None = None
+        if settle is not None and (ids := _waited_for(found)):
+            said = await settle(ids)
+            found = self._filled(found, said.results)
+        restored = _restore(request, editor, found)
+        if said is not None and restored:
+            untrusted = restored.untrusted or said.untrusted
+            restored = replace(restored, waiting=tuple(said.waiting), untrusted=untrusted)
+        return restored
+
+    def _filled(self, found: "_Found", results: Mapping[str, str]) -> "_Found":
+        """What was found with the results of calls that waited for approvals, which is kept so, too."""
+        response, held = found.response, list(found.held)
+        if response is not None and any(one in results for one in waiting_of(response.continuation)):
+            response = replace(response, continuation=fill(response.continuation, results))
+            self._store.put_response(response)
+        for place, (position, turn) in enumerate(held):
+            if any(one in results for one in waiting_of(turn.payload)):
+                turn = replace(turn, payload=fill(turn.payload, results))
+                self._store.put_suspended(turn)
+                held[place] = (position, turn)
+        return _Found(response, held, found.hidden)
 
     def _tell_unavailable(self, error: Exception) -> None:
         reason = str(error) or f"the record did not answer within {LOOK_UP_S:g} s"
@@ -158,6 +211,7 @@ class History:
         offer_fingerprint: str,
         returned_calls: Sequence[ReturnedCalls],
         answers: Sequence[Answer],
+        asked: Sequence[Answer],
         local: LocalResponses | None,
     ) -> "_Found":
         """What the record has of the caller's; nothing is put back before all of it is here."""
@@ -169,6 +223,10 @@ class History:
         places = [
             (each.position, request.conversation_key(caller, each.call_ids, upto=each.position))
             for each in returned_calls[-_MOST_LOOKUPS:]
+        ]
+        places += [
+            (each.position, request.answer_key(caller, _ASKED, each.text, upto=each.position))
+            for each in asked
         ]
         waiting = await self._store.find_all_suspended([key for _, key in places]) if places else {}
         held = [
@@ -244,6 +302,7 @@ class History:
                 editor.continuation(turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
+                **_waits(turn),
             ),
             created_at=self._now(),
         )
@@ -294,6 +353,7 @@ class History:
             variant=variant,
             untrusted=turn.untrusted,
             upstream=turn.upstream,
+            **_waits(turn),
         )
         self._store.put_suspended(
             SuspendedTurn(
@@ -308,6 +368,25 @@ class History:
         )
         return request.keeps
 
+    def hold_asked(self, request: ClientRequest, editor: BodyEditor, turn: LastTurn, *, visible: str) -> bool:
+        """Hold a turn that waits for approvals until the client sends back what it was told, ``visible``.
+
+        Returns whether the record has something to be found.
+        """
+        payload = editor.suspend(turn.message, turn.calls, turn.mask)
+        self._store.put_suspended(
+            SuspendedTurn(
+                key=request.answer_key(turn.caller, _ASKED, visible),
+                run_id=turn.run_id,
+                caller=turn.caller,
+                wire=turn.wire,
+                payload=_marked(payload, untrusted=turn.untrusted, upstream=turn.upstream, **_waits(turn)),
+                created_at=self._now(),
+                ephemeral=not request.keeps,
+            )
+        )
+        return request.keeps
+
     async def _is_only(self, key: str, asked: str, variant: str) -> bool:
         """Whether no other turn of these calls is known to be held under a key."""
         earlier = await self._store.find_suspended(key)
@@ -315,6 +394,23 @@ class History:
             return True
         kept = orjson.loads(earlier.payload)
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
+
+
+def _asked(request: ClientRequest) -> Sequence[Answer]:
+    """The answers of ours that told a client that a call waits for an approval, as far as they say so."""
+    return [answer for answer in request.answers() if approval_ids_in(answer.text)][-_MOST_LOOKUPS:]
+
+
+def _waited_for(found: _Found) -> Sequence[str]:
+    """The approvals that wait in what was found, each once."""
+    payloads = [turn.payload for _, turn in found.held]
+    if found.response is not None:
+        payloads.insert(0, found.response.continuation)
+    return list(dict.fromkeys(one for payload in payloads for one in waiting_of(payload)))
+
+
+def _waits(turn: LastTurn) -> dict[str, str]:
+    return {WAITING: " ".join(turn.waiting)} if turn.waiting else {}
 
 
 def _restore(request: ClientRequest, editor: BodyEditor, found: _Found) -> Restored:
