@@ -104,12 +104,12 @@ class ToolCalls:
             on_done=shown.finished,
             approved=command.approved,
         )
-        waiting = with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
+        running = with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
         if calls_agent(calls):
             with self._parents.waiting(job, state):
-                results = await waiting
+                results = await running
         else:
-            results = await waiting
+            results = await running
         await shown.show(False)
         waiting = [
             ToolResult(call.call_id, False, mark_of(state.turn.waiting[call.index].id))
