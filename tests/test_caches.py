@@ -68,6 +68,8 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.detached.background.BackgroundRuns": "responses that run, bounded in number",
     "proxy.server.detached.background_stream.BackgroundStream": "lives as long as its response runs",
     "proxy.server.detached.event_log.EventLog": "lives as long as its response runs, bounded in bytes",
+    "proxy.server.detached.resumable._KeptStream": "8 MiB at most, 64 MiB of all; kept for tools.resume_s",
+    "proxy.server.detached.resumable.ResumableRuns": "runs that go on, or ended within tools.resume_s",
     "proxy.relay.agents._Watch": "lives as long as its run",
     "proxy.relay.run.parents.Parents": "runs that wait for their tools",
     "proxy.server.captures.Captures": "the configured upstreams",

@@ -257,7 +257,7 @@ class ClientStreams:
         context.facts.client = client
         return client
 
-    def heard(self, client: AnyClientStream, asked: bytes) -> ClientStream:
+    def heard(self, client: ClientStream, asked: bytes) -> ClientStream:
         """The same response, and who listens is told of it; ``asked`` is the request's body."""
         return client if self._listen is None else TeeStream(client, self._listen(asked))
 

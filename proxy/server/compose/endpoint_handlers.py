@@ -22,6 +22,8 @@ from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, completion_wires
 from proxy.server.config.load import Config
 from proxy.server.detached.background import BackgroundRuns, BackgroundSettings
+from proxy.server.detached.resumable import ResumableRuns
+from proxy.server.detached.runs import DetachedRuns
 from proxy.server.mcp.endpoint import McpHandler
 from proxy.server.mcp.sessions import McpSessions
 from proxy.server.serving.body import BodyBounds
@@ -53,7 +55,8 @@ def make_endpoint_handlers(
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
     background = BackgroundRuns(runs, store, _background_settings(config), services.instruments.hooks.apart)
-    services.detached.append(background.drain)
+    resumable = ResumableRuns(config.tools.resume_s)
+    services.detached.extend((background.drain, resumable.drain))
     generate = Generate(
         {**wires, **completion_wires(item_key)},
         runs,
@@ -62,7 +65,7 @@ def make_endpoint_handlers(
         clients=clients,
         passthrough=passthrough,
         history=config.store.history,
-        background=background,
+        detached=DetachedRuns(background, resumable),
     )
     stored = Stored(
         _stored_responses(services, runs.memory.commits, router),
