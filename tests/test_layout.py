@@ -246,7 +246,7 @@ ORDER = {
     "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
-        *("dialect", "repairing", "crossing", "client_port", "upstream_port", "wire", "json", "turn"),
+        *("dialect", "past", "repairing", "crossing", "client_port", "upstream_port", "wire", "json", "turn"),
         *(
             "stream",
             "dialects",
